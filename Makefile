@@ -1,0 +1,44 @@
+# Everything here needs only Python 3.11 or newer and make; .venv is made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+
+help: ## Show this list.
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "contraport needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[train,report,dev]'
+	@touch $@
+
+demo: $(READY) ## Train on images with two objectives, evaluate, and write runs/demo/report.html.
+	$(BIN)/contraport demo
+
+test: $(READY) ## Run the fast tests and the examples in the documentation.
+	$(BIN)/python -m pytest
+
+slow: $(READY) ## Run the tests that take longer.
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY) ## Check style, types and the direction of imports.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY) ## Measure speed and memory against other libraries (installs them).
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m benchmarks
+
+docs: $(READY) ## Write the generated parts of the documentation again.
+	$(BIN)/python -m docs.generate
+
+clean: ## Remove the environment and the caches.
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+.PHONY: help demo test slow lint bench docs clean

@@ -1,0 +1,83 @@
+"""A geometry: which pairs of rows and columns are compared, and how alike they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contraport.engine.kernels import LogKernel
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Excluded pairs: those with equal labels, except those with equal `kept` labels.
+
+    One rule covers self pairs, duplicates and positives that are kept out of a denominator; it needs O(N + M) memory
+    and costs a comparison within a tile.
+
+    Attributes:
+        labels: integer labels of the rows, (N,), and of the columns, (M,).
+        kept: the same for the exceptions, or None where there are none.
+    """
+
+    labels: tuple[Tensor, Tensor]
+    kept: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def T(self) -> Mask:
+        """The same mask with rows and columns exchanged."""
+        return Mask(self.labels[::-1], None if self.kept is None else self.kept[::-1])
+
+    def tile(self, rows: slice, columns: slice) -> Tensor:
+        """Return the mask on a tile: a boolean tensor, true where the pair is excluded."""
+        excluded = self.labels[0][rows, None] == self.labels[1][columns]
+        return excluded if self.kept is None else excluded & (self.kept[0][rows, None] != self.kept[1][columns])
+
+    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return whether each given entry is excluded: index tensors (k,) to a boolean tensor (k,)."""
+        excluded = self.labels[0][rows] == self.labels[1][columns]
+        return excluded if self.kept is None else excluded & (self.kept[0][rows] != self.kept[1][columns])
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """The compared pairs: a log-kernel between N rows and M columns, less the pairs that any of the masks excludes.
+
+    What is computed over all pairs is the engine's business; everything here costs only what it returns.
+    """
+
+    log_kernel: LogKernel
+    masks: tuple[Mask, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, M)."""
+        return self.log_kernel.shape
+
+    @property
+    def T(self) -> Geometry:
+        """The same pairs with rows and columns exchanged."""
+        return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks))
+
+    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return log K at the given entries, minus infinity where masked: index tensors (k,) to a tensor (k,)."""
+        value = self.log_kernel.at(rows, columns)
+        for mask in self.masks:
+            value = value.masked_fill(mask.at(rows, columns), -torch.inf)
+        return value
+
+    def dense(self) -> Tensor:
+        """Return log K as an (N, M) tensor, minus infinity where masked; plain autograd."""
+        value = self.log_kernel.dense()
+        for mask in self.masks:
+            value = value.masked_fill(mask.tile(slice(None), slice(None)), -torch.inf)
+        return value
+
+    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, object]:
+        """Return log K on a tile, minus infinity where masked, and what the log-kernel's `pull` needs of it."""
+        value, memory = self.log_kernel.tile(rows, columns)
+        for mask in self.masks:
+            value.masked_fill_(mask.tile(rows, columns), -torch.inf)
+        return value, memory

@@ -1,0 +1,60 @@
+"""One kind of error for a user's mistake, and the few sentences in which it is told.
+
+A message names the argument, what came and what was expected. The command line prints it as one line and exits with
+status 2; from Python it is a ``ValueError``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+
+
+class UsageError(ValueError):
+    """A mistake that the user can mend: the message says which argument, what came and what was expected."""
+
+
+def unknown_name(argument: str, name: object, known: Iterable[str]) -> UsageError:
+    """Return the error for a name that is not in a list, with the nearest valid name.
+
+    >>> str(unknown_name("objective", "gca-uott", ["nt-xent", "gca-uot"]))
+    "objective: unknown name 'gca-uott'; did you mean 'gca-uot'? Known: gca-uot, nt-xent."
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return UsageError(f"{argument}: unknown name {name!r}{hint} Known: {', '.join(names)}.")
+
+
+def check(condition: bool, message: str) -> None:
+    """Raise `UsageError` with the message unless the condition holds."""
+    if not condition:
+        raise UsageError(message)
+
+
+def check_positive(argument: str, value: float, *, allow_infinity: bool = False) -> None:
+    """Raise `UsageError` unless the value is a positive (and finite) number.
+
+    >>> check_positive("temperature", -1)
+    Traceback (most recent call last):
+    contraport.errors.UsageError: temperature: expected a positive finite number, got -1.
+    """
+    good = isinstance(value, int | float) and value > 0 and (allow_infinity or value != float("inf"))
+    kind = "a positive number" if allow_infinity else "a positive finite number"
+    check(good, f"{argument}: expected {kind}, got {value!r}.")
+
+
+def require(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import an optional module, or say which extra brings it.
+
+    Raises:
+        UsageError: the module is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(
+            f"{purpose} needs the package {module.split('.')[0]!r}: pip install 'contraport[{extra}]'."
+        ) from error

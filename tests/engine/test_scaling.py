@@ -1,0 +1,180 @@
+"""The engine's policies against its dense oracle, and the oracle against finite differences and a peer."""
+
+import math
+
+import ot
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contraport.engine import Geometry, Gibbs, Mask, Step, StudentT, log_sums, policy, scale
+from contraport.engine.kernels import Kernel
+
+CHAINS = {
+    "rows": [Step("rows", None)],
+    "columns": [Step("columns", None)],
+    "two independent": [Step("rows", None), Step("columns", None)],
+    "sinkhorn 1": [Step("rows", None), Step("columns", 0)],
+    "sinkhorn 3": [Step("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(6)],
+    "both directions, 2": [
+        Step("rows", None),
+        Step("columns", None),
+        Step("columns", 0),
+        Step("rows", 1),
+        Step("rows", 2),
+        Step("columns", 3),
+        Step("columns", 4),
+        Step("rows", 5),
+    ],
+}
+
+
+class Bilinear(torch.nn.Module):
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(d, d, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return -x @ self.weight @ y.T
+
+
+def kernels() -> dict[str, Kernel]:
+    torch.manual_seed(0)
+    return {
+        "cosine": Gibbs("cosine", 0.3),
+        "learnable": Gibbs("cosine", 0.3, learnable=True),
+        "sqeuclidean": Gibbs("sqeuclidean", 2.0),
+        "dot": Gibbs("dot", 1.5),
+        "student": StudentT(df=3, temperature=2.0),
+        "student learnable": StudentT(df=1, temperature=0.7, learnable=True),
+        "callable": Gibbs(lambda x, y: torch.cdist(x, y, p=1), 1.3),
+        "bilinear": Gibbs(Bilinear(5), 1.3),
+    }
+
+
+def outcome(name, chain, kernel, x, y, masks, damping=1.0):
+    """Value and gradients of a random linear functional of all potentials."""
+    x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
+    n, m = len(x), len(y)
+    log_a = torch.randn(n, dtype=x.dtype, generator=torch.Generator().manual_seed(1)).log_softmax(0).requires_grad_()
+    log_b = torch.randn(m, dtype=x.dtype, generator=torch.Generator().manual_seed(2)).log_softmax(0).requires_grad_()
+    dampings = torch.full((len(chain),), damping, dtype=x.dtype, requires_grad=True)
+    kernel.zero_grad()
+    with policy(name):
+        potentials = scale(Geometry(kernel(x, y), masks), chain, (log_a, log_b), dampings)
+    generator = torch.Generator().manual_seed(3)
+    value = sum((p * torch.randn(len(p), dtype=x.dtype, generator=generator)).sum() for p in potentials)
+    value.backward()
+    variables = [x, y, log_a, log_b, dampings, *kernel.parameters()]
+    return [value.detach(), *(torch.zeros_like(v) if v.grad is None else v.grad for v in variables)]
+
+
+def assert_same(left, right, tolerance=1e-10):
+    for a, b in zip(left, right, strict=True):
+        assert (a - b).abs().max() <= tolerance * max(1.0, b.abs().max())
+
+
+@pytest.mark.parametrize("name", ["stored", "streamed"])
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("kernel", kernels())
+@pytest.mark.parametrize("damping", [1.0, 0.4])
+def test_policies_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, damping):
+    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    torch.manual_seed(0)
+    x, y = torch.randn(11, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
+    masks = (Mask((torch.arange(11) % 4, torch.arange(9) % 4), kept=(torch.arange(11), torch.arange(9))),)
+    kernel = kernels()[kernel].double()
+    oracle = outcome("dense", CHAINS[chain], kernel, x, y, masks, damping)
+    assert_same(outcome(name, CHAINS[chain], kernel, x, y, masks, damping), oracle)
+
+
+@pytest.mark.parametrize("name", ["stored", "streamed"])
+def test_a_symmetric_problem_agrees_too(monkeypatch, name):
+    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    x = torch.randn(10, 5, dtype=torch.float64)
+    places = torch.arange(10)
+
+    def gradient(policy_name):
+        z = x.clone().requires_grad_()
+        geometry = Geometry(Gibbs("cosine", 0.2)(z, z), (Mask((places, places)),))
+        uniform = torch.full((10,), -math.log(10), dtype=x.dtype)
+        with policy(policy_name):
+            f, g = scale(geometry, [Step("rows", None), Step("columns", 0)], (uniform, uniform))
+        (f.square().sum() + g.exp().sum()).backward()
+        return [f.detach(), g.detach(), z.grad]
+
+    assert_same(gradient(name), gradient("dense"))
+
+
+@pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
+def test_gradcheck(name):
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    start = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    marginals = (torch.full((5,), 0.2, dtype=torch.float64).log(), torch.full((4,), 0.25, dtype=torch.float64).log())
+
+    def potentials(x, y, start):
+        geometry = Geometry(Gibbs("cosine", 0.5)(x, y), (Mask((torch.arange(5), torch.arange(4))),))
+        with policy(name):
+            return tuple(scale(geometry, [Step("rows", 0), Step("columns", 1)], marginals, given=[start]))
+
+    assert torch.autograd.gradcheck(potentials, (x, y, start))
+
+
+@pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
+@pytest.mark.parametrize("temperature", [1e-3, 1e-2, 1.0])
+def test_far_apart_exponents_stay_finite_and_exact(monkeypatch, name, temperature):
+    """At a tiny temperature successive potentials differ by hundreds; the terms must not be merged then."""
+    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    torch.manual_seed(0)
+    x, y = torch.randn(9, 3), torch.randn(9, 3)
+    single = outcome(name, CHAINS["sinkhorn 3"], Gibbs("cosine", temperature), x, y, ())
+    double = outcome("dense", CHAINS["sinkhorn 3"], Gibbs("cosine", temperature), x.double(), y.double(), ())
+    for a, b in zip(single, double, strict=True):
+        assert torch.isfinite(a).all()
+        assert (a - b).abs().max() <= 2e-4 * max(1.0, b.abs().max())
+
+
+@pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
+def test_a_row_without_pairs_has_no_effect(name):
+    x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    masks = (Mask((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
+    uniform = torch.full((3,), -math.log(3), dtype=torch.float64)
+    with policy(name):
+        f, g = scale(
+            Geometry(Gibbs()(x, x.detach()), masks), [Step("rows", None), Step("columns", 0)], (uniform, uniform)
+        )
+    (f.sum() + g.sum()).backward()
+    assert f[0] == uniform[0]
+    assert torch.isfinite(g).all()
+    assert (x.grad[0] == 0).all()
+    assert (x.grad[1] != 0).any()
+
+
+@pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
+def test_log_sums(name):
+    x, y, q = torch.randn(6, 3), torch.randn(4, 3), torch.randn(4)
+    geometry = Geometry(Gibbs("dot", 1.0)(x, y))
+    with policy(name):
+        torch.testing.assert_close(log_sums(geometry, "rows", q), (x @ y.T + q).logsumexp(1))
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(2, 12), m=st.integers(2, 12), iterations=st.integers(1, 30), temperature=st.floats(0.05, 2))
+def test_sinkhorn_is_pots(n, m, iterations, temperature):
+    generator = torch.Generator().manual_seed(n * 100 + m)
+    x = torch.nn.functional.normalize(torch.randn(n, 3, dtype=torch.float64, generator=generator))
+    y = torch.nn.functional.normalize(torch.randn(m, 3, dtype=torch.float64, generator=generator))
+    steps = [Step("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2 * iterations)]
+    log_a, log_b = (torch.full((k,), -math.log(k), dtype=torch.float64) for k in (n, m))
+    geometry = Geometry(Gibbs("cosine", temperature)(x, y))
+    *_, f, g = scale(geometry, steps, (log_a, log_b))
+    plan = (geometry.dense() + f[:, None] + g).exp()
+    # POT's first half step is on the columns, so its plan is that of the transposed problem.
+    cost = 1 - y @ x.T
+    theirs = ot.bregman.sinkhorn_log(
+        log_b.exp(), log_a.exp(), cost, temperature, numItermax=iterations, stopThr=0, warn=False
+    ).T
+    assert (plan.sum(0) - log_b.exp()).abs().max() < 1e-12
+    assert (plan - theirs).abs().max() < 1e-9

@@ -1,0 +1,246 @@
+"""The catalog against peers and against the formulas written out densely in double precision."""
+
+import math
+
+import ot
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import contraport
+from contraport import UsageError
+from contraport.objectives import CATALOG
+
+
+def views(n=7, d=5, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(n, d, dtype=dtype, generator=generator) for _ in range(2))
+
+
+def joint_cost(z0, z1):
+    z = F.normalize(torch.cat([z0, z1]), dim=1)
+    return (1 - z @ z.T).fill_diagonal_(torch.inf)
+
+
+def joint_pairs(n):
+    return torch.eye(2 * n, dtype=torch.float64).roll(n, 0) / (2 * n)
+
+
+def generalised_kl(target, plan):
+    present = target > 0
+    return (target[present] * (target[present] / plan[present]).log()).sum() - target.sum() + plan.sum()
+
+
+def test_nt_xent_is_pytorch_metric_learnings():
+    from pytorch_metric_learning.losses import NTXentLoss, SelfSupervisedLoss
+
+    z0, z1 = views()
+    theirs = SelfSupervisedLoss(NTXentLoss(temperature=0.3))(z0, z1)
+    torch.testing.assert_close(contraport.nt_xent(temperature=0.3)(z0, z1), theirs, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_info_nce_is_cross_entropy(symmetric):
+    z0, z1 = views()
+    logits, labels = F.normalize(z0) @ F.normalize(z1).T / 0.2, torch.arange(7)
+    theirs = F.cross_entropy(logits, labels)
+    if symmetric:
+        theirs = (theirs + F.cross_entropy(logits.T, labels)) / 2
+    torch.testing.assert_close(contraport.info_nce(temperature=0.2, symmetric=symmetric)(z0, z1), theirs)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 5])
+def test_gca_ince_is_the_divergence_from_the_scaled_kernel(iterations):
+    """Sinkhorn as the paper states it, on the matrix itself."""
+    z0, z1 = views()
+    plan = torch.exp(-joint_cost(z0, z1) / 0.5)
+    for _ in range(iterations):
+        plan = plan / plan.sum(1, keepdim=True) / 14
+        plan = plan / plan.sum(0) / 14
+    loss = contraport.gca_ince(temperature=0.5, iterations=iterations)
+    torch.testing.assert_close(loss(z0, z1), generalised_kl(joint_pairs(7), plan))
+    torch.testing.assert_close(loss.plan(z0, z1), plan)
+    torch.testing.assert_close(loss.target_plan(z0, z1), joint_pairs(7))
+
+
+@pytest.mark.parametrize("relaxation", [0.2, 1.0, (0.3, 2.0)])
+def test_gca_uot_is_pots_unbalanced_plan(relaxation):
+    z0, z1 = views()
+    cost = joint_cost(z0, z1)
+    cost[cost == torch.inf] = 1e6
+    uniform = torch.full((14,), 1 / 14, dtype=torch.float64)
+    theirs = ot.unbalanced.sinkhorn_unbalanced(
+        uniform, uniform, cost, 0.5, relaxation, reg_type="entropy", numItermax=5000, stopThr=1e-14
+    )
+    loss = contraport.gca_uot(temperature=0.5, iterations=400, relaxation=relaxation)
+    torch.testing.assert_close(loss.plan(z0, z1), theirs, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(loss(z0, z1), generalised_kl(joint_pairs(7), theirs), rtol=1e-6, atol=1e-9)
+
+
+def test_gca_uot_with_an_infinite_price_is_gca_ince():
+    z0, z1 = views()
+    strict = contraport.gca_uot(relaxation=math.inf)(z0, z1)
+    torch.testing.assert_close(strict, contraport.gca_ince()(z0, z1))
+
+
+def test_a_reciprocal_balanced_plan_scales_each_direction_from_its_own_rows():
+    from contraport import KL, Balanced, Cross, Gibbs, Objective, Pairs
+
+    z0, z1 = views()
+    both = Objective(Cross(), Gibbs("cosine", 0.3), Balanced(2), Pairs(), KL())
+    single = Objective(Cross(symmetric=False), Gibbs("cosine", 0.3), Balanced(2), Pairs(), KL())
+    torch.testing.assert_close(both(z0, z1), (single(z0, z1) + single(z1, z0)) / 2)
+
+
+@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("policy", ["stored", "streamed"])
+def test_policies_agree_on_every_objective(monkeypatch, name, policy):
+    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+
+    def outcome(chosen):
+        z0, z1 = (z.requires_grad_() for z in views())
+        with contraport.engine.policy(chosen):
+            value = contraport.objective(name)(z0, z1)
+        value.backward()
+        return value, z0.grad, z1.grad
+
+    for a, b in zip(outcome(policy), outcome("dense"), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_gradcheck(name):
+    z0, z1 = (z.requires_grad_() for z in views(n=4, d=3))
+    assert torch.autograd.gradcheck(contraport.objective(name), (z0, z1))
+
+
+@settings(max_examples=15, deadline=None)
+@given(name=st.sampled_from(sorted(CATALOG)), n=st.integers(1, 9), seed=st.integers(0, 10**6))
+def test_invariances(name, n, seed):
+    z0, z1 = views(n=n, seed=seed)
+    loss = contraport.objective(name)
+    value = loss(z0, z1)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    torch.testing.assert_close(loss(z0[order], z1[order]), value)  # the order of the batch
+    torch.testing.assert_close(loss(z1, z0), value)  # the order of the views
+    torch.testing.assert_close(loss(3 * z0, 0.5 * z1), value)  # the length of the embeddings
+    assert value >= -1e-12  # a divergence
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_the_divergence_is_zero_where_the_plan_is_the_target(name):
+    z0, z1 = views()
+    loss = contraport.objective(name)
+    plan = loss.plan(z0, z1)
+    if name == "info-nce":  # its two directions have a plan each, so that no single target fits both
+        loss = contraport.info_nce(symmetric=False)
+    value = loss(z0, z1, target=plan)
+    slack = generalised_kl(plan / plan.sum(), plan)  # the target has mass 1, and an unbalanced plan may have less
+    torch.testing.assert_close(value, slack, rtol=1e-9, atol=1e-12)
+
+
+HOSTILE = {
+    "identical rows": lambda: (torch.ones(6, 4), torch.ones(6, 4)),
+    "zero rows": lambda: (torch.zeros(6, 4), torch.zeros(6, 4)),
+    "opposite views": lambda: (torch.eye(4), -torch.eye(4)),
+    "one item": lambda: (torch.randn(1, 4), torch.randn(1, 4)),
+    "two items": lambda: (torch.randn(2, 4), torch.randn(2, 4)),
+    "large numbers": lambda: (1e4 * torch.randn(6, 4), 1e4 * torch.randn(6, 4)),
+}
+
+
+@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("batch", HOSTILE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("policy", ["dense", "streamed"])
+def test_hostile_batches_stay_finite(name, batch, dtype, policy):
+    torch.manual_seed(0)
+    z0, z1 = (z.to(dtype).requires_grad_() for z in HOSTILE[batch]())
+    with contraport.engine.policy(policy):
+        value = contraport.objective(name, temperature=0.001)(z0, z1)
+    value.backward()
+    assert value.dtype == torch.float32
+    assert torch.isfinite(value)
+    assert torch.isfinite(z0.grad).all()
+    assert torch.isfinite(z1.grad).all()
+
+
+def test_half_precision_loses_only_what_its_embeddings_have_lost():
+    z0, z1 = views(64, 16, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        value = contraport.nt_xent(temperature=0.1)(z0.bfloat16(), z1.bfloat16())
+    exact = contraport.nt_xent(temperature=0.1)(z0.bfloat16().double(), z1.bfloat16().double())
+    torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_a_learnable_temperature_gets_its_gradient():
+    from contraport import KL, Gibbs, Joint, Objective, Pairs, Unbalanced
+
+    z0, z1 = views()
+
+    def value(temperature):
+        return contraport.gca_uot(temperature=temperature, iterations=3, relaxation=0.5)(z0, z1)
+
+    for policy in ["dense", "streamed"]:
+        kernel = Gibbs("cosine", 0.4, learnable=True).double()
+        with contraport.engine.policy(policy):
+            Objective(Joint(), kernel, Unbalanced(0.5, 3), Pairs(), KL())(z0, z1).backward()
+        slope = (value(0.4 + 1e-6) - value(0.4 - 1e-6)) / 2e-6
+        torch.testing.assert_close(kernel.log_temperature.grad, slope * 0.4, rtol=1e-6, atol=1e-9)
+
+
+def test_items_with_equal_ids_are_not_each_others_negatives():
+    z0, z1 = views(4)
+    ids = torch.tensor([0, 1, 2, 1])
+    keep = [j for j in range(8) if j % 4 != 3]
+    plan = contraport.nt_xent().plan(z0, z1, ids=ids)
+    assert plan[1, 3] == plan[1, 7] == plan[5, 3] == 0
+    assert plan[1, 5] > 0
+    assert plan[3, 7] > 0
+    without = contraport.nt_xent().plan(z0[:3], z1[:3])
+    torch.testing.assert_close(plan[1][keep] * 8, without[1] * 6)
+
+
+def test_weights_are_the_importance_of_the_positives():
+    z0, z1 = views(4)
+    each = -(contraport.nt_xent().plan(z0, z1) * 8).log()[torch.arange(8), torch.arange(8).roll(4)]
+    weights = torch.tensor([1.0, 0.0, 2.0, 1.0], dtype=torch.float64)
+    value = contraport.nt_xent()(z0, z1, weights=weights)
+    target = (weights / 8).repeat(2)
+    constant = torch.xlogy(target, target * 8).sum()
+    torch.testing.assert_close(value, (target * each).sum() + constant)
+
+
+def test_any_target_matrix():
+    z0, z1 = views()
+    wanted = torch.rand(14, 14, dtype=torch.float64).fill_diagonal_(0)
+    loss = contraport.gca_ince(iterations=3)
+    torch.testing.assert_close(loss(z0, z1, target=wanted), generalised_kl(wanted / wanted.sum(), loss.plan(z0, z1)))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: contraport.nt_xent(temperature=-1), "temperature: expected a positive finite number, got -1"),
+        (lambda: contraport.gca_ince(iterations=0), "iterations: expected an integer of at least 1, got 0"),
+        (lambda: contraport.gca_uot(relaxation=0), "relaxation: expected a positive number, got 0"),
+        (lambda: contraport.objective("gca-uott"), "did you mean 'gca-uot'"),
+        (lambda: contraport.objective("gca-uot", iteration=3), "did you mean 'iterations'"),
+        (lambda: contraport.nt_xent()(torch.zeros(3)), "z0: expected shape"),
+        (lambda: contraport.nt_xent()(torch.zeros(3, 2)), "compares 2 views, got 1"),
+        (lambda: contraport.nt_xent()(torch.zeros(3, 2), torch.zeros(4, 2)), "z1: expected shape"),
+        (lambda: contraport.nt_xent()(torch.zeros(3, 2).int(), torch.zeros(3, 2).int()), "floating point"),
+        (lambda: contraport.nt_xent()(torch.zeros(0, 2), torch.zeros(0, 2)), "at least one item"),
+        (lambda: contraport.nt_xent()(*views(3), ids=torch.zeros(2)), r"ids: expected .* \(3,\), got \(2,\)"),
+        (lambda: contraport.nt_xent()(*views(3), weights=-torch.ones(3)), "weights: expected nonnegative"),
+        (lambda: contraport.nt_xent()(*views(3), target=torch.ones(3, 3)), r"target: expected shape \(6, 6\)"),
+        (lambda: contraport.nt_xent()(*views(3), target=torch.ones(6, 6)), "self pairs"),
+        (lambda: contraport.nt_xent()(*views(3), target=torch.zeros(6, 6)), "not all zero"),
+        (lambda: contraport.Gibbs("cosin"), "did you mean 'cosine'"),
+    ],
+)
+def test_mistakes_are_named(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()
