@@ -8,7 +8,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contraport.engine import Geometry, Gibbs, Mask, Step, StudentT, log_sums, policy, scale
+from contraport.engine import (
+    Geometry,
+    Gibbs,
+    LogOf,
+    Mask,
+    RationalQuadratic,
+    Step,
+    StudentT,
+    held_total,
+    log_sums,
+    policy,
+    positive_part,
+    scale,
+)
 from contraport.engine.kernels import Kernel
 
 CHAINS = {
@@ -46,6 +59,9 @@ def kernels() -> dict[str, Kernel]:
         "learnable": Gibbs("cosine", 0.3, learnable=True),
         "sqeuclidean": Gibbs("sqeuclidean", 2.0),
         "dot": Gibbs("dot", 1.5),
+        "chordal": Gibbs("chordal", 0.3),
+        "powered": Gibbs("cosine", 0.3, power=2, learnable=True),
+        "rational quadratic": RationalQuadratic("cosine", 0.3, power=0.5, learnable=True),
         "student": StudentT(df=3, temperature=2.0),
         "student learnable": StudentT(df=1, temperature=0.7, learnable=True),
         "callable": Gibbs(lambda x, y: torch.cdist(x, y, p=1), 1.3),
@@ -178,3 +194,41 @@ def test_sinkhorn_is_pots(n, m, iterations, temperature):
     ).T
     assert (plan.sum(0) - log_b.exp()).abs().max() < 1e-12
     assert (plan - theirs).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("name", ["stored", "streamed"])
+@pytest.mark.parametrize("kernel", kernels())
+def test_a_held_total_is_the_transport_cost_of_a_plan_held_fixed(monkeypatch, name, kernel):
+    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    kernel = kernels()[kernel].double()
+
+    def result(policy_name):
+        torch.manual_seed(0)
+        x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))
+        f, g = (torch.randn(n, dtype=torch.float64) for n in (9, 6))
+        masks = (Mask((torch.arange(9), torch.arange(6))),)
+        with policy(policy_name):
+            total = held_total(Geometry(kernel(x, y), masks), f, g)
+        return [total.detach(), *torch.autograd.grad(total, [x, y])]
+
+    assert_same(result(name), result("dense"))
+
+
+@pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
+@pytest.mark.parametrize("kernel", ["cosine", "callable", "bilinear"])
+def test_links_over_a_biased_cost(monkeypatch, name, kernel):
+    """sum_j psi(scale T_ij + b_i) for any nonnegative psi, its value and its gradient, through the log-sum-exp."""
+    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    torch.manual_seed(0)
+    kernel = kernels()[kernel].double()
+    x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))
+    bias = torch.randn(9, dtype=torch.float64, requires_grad=True)
+    for link, psi in [(positive_part(2), lambda t: t.clamp_min(0) ** 2), (LogOf(torch.sigmoid), torch.sigmoid)]:
+        geometry = Geometry(kernel(x, y)).reshape(link, scale=1.5, row_bias=bias)
+        with policy(name):
+            ours = log_sums(geometry, "rows", torch.zeros(6, dtype=torch.float64)).exp()
+        theirs = psi(1.5 * kernel(x, y).dense() + bias[:, None]).sum(1)
+        assert_same([ours], [theirs])
+        weights = torch.randn(9, dtype=torch.float64)
+        mine, written = (torch.autograd.grad(v @ weights, [x, y, bias], retain_graph=True) for v in (ours, theirs))
+        assert_same(mine, written)

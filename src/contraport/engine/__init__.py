@@ -1,24 +1,35 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
 from contraport.engine.geometry import Geometry, Mask
-from contraport.engine.kernels import Gibbs, Kernel, LogKernel, StudentT, normalize
+from contraport.engine.kernels import Gibbs, Kernel, RationalQuadratic, StudentT, normalize
+from contraport.engine.links import Doubled, Link, LogOf, TimesCost, positive_part
+from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
 from contraport.engine.policies import POLICIES, choose, explain, policy
-from contraport.engine.scaling import Axis, Step, log_sums, scale
+from contraport.engine.scaling import Axis, Step, held_total, log_sums, scale
 
 __all__ = [
     "POLICIES",
     "Axis",
+    "Doubled",
     "Geometry",
     "Gibbs",
     "Kernel",
+    "Link",
     "LogKernel",
+    "LogOf",
     "Mask",
+    "MatrixLogKernel",
+    "RationalQuadratic",
     "Step",
     "StudentT",
+    "TimesCost",
+    "Weight",
     "choose",
     "explain",
+    "held_total",
     "log_sums",
     "normalize",
     "policy",
+    "positive_part",
     "scale",
 ]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contraport.engine.kernels import LogKernel
+from contraport.engine.links import Link
+from contraport.engine.log_kernels import LogKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +76,15 @@ class Geometry:
             value = value.masked_fill(mask.tile(slice(None), slice(None)), -torch.inf)
         return value
 
-    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, object]:
-        """Return log K on a tile, minus infinity where masked, and what the log-kernel's `pull` needs of it."""
-        value, memory = self.log_kernel.tile(rows, columns)
+    def reshape(self, link: Link | None, *, scale: float = 1.0, row_bias: Tensor | None = None) -> Geometry:
+        """Return the same pairs under the kernel h(scale T_ij + bias_i); see `LogKernel.reshape`."""
+        return Geometry(self.log_kernel.reshape(link, scale=scale, row_bias=row_bias), self.masks)
+
+    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
+        """Return log K, minus infinity where masked, and T on a tile, and what the log-kernel's `pull` needs of it."""
+        value, t, memory = self.log_kernel.tile(rows, columns)
+        if self.masks and value is t:
+            value = value.clone()
         for mask in self.masks:
             value.masked_fill_(mask.tile(rows, columns), -torch.inf)
-        return value, memory
+        return value, t, memory

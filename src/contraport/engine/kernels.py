@@ -1,236 +1,33 @@
-"""Kernels: how alike two embeddings are.
-
-Every built-in kernel has one normal form. Its logarithm is a pointwise link h of an affine function of the inner
-product::
-
-    log K_ij = h(T_ij),    T_ij = <x_i, y_j> + r_i + c_j
-
-so that the passes over all pairs know one matrix product and nothing of costs or temperatures: scaling, normalising and
-squared norms happen once per embedding, in plain autograd, and the temperature receives its exact gradient through
-them. A cost that is a callable has no such form; its tiles are recomputed and differentiated one by one.
-"""
+"""Kernels: how alike two embeddings are."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from contraport.errors import UsageError, check, check_positive, unknown_name
-
-Cost: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+from contraport.engine.links import LogDecay, PowerDecay
+from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, Cost, LogKernel
+from contraport.errors import check, check_positive, unknown_name
 
 COLDEST = 0.01
 """The lowest temperature that a learnable temperature may reach (a scale of 100, as in CLIP)."""
 
 
-class Link(Protocol):
-    """A pointwise function of T and its derivative; both take and return tensors of one shape."""
-
-    def value(self, t: Tensor) -> Tensor:
-        """Return h(T)."""
-
-    def derivative(self, t: Tensor) -> Tensor:
-        """Return h'(T)."""
-
-
-class Weight(Protocol):
-    """A linear functional of an (N, M) matrix, in whatever form is cheap to sum against."""
-
-    def apply(self, y: Tensor) -> Tensor:
-        """Return the weight times y: (M, d) to (N, d)."""
-
-    def marginals(self) -> tuple[Tensor, Tensor]:
-        """Return the sums of its rows, (N,), and of its columns, (M,)."""
-
-    def dense(self) -> Tensor:
-        """Return it as an (N, M) tensor."""
-
-
-class LogKernel(ABC):
-    """log K between N rows and M columns, evaluated where it is asked for and never as a whole unless it is asked to.
-
-    Attributes:
-        inputs: the tensors that it depends on; gradients are returned in this order.
-        temperature: the temperature of the kernel, a number or a tensor without dimensions.
-        shape: (N, M).
-    """
-
-    inputs: tuple[Tensor, ...]
-    temperature: float | Tensor
-    shape: tuple[int, int]
-
-    @property
-    @abstractmethod
-    def T(self) -> LogKernel:
-        """The same kernel with rows and columns exchanged."""
-
-    @abstractmethod
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log K at the given entries: two index tensors of shape (k,) to a tensor of shape (k,)."""
-
-    @abstractmethod
-    def dense(self) -> Tensor:
-        """Return log K as an (N, M) tensor, differentiable by plain autograd."""
-
-    def inner(self, weight: Weight) -> Tensor:
-        """Return sum_ij weight_ij log K_ij, differentiable; no pass over the pairs where the kernel allows it."""
-        return (weight.dense() * self.dense()).sum()
-
-    @abstractmethod
-    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, object]:
-        """Return log K on a tile (a fresh tensor that the caller may overwrite) and what `pull` needs to know of it."""
-
-    @abstractmethod
-    def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        """Add the gradient of sum(weight * log K on the tile) to `gradients`, which is aligned with `inputs`.
-
-        The weight may be overwritten. Inputs whose gradient is None are not wanted.
-        """
-
-
-class AffineLogKernel(LogKernel):
-    """log K_ij = h(<x_i, y_j> + r_i + c_j); see the module's first lines.
-
-    Args:
-        x: (N, d).
-        y: (M, d). The same tensor as x where rows and columns are the same embeddings.
-        row_bias: r, (N,).
-        column_bias: c, (M,).
-        link: h; None is the identity.
-        temperature: the temperature that x, y, r and c already hold.
-    """
-
-    def __init__(
-        self,
-        x: Tensor,
-        y: Tensor,
-        row_bias: Tensor,
-        column_bias: Tensor,
-        link: Link | None,
-        temperature: float | Tensor,
-    ) -> None:
-        self.x, self.y, self.row_bias, self.column_bias, self.link = x, y, row_bias, column_bias, link
-        self.inputs = (x, y, row_bias, column_bias)
-        self.temperature = temperature
-        self.shape = (x.shape[0], y.shape[0])
-
-    @property
-    def T(self) -> AffineLogKernel:
-        return AffineLogKernel(self.y, self.x, self.column_bias, self.row_bias, self.link, self.temperature)
-
-    def _linked(self, t: Tensor) -> Tensor:
-        return t if self.link is None else self.link.value(t)
-
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        inner = (self.x[rows] * self.y[columns]).sum(-1)
-        return self._linked(inner + self.row_bias[rows] + self.column_bias[columns])
-
-    def dense(self) -> Tensor:
-        return self._linked(self.x @ self.y.T + self.row_bias[:, None] + self.column_bias)
-
-    def inner(self, weight: Weight) -> Tensor:
-        if self.link is not None:
-            return super().inner(weight)
-        a, b = weight.marginals()
-        return (self.x * weight.apply(self.y)).sum() + a @ self.row_bias + b @ self.column_bias
-
-    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor | None]:
-        x, y, row_bias, column_bias = (v.detach() for v in self.inputs)
-        t = torch.addmm(column_bias[columns], x[rows], y[columns].T).add_(row_bias[rows, None])
-        return (t, None) if self.link is None else (self.link.value(t), t)
-
-    def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        if self.link is not None:
-            assert isinstance(memory, Tensor)
-            weight.mul_(self.link.derivative(memory))
-        x, y, row_bias, column_bias = gradients
-        if x is not None:
-            x[rows].addmm_(weight, self.y.detach()[columns])
-        if y is not None:
-            y[columns].addmm_(weight.T, self.x.detach()[rows])
-        if row_bias is not None:
-            row_bias[rows] += weight.sum(1)
-        if column_bias is not None:
-            column_bias[columns] += weight.sum(0)
-
-
-class CallableLogKernel(LogKernel):
-    """log K = -cost(x, y) / temperature for any differentiable cost; slower, and still tile by tile.
-
-    The parameters of a cost that is a module are inputs too and receive their gradient.
-    """
-
-    def __init__(self, cost: Cost, x: Tensor, y: Tensor, temperature: float | Tensor) -> None:
-        parameters = tuple(cost.parameters()) if isinstance(cost, nn.Module) else ()
-        scale = (temperature,) if isinstance(temperature, Tensor) else ()
-        self.cost, self.x, self.y = cost, x, y
-        self.inputs = (x, y, *scale, *parameters)
-        self.temperature = temperature
-        self.shape = (x.shape[0], y.shape[0])
-
-    @property
-    def T(self) -> CallableLogKernel:
-        cost = self.cost
-        flipped = cost.cost if isinstance(cost, _Flipped) else _Flipped(cost)
-        return CallableLogKernel(flipped, self.y, self.x, self.temperature)
-
-    def _evaluate(self, x: Tensor, y: Tensor) -> Tensor:
-        value = self.cost(x, y)
-        expected = (x.shape[0], y.shape[0])
-        if value.shape != expected:
-            raise UsageError(f"cost: expected a callable that returns shape {expected}, got {tuple(value.shape)}.")
-        return -value / self.temperature
-
-    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        def one(x: Tensor, y: Tensor) -> Tensor:
-            return self._evaluate(x[None], y[None])[0, 0]
-
-        return torch.func.vmap(one)(self.x[rows], self.y[columns])
-
-    def dense(self) -> Tensor:
-        return self._evaluate(self.x, self.y)
-
-    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        with torch.enable_grad():
-            x, y = (v.detach()[s].requires_grad_() for v, s in ((self.x, rows), (self.y, columns)))
-            value = self._evaluate(x, y)
-        return value.detach().clone(), (x, y, value)
-
-    def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        assert isinstance(memory, tuple)
-        x, y, value = memory
-        wanted = [(v, g) for v, g in zip(self.inputs[2:], gradients[2:], strict=True) if g is not None]
-        local = torch.autograd.grad(
-            value, [x, y, *(v for v, _ in wanted)], weight, allow_unused=True, retain_graph=True
-        )
-        slots = [g[s] if g is not None else None for g, s in zip(gradients[:2], (rows, columns), strict=True)]
-        for slot, gradient in zip([*slots, *(g for _, g in wanted)], local, strict=True):
-            if slot is not None and gradient is not None:
-                slot += gradient
-
-
-class _Flipped(nn.Module):
-    """A cost with its two arguments exchanged."""
-
-    def __init__(self, cost: Cost) -> None:
-        super().__init__()
-        self.cost = cost
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.cost(y, x).T
-
-
 class Kernel(nn.Module, ABC):
     """A positive function of two embeddings with a temperature; call it on (N, d) and (M, d) to get a `LogKernel`."""
 
-    def __init__(self, temperature: float, *, learnable: bool) -> None:
+    def __init__(self, cost: str | Cost, temperature: float, *, learnable: bool) -> None:
         super().__init__()
         check_positive("temperature", temperature)
+        if isinstance(cost, str) and cost not in _SIDES:
+            raise unknown_name("cost", cost, _SIDES)
+        check(isinstance(cost, str) or callable(cost), f"cost: expected a name or a callable, got {cost!r}.")
+        self.cost = cost
         self._fixed = float(temperature)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature))) if learnable else None
 
@@ -261,23 +58,41 @@ class Kernel(nn.Module, ABC):
             same = x is y
             x = x if x.dtype == torch.float64 else x.float()
             y = x if same else y if y.dtype == torch.float64 else y.float()
-            return self._log_kernel(x, y)
+            return self._log_kernel(x, y, self._scale())
 
     @abstractmethod
-    def _log_kernel(self, x: Tensor, y: Tensor) -> LogKernel: ...
+    def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel: ...
+
+    def _over_cost(self, x: Tensor, y: Tensor, unit: float | Tensor, temperature: float | Tensor) -> LogKernel:
+        """Return T = -cost / unit as a log-kernel without a link; x and y that are one tensor stay one tensor."""
+        if not isinstance(self.cost, str):
+            return CallableLogKernel(self.cost, x, y, temperature)
+        if self.cost == "sqeuclidean":
+            # Distances do not change when all points move together, and near the origin less cancels in the square.
+            centre = x.detach().mean(0)
+            x, y = (x - centre, y - centre) if x is not y else (x - centre,) * 2
+        rows = _SIDES[self.cost](x, unit)
+        columns = rows if y is x else _SIDES[self.cost](y, unit)
+        return AffineLogKernel(rows[0], columns[0], rows[1], columns[1], temperature, unit)
+
+    def _learnable(self) -> str:
+        return "" if self.log_temperature is None else ", learnable=True"
 
 
 class Gibbs(Kernel):
-    """The Gibbs kernel, log K_ij = -C_ij / temperature.
+    """The Gibbs kernel, log K_ij = -C_ij^power / temperature.
 
     Args:
-        cost: ``"cosine"`` 1 - cos, ``"sqeuclidean"`` ||x - y||^2, ``"dot"`` -<x, y>, or a callable (a module, even with
-            parameters) that maps (n, d) and (m, d) to (n, m).
-        temperature: in units of the cost; the epsilon of entropic transport.
+        cost: ``"cosine"`` 1 - cos; ``"negative-cosine"`` -cos; ``"chordal"`` 2 - 2 cos, the squared distance on the
+            sphere; ``"sqeuclidean"`` ||x - y||^2; ``"dot"`` -<x, y>; or a callable (a module, even with parameters)
+            that maps (n, d) and (m, d) to (n, m).
+        temperature: in units of the powered cost; the epsilon of entropic transport.
+        power: exponent of the cost, for costs that are distances.
         learnable: whether the temperature is a parameter; it is then kept at 0.01 or above.
 
     Raises:
-        UsageError: the temperature is not positive, or the cost has an unknown name.
+        UsageError: temperature or power is not positive, the cost has an unknown name, or a power other than 1 is asked
+            of a cost that may be negative.
 
     Source: Cuturi (2013), eq. 2; with the cosine cost, the exponential of SimCLR's scaled similarity.
 
@@ -288,21 +103,69 @@ class Gibbs(Kernel):
             [0.1353, 1.0000]])
     """
 
-    def __init__(self, cost: str | Cost = "cosine", temperature: float = 0.5, *, learnable: bool = False) -> None:
-        super().__init__(temperature, learnable=learnable)
-        if isinstance(cost, str) and cost not in _AFFINE:
-            raise unknown_name("cost", cost, _AFFINE)
-        check(isinstance(cost, str) or callable(cost), f"cost: expected a name or a callable, got {cost!r}.")
-        self.cost = cost
+    def __init__(
+        self,
+        cost: str | Cost = "cosine",
+        temperature: float = 0.5,
+        *,
+        power: float = 1.0,
+        learnable: bool = False,
+    ) -> None:
+        super().__init__(cost, temperature, learnable=learnable)
+        check_positive("power", power)
+        good = power == 1 or cost in _DISTANCES
+        check(good, f"power: expected 1 for the cost {cost!r}; other powers need one of {', '.join(_DISTANCES)}.")
+        self.power = power
 
-    def _log_kernel(self, x: Tensor, y: Tensor) -> LogKernel:
-        temperature = self._scale()
-        if isinstance(self.cost, str):
-            return _AFFINE[self.cost](x, y, temperature)
-        return CallableLogKernel(self.cost, x, y, temperature)
+    def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel:
+        kernel = self._over_cost(x, y, temperature ** (1 / self.power), temperature)
+        return kernel if self.power == 1 else kernel.reshape(PowerDecay(self.power))
 
     def __repr__(self) -> str:
-        return f"Gibbs({self.cost!r}, {self.temperature:g}{_learnable(self)})"
+        power = "" if self.power == 1 else f", power={self.power:g}"
+        return f"Gibbs({self.cost!r}, {self.temperature:g}{power}{self._learnable()})"
+
+
+class RationalQuadratic(Kernel):
+    """The rational quadratic kernel, log K_ij = -power log(1 + C_ij / temperature): polynomial tails.
+
+    Args:
+        cost: ``"cosine"``, ``"chordal"`` or ``"sqeuclidean"``, as in `Gibbs`.
+        temperature: in units of the cost.
+        power: exponent of the tails, nonnegative; 0 weighs all pairs alike.
+        learnable: whether the temperature is a parameter; it is then kept at 0.01 or above.
+
+    Raises:
+        UsageError: the temperature is not positive, the power negative, or the cost not one of the three.
+
+    Source: the plan of alpha-CL's inverse regulariser, (C + temperature)^(-1/gamma), up to a factor; Tian (2022).
+
+    >>> import torch
+    >>> x = torch.eye(2)
+    >>> RationalQuadratic("cosine", temperature=1.0, power=1.0)(x, x).dense().exp()
+    tensor([[1.0000, 0.5000],
+            [0.5000, 1.0000]])
+    """
+
+    def __init__(
+        self,
+        cost: str = "sqeuclidean",
+        temperature: float = 1.0,
+        *,
+        power: float = 1.0,
+        learnable: bool = False,
+    ) -> None:
+        if cost not in _DISTANCES:
+            raise unknown_name("cost", cost, _DISTANCES)
+        super().__init__(cost, temperature, learnable=learnable)
+        check(power >= 0, f"power: expected a nonnegative number, got {power!r}.")
+        self.power = power
+
+    def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel:
+        return self._over_cost(x, y, temperature, temperature).reshape(LogDecay(self.power))
+
+    def __repr__(self) -> str:
+        return f"RationalQuadratic({self.cost!r}, {self.temperature:g}, power={self.power:g}{self._learnable()})"
 
 
 class StudentT(Kernel):
@@ -329,30 +192,15 @@ class StudentT(Kernel):
     """
 
     def __init__(self, df: float = 1.0, temperature: float = 1.0, *, learnable: bool = False) -> None:
-        super().__init__(temperature, learnable=learnable)
+        super().__init__("sqeuclidean", temperature, learnable=learnable)
         check_positive("df", df)
         self.df = df
 
-    def _log_kernel(self, x: Tensor, y: Tensor) -> LogKernel:
-        temperature = self._scale()
-        t = _sqeuclidean(x, y, temperature * self.df)
-        return AffineLogKernel(t.x, t.y, t.row_bias, t.column_bias, _StudentLink(self.df), temperature)
+    def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel:
+        return self._over_cost(x, y, temperature * self.df, temperature).reshape(LogDecay((self.df + 1) / 2))
 
     def __repr__(self) -> str:
-        return f"StudentT({self.df:g}, {self.temperature:g}{_learnable(self)})"
-
-
-class _StudentLink:
-    """h(T) = -(df + 1)/2 log(1 - T), T = minus a squared distance, which rounding may leave a hair above zero."""
-
-    def __init__(self, df: float) -> None:
-        self.exponent = (df + 1) / 2
-
-    def value(self, t: Tensor) -> Tensor:
-        return -self.exponent * torch.log1p((-t).clamp_min(0))
-
-    def derivative(self, t: Tensor) -> Tensor:
-        return self.exponent / (1 + (-t).clamp_min(0))
+        return f"StudentT({self.df:g}, {self.temperature:g}{self._learnable()})"
 
 
 def normalize(z: Tensor) -> Tensor:
@@ -362,35 +210,39 @@ def normalize(z: Tensor) -> Tensor:
     return z * torch.where(zero, 0, torch.where(zero, 1, squared).rsqrt())
 
 
-def _both(prepare: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Prepare x and y, once if they are one tensor: by that identity a symmetric problem is known."""
-    first = prepare(x)
-    return first, first if y is x else prepare(y)
+Side: TypeAlias = tuple[Tensor, Tensor]
+"""What a cost makes of one side's embeddings in T = <x, y> + r + c: the embeddings and their bias, in some unit."""
 
 
-def _dot(x: Tensor, y: Tensor, temperature: float | Tensor) -> AffineLogKernel:
-    x, y = _both(lambda z: z / temperature**0.5, x, y)
-    row, column = _both(lambda z: z.new_zeros(len(z)), x, y)
-    return AffineLogKernel(x, y, row, column, None, temperature)
+def _dot(z: Tensor, unit: float | Tensor) -> Side:
+    z = z / unit**0.5
+    return z, z.new_zeros(len(z))
 
 
-def _cosine(x: Tensor, y: Tensor, temperature: float | Tensor) -> AffineLogKernel:
-    x, y = _both(lambda z: normalize(z) / temperature**0.5, x, y)
-    row, column = _both(lambda z: z.new_ones(len(z)) * (-0.5 / temperature), x, y)
-    return AffineLogKernel(x, y, row, column, None, temperature)
+def _negative_cosine(z: Tensor, unit: float | Tensor) -> Side:
+    return _dot(normalize(z), unit)
 
 
-def _sqeuclidean(x: Tensor, y: Tensor, temperature: float | Tensor) -> AffineLogKernel:
-    # Distances do not change when all points move together, and near the origin the expansion of the square cancels
-    # less.
-    centre = x.detach().mean(0) if len(x) else 0
-    x, y = _both(lambda z: (z - centre) * (2 / temperature) ** 0.5, x, y)
-    row, column = _both(lambda z: -z.square().sum(-1) / 2, x, y)
-    return AffineLogKernel(x, y, row, column, None, temperature)
+def _cosine(z: Tensor, unit: float | Tensor) -> Side:
+    z, bias = _negative_cosine(z, unit)
+    return z, bias - 0.5 / unit
 
 
-_AFFINE = {"cosine": _cosine, "dot": _dot, "sqeuclidean": _sqeuclidean}
+def _chordal(z: Tensor, unit: float | Tensor) -> Side:
+    return _cosine(z, unit / 2)
 
 
-def _learnable(kernel: Kernel) -> str:
-    return "" if kernel.log_temperature is None else ", learnable=True"
+def _sqeuclidean(z: Tensor, unit: float | Tensor) -> Side:
+    z = z * (2 / unit) ** 0.5
+    return z, -z.square().sum(-1) / 2
+
+
+_SIDES: dict[str, Callable[[Tensor, float | Tensor], Side]] = {
+    "cosine": _cosine,
+    "negative-cosine": _negative_cosine,
+    "chordal": _chordal,
+    "dot": _dot,
+    "sqeuclidean": _sqeuclidean,
+}
+
+_DISTANCES = ("cosine", "chordal", "sqeuclidean")

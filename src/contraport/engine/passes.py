@@ -5,7 +5,7 @@ Everything in contraport that costs O(N M) is one of these, over a geometry S = 
 1. ``log_sum_exp``: log sum_j exp(S_ij + q_j) and log sum_i exp(S_ij + p_i);
 2. ``weighted_sum``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``gradient``: the gradient of sum_ij W_ij S_ij for W = sum over terms of exp(S_ij + A_i + B_j) (u_i or v_j), given
-   back on the inputs of the log-kernel.
+   back on the inputs of the log-kernel; `held_total` is the same with W held fixed and log K's link left out.
 
 A and B are added to S before the exponential is taken, and a running maximum follows each row and column, so that
 nothing overflows and no sum underflows at any temperature. No tensor is larger than a tile, except the embeddings
@@ -15,7 +15,7 @@ themselves.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,6 +28,10 @@ cache."""
 
 REACH = 16.0
 """How far (in the exponent) a term may lie from its group's: e^{2 REACH} amplifies what has underflowed below e^-87."""
+
+
+Tile: TypeAlias = tuple[Tensor, Tensor, object]
+"""log K (minus infinity where masked), T, and what `LogKernel.pull` needs to know."""
 
 
 class Term(NamedTuple):
@@ -49,10 +53,10 @@ class Passes:
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
 
-    def _tile(self, rows: slice, columns: slice) -> tuple[Tensor, object]:
+    def _tile(self, rows: slice, columns: slice) -> Tile:
         return self.geometry.tile(rows, columns)
 
-    def _tiles(self) -> Iterator[tuple[slice, slice, Tensor, object]]:
+    def _tiles(self) -> Iterator[tuple[slice, slice, *Tile]]:
         n, m = self.geometry.shape
         for top in range(0, n, TILE):
             for left in range(0, m, TILE):
@@ -69,7 +73,7 @@ class Passes:
         n, m = self.geometry.shape
         by_row = None if over_columns is None else _LogSum(over_columns.new_full((n,), -torch.inf))
         by_column = None if over_rows is None else _LogSum(over_rows.new_full((m,), -torch.inf))
-        for rows, columns, s, _ in self._tiles():
+        for rows, columns, s, _, _ in self._tiles():
             if by_row is not None and over_columns is not None:
                 by_row.add(rows, s + over_columns[columns])
             if by_column is not None and over_rows is not None:
@@ -83,7 +87,7 @@ class Passes:
         (N,).
         """
         sums = [torch.zeros_like(t.log_columns if t.axis == "rows" else t.log_rows) for t in terms]
-        for rows, columns, s, _ in self._tiles():
+        for rows, columns, s, _, _ in self._tiles():
             for term, total in zip(terms, sums, strict=True):
                 e = _exponential(s, term.log_rows[rows], term.log_columns[columns])
                 if term.axis == "rows":
@@ -94,18 +98,34 @@ class Passes:
 
     def gradient(self, terms: Sequence[Term], wanted: Sequence[bool]) -> list[Tensor | None]:
         """Return the gradient of sum_ij W_ij S_ij on each wanted input of the log-kernel, W the sum of the terms."""
-        log_kernel = self.geometry.log_kernel
-        gradients = [torch.zeros_like(v) if want else None for v, want in zip(log_kernel.inputs, wanted, strict=True)]
+        log_kernel, gradients = self.geometry.log_kernel, self._zeros(wanted)
         groups = _collapse(terms)
-        for rows, columns, s, memory in self._tiles():
-            parts = [
-                _exponential(s, group.log_rows[rows], group.log_columns[columns]).mul_(
-                    group.row_factors[rows] @ group.column_factors[columns].T
-                )
-                for group in groups
-            ]
-            log_kernel.pull(rows, columns, memory, torch.stack(parts).sum(0) if len(parts) > 1 else parts[0], gradients)
+        for rows, columns, s, t, memory in self._tiles():
+            weight = groups[0].weight(s, rows, columns)
+            for group in groups[1:]:
+                weight += group.weight(s, rows, columns)
+            if log_kernel.link is not None:
+                weight *= log_kernel.link.derivative(t)
+            log_kernel.pull(rows, columns, memory, weight, gradients)
         return gradients
+
+    def held_total(
+        self, log_rows: Tensor, log_columns: Tensor, wanted: Sequence[bool]
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the total of exp(S_ij + A_i + B_j) T_ij and its gradient on each wanted input, the first factor
+        held.
+        """
+        total, gradients = torch.zeros_like(log_rows[0]), self._zeros(wanted)
+        for rows, columns, s, t, memory in self._tiles():
+            weight = _exponential(s, log_rows[rows], log_columns[columns])
+            total += (weight * t).sum()
+            if any(wanted):
+                self.geometry.log_kernel.pull(rows, columns, memory, weight, gradients)
+        return total, gradients
+
+    def _zeros(self, wanted: Sequence[bool]) -> list[Tensor | None]:
+        inputs = self.geometry.log_kernel.inputs
+        return [torch.zeros_like(v) if want else None for v, want in zip(inputs, wanted, strict=True)]
 
 
 class StoredPasses(Passes):
@@ -113,9 +133,9 @@ class StoredPasses(Passes):
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
-        self._kept: dict[tuple[int, int], tuple[Tensor, object]] = {}
+        self._kept: dict[tuple[int, int], Tile] = {}
 
-    def _tile(self, rows: slice, columns: slice) -> tuple[Tensor, object]:
+    def _tile(self, rows: slice, columns: slice) -> Tile:
         key = (rows.start, columns.start)
         if key not in self._kept:
             self._kept[key] = super()._tile(rows, columns)
@@ -148,6 +168,11 @@ class _Group(NamedTuple):
     log_columns: Tensor
     row_factors: Tensor
     column_factors: Tensor
+
+    def weight(self, s: Tensor, rows: slice, columns: slice) -> Tensor:
+        """Return its part of W on a tile."""
+        weight = _exponential(s, self.log_rows[rows], self.log_columns[columns])
+        return weight.mul_(self.row_factors[rows] @ self.column_factors[columns].T)
 
 
 def _collapse(terms: Sequence[Term]) -> list[_Group]:

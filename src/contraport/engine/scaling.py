@@ -48,6 +48,7 @@ def scale(
     log_marginals: tuple[Tensor, Tensor],
     dampings: Tensor | None = None,
     given: Sequence[Tensor] = (),
+    empty: float = 0.0,
 ) -> list[Tensor]:
     """Run half steps and return the potential of each.
 
@@ -59,10 +60,11 @@ def scale(
         log_marginals: log a, (N,), and log b, (M,).
         dampings: one factor in (0, 1] per step, (len(steps),); None is 1 throughout.
         given: potentials that steps may read, of length N or M as their axis needs.
+        empty: the log-sum of a row or column of no weight (all masked, say). Any finite number leaves it without effect
+            on the plan and keeps the potentials finite.
 
     Returns:
-        One potential per step, (N,) or (M,). Where a row or column has no unmasked pair its potential is
-        damping * log marginal: finite, and without effect.
+        One potential per step, (N,) or (M,).
 
     Source: Sinkhorn's iteration in the log domain, Peyré and Cuturi (2019), section 4.4; damped, Chizat et al. (2018).
 
@@ -79,15 +81,15 @@ def scale(
     with torch.autocast(log_marginals[0].device.type, enabled=False):
         passes = passes_for(geometry)
         if passes is None:
-            return _scale_dense(geometry, steps, log_marginals, dampings, given)
-        problem = _Problem(passes, tuple(steps), len(given))
+            return _scale_dense(geometry, steps, log_marginals, dampings, given, empty)
+        problem = _Problem(passes, tuple(steps), len(given), empty)
         return list(_Scale.apply(problem, *log_marginals, dampings, *given, *geometry.log_kernel.inputs))
 
 
 def log_sums(geometry: Geometry, axis: Axis, potential: Tensor) -> Tensor:
     """Return log sum_j exp(S_ij + q_j), (N,), for axis ``"rows"``, or its mirror, (M,), for ``"columns"``.
 
-    Where a row (column) has no unmasked pair the result is 0 (see `scale`), as if it had one pair of weight 1.
+    Where a row (column) has no weight at all the result is minus infinity, without gradient.
 
     Args:
         geometry: the pairs.
@@ -96,8 +98,27 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor) -> Tensor:
     """
     n, m = geometry.shape
     zeros = potential.new_zeros(n), potential.new_zeros(m)
-    (negative,) = scale(geometry, [Step(axis, 0)], zeros, given=[potential])
+    (negative,) = scale(geometry, [Step(axis, 0)], zeros, given=[potential], empty=-torch.inf)
     return -negative
+
+
+def held_total(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
+    """Return sum_ij P_ij T_ij with P = exp(log K + f + g) held fixed: differentiable through T alone.
+
+    As the cost is -unit T, this is minus the transport cost of P in that unit, and its gradient is that of the cost.
+
+    Args:
+        geometry: the pairs, (N, M).
+        f: (N,).
+        g: (M,).
+    """
+    with torch.autocast(f.device.type, enabled=False):
+        passes = passes_for(geometry)
+        if passes is not None:
+            total: Tensor = _HeldTotal.apply(passes, f.detach(), g.detach(), *geometry.log_kernel.inputs)
+            return total
+        plan = torch.exp(geometry.dense() + f[:, None] + g).detach()
+        return (plan * geometry.log_kernel.reshape(None).dense()).sum()
 
 
 def _scale_dense(
@@ -106,6 +127,7 @@ def _scale_dense(
     log_marginals: tuple[Tensor, Tensor],
     dampings: Tensor,
     given: Sequence[Tensor],
+    empty: float,
 ) -> list[Tensor]:
     """The oracle: the definition written down, differentiated by autograd."""
     s = geometry.dense()
@@ -114,8 +136,8 @@ def _scale_dense(
         oriented, log_marginal = (s, log_marginals[0]) if step.axis == "rows" else (s.T, log_marginals[1])
         if step.source is not None:
             oriented = oriented + potentials[step.source]
-        empty = (oriented == -torch.inf).all(1)
-        log_sum = torch.logsumexp(oriented.masked_fill(empty[:, None], 0), 1).masked_fill(empty, 0)
+        weightless = (oriented == -torch.inf).all(1)
+        log_sum = torch.logsumexp(oriented.masked_fill(weightless[:, None], 0), 1).masked_fill(weightless, empty)
         potentials.append(damping * (log_marginal - log_sum))
     return potentials[len(given) :]
 
@@ -126,6 +148,7 @@ class _Problem(NamedTuple):
     passes: Passes
     steps: tuple[Step, ...]
     given: int
+    empty: float
 
     def batches(self) -> Iterator[list[int]]:
         """Yield the steps' positions in order, two together where one pass serves both."""
@@ -156,9 +179,9 @@ class _Scale(torch.autograd.Function):
             for k in batch:
                 log_sum, log_marginal = (by_row, log_a) if steps[k].axis == "rows" else (by_column, log_b)
                 assert log_sum is not None
-                log_sum = log_sum.masked_fill(log_sum == -torch.inf, 0)
-                log_sums.append(log_sum)
-                potentials.append(dampings[k] * (log_marginal - log_sum))
+                weightless = log_sum == -torch.inf
+                log_sums.append(log_sum.masked_fill(weightless, 0))
+                potentials.append(dampings[k] * (log_marginal - log_sum.masked_fill(weightless, problem.empty)))
         ctx.problem = problem
         ctx.save_for_backward(log_a, log_b, dampings, *log_sums, *potentials)
         ctx.set_materialize_grads(False)
@@ -200,6 +223,21 @@ class _Scale(torch.autograd.Function):
         wanted = ctx.needs_input_grad[4 + given :]
         inputs = problem.passes.gradient(terms, wanted) if terms and any(wanted) else [None] * len(wanted)
         return (None, d_marginals["rows"], d_marginals["columns"], d_dampings, *cotangents[:given], *inputs)
+
+
+class _HeldTotal(torch.autograd.Function):
+    """A total that is linear in T, its gradient found along with it."""
+
+    @staticmethod
+    def forward(ctx: Any, passes: Passes, f: Tensor, g: Tensor, *inputs: Tensor) -> Tensor:
+        total, gradients = passes.held_total(f, g, ctx.needs_input_grad[3:])
+        ctx.save_for_backward(*gradients)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, seed: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, None, None, *(None if v is None else seed * v for v in ctx.saved_tensors))
 
 
 def _read(potentials: Sequence[Tensor], step: Step, zeros: dict[str, Tensor]) -> Tensor:

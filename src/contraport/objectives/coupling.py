@@ -7,19 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, log_sums
+from contraport.engine import Doubled, Geometry, TimesCost, held_total, log_sums
 from contraport.objectives.targets import TargetPlan
 
 
 @dataclass(frozen=True, eq=False)
 class Coupling:
-    """An entropic plan, P_ij = exp(log K_ij + f_i + g_j), differentiable in the embeddings.
+    """A plan P_ij = exp(log K_ij + f_i + g_j), differentiable in the embeddings.
 
     Attributes:
         geometry: the compared pairs, (N, M).
         f: potential of the rows, (N,).
         g: potential of the columns, (M,).
-        known_log_row_mass: log sum_j P_ij, (N,), where the last half step has left it known.
+        known_log_row_mass: log sum_j P_ij, (N,), where finding the plan has left it known.
         known_log_column_mass: log sum_i P_ij, (M,), likewise.
     """
 
@@ -28,6 +28,17 @@ class Coupling:
     g: Tensor
     known_log_row_mass: Tensor | None = None
     known_log_column_mass: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, M)."""
+        return self.geometry.shape
+
+    @property
+    def T(self) -> Coupling:
+        """The same plan with rows and columns exchanged."""
+        masses = self.known_log_column_mass, self.known_log_row_mass
+        return Coupling(self.geometry.T, self.g, self.f, *masses)
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log P at the given entries: index tensors (k,) to a tensor (k,)."""
@@ -51,10 +62,32 @@ class Coupling:
         return (self.log_row_mass() if known is None else known).exp().sum()
 
     def inner_log(self, target: TargetPlan) -> Tensor:
-        """Return sum_ij target_ij log P_ij, without a pass over the pairs."""
+        """Return sum_ij target_ij log P_ij, without a pass over the pairs; masks aside, where no target has mass."""
         a, b = target.marginals()
-        return target.inner(self.geometry) + a @ self.f + b @ self.g
+        return target.row_inner(self.geometry.log_kernel).sum() + a @ self.f + b @ self.g
+
+    def square_mass(self) -> Tensor:
+        """Return sum_ij P_ij^2; one pass over the pairs."""
+        link = self.geometry.log_kernel.link
+        squared = self.geometry.reshape(None, scale=2.0) if link is None else self.geometry.reshape(Doubled(link))
+        return torch.exp(2 * self.f + log_sums(squared, "rows", 2 * self.g)).sum()
+
+    def transport_cost(self, *, held: bool) -> Tensor:
+        """Return sum_ij P_ij C_ij for a cost that is a distance; one pass over the pairs.
+
+        Args:
+            held: whether P is held fixed, so that the gradient is that of the cost alone.
+        """
+        unit = self.geometry.log_kernel.unit
+        if held:
+            return -unit * held_total(self.geometry, self.f, self.g)
+        weighted = self.geometry.reshape(TimesCost(self.geometry.log_kernel.link))
+        return unit * torch.exp(self.f + log_sums(weighted, "rows", self.g)).sum()
+
+    def log_dense(self) -> Tensor:
+        """Return log P as an (N, M) tensor."""
+        return self.geometry.dense() + self.f[:, None] + self.g
 
     def dense(self) -> Tensor:
         """Return P as an (N, M) tensor, to look at."""
-        return torch.exp(self.geometry.dense() + self.f[:, None] + self.g)
+        return self.log_dense().exp()

@@ -1,31 +1,255 @@
-"""Divergences: how far the plan that came out is from the plan that is wanted."""
+"""Divergences: how far the plan that came out is from the plan that is wanted.
+
+They are written with the few questions that a coupling and a target plan answer, and see no (N, M) matrix except where
+they say so. Penalties, which judge the plan by itself, have the same form.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from contraport.objectives.coupling import Coupling
-from contraport.objectives.targets import TargetPlan
+from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.objectives.matching import Matching
+from contraport.objectives.part import Part
+from contraport.objectives.plans import QuadraticCoupling
 
 
 class Divergence(Protocol):
-    """A distance from a coupling to its target, written with the coupling's few questions and no matrix."""
+    """A function of a matching; divergences compare the coupling with its target, penalties judge it by itself."""
 
-    def __call__(self, target: TargetPlan, coupling: Coupling) -> Tensor:
-        """Return the divergence, a tensor without dimensions."""
+    def __call__(self, matching: Matching) -> Tensor:
+        """Return a tensor without dimensions."""
 
 
-@dataclass(frozen=True)
-class KL:
+@dataclass(frozen=True, repr=False)
+class KL(Part):
     """The generalised Kullback-Leibler divergence, sum t log(t / P) - sum t + sum P: nonnegative, zero where P = t.
 
-    It is infinite where the target has mass and the plan has none.
+    Where the layout keeps the positives out of the denominators, they count with the mass that they would have had.
     """
 
-    def __call__(self, target: TargetPlan, coupling: Coupling) -> Tensor:
+    def __call__(self, matching: Matching) -> Tensor:
         """Return KL(target | coupling)."""
-        target_mass = target.marginals()[0].sum()
-        return -target.entropy() - coupling.inner_log(target) - target_mass + coupling.mass()
+        target, coupling = matching.target, matching.coupling
+        return -target.entropy() - coupling.inner_log(target) - target.marginals()[0].sum() + coupling.mass()
+
+
+@dataclass(frozen=True, repr=False)
+class ReverseKL(Part):
+    """KL(P | t): it punishes mass where the target has none, so that the target must have some on every compared pair.
+
+    It looks at the plan as an (N, M) matrix.
+
+    Raises:
+        UsageError: in the call, for a target that is zero where the plan is not.
+    """
+
+    def __call__(self, matching: Matching) -> Tensor:
+        """Return KL(coupling | target)."""
+        log_plan, target = matching.coupling.log_dense(), matching.target.dense()
+        present = log_plan > -torch.inf
+        check(bool((target[present] > 0).all()), "target: ReverseKL expects mass on every compared pair, got zeros.")
+        log_ratio = log_plan[present] - target[present].log()
+        return (log_plan[present].exp() * (log_ratio - 1)).sum() + target.sum()
+
+
+@dataclass(frozen=True, repr=False)
+class SquaredL2(Part):
+    """Half the squared distance of the plans, N/2 sum (P - t)^2, so that a row counts by its shares, not by its
+    mass.
+    """
+
+    def __call__(self, matching: Matching) -> Tensor:
+        """Return N/2 |coupling - target|^2."""
+        target, coupling = matching.target, matching.coupling
+        crossed = target.expectation(coupling, torch.exp)
+        return coupling.shape[0] * (coupling.square_mass() / 2 - crossed + target.square_mass().sum() / 2)
+
+
+@dataclass(frozen=True, repr=False)
+class Rince(Part):
+    """The robust divergence of RINCE, mean_i 1/q [(lam sum_j N P_ij)^q - (N P_i+)^q]. It can be negative.
+
+    q -> 0 gives the logarithm, InfoNCE; q = 1 is symmetric between positives and negatives, and tolerates noise.
+
+    Args:
+        q: in (0, 1].
+        lam: weight of the negatives, in (0, 1].
+
+    Raises:
+        UsageError: q or lam is outside its interval.
+
+    Source: Chuang et al. (2022), Robust contrastive learning against noisy views, eq. 4.
+    """
+
+    q: float = 0.5
+    lam: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("q", "lam"):
+            value = getattr(self, name)
+            check(0 < value <= 1, f"{name}: expected a number in (0, 1], got {value!r}.")
+
+    def __call__(self, matching: Matching) -> Tensor:
+        """Return the divergence."""
+        target, coupling = matching.target, matching.coupling
+        log_n = math.log(coupling.shape[0])
+        attracted = target.expectation(coupling, lambda log_p: torch.exp(self.q * (log_p + log_n)))
+        repelled = torch.exp(self.q * (math.log(self.lam) + coupling.log_row_mass() + log_n))
+        return (target.marginals()[0] @ repelled - attracted) / self.q
+
+
+@dataclass(frozen=True, repr=False)
+class FenchelYoung(Part):
+    """The Fenchel-Young loss of a quadratic plan: its own divergence, as KL is that of entropic plans.
+
+    Per unit of shared mass, with logits theta: Omega*(theta) - <theta, t> + Omega(t), Omega = |.|^2 / 2; zero where P =
+        t.
+
+    Raises:
+        UsageError: in the call, for a plan other than `Quadratic`.
+
+    Source: Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 4.
+    """
+
+    def __call__(self, matching: Matching) -> Tensor:
+        """Return the loss."""
+        target, coupling = matching.target, matching.coupling
+        if not isinstance(coupling, QuadraticCoupling):
+            raise UsageError("divergence: FenchelYoung belongs to the plan Quadratic; for entropic plans it is KL.")
+        mass = target.marginals()[0] if coupling.per_row else target.marginals()[0].sum()
+        squares = target.square_mass() if coupling.per_row else target.square_mass().sum()
+        own = (squares / torch.where(mass > 0, mass, 1)).sum() / 2
+        return coupling.conjugate(mass) - coupling.inner_logits(target) + own
+
+
+@dataclass(frozen=True, repr=False)
+class ClosedFormQuadratic(Part):
+    """-log of a quadratic plan's positives when negative entries are let pass: no pass over the pairs at all.
+
+    rows: -mean_i log((1 + sum_j (C_ij - C_i+)) / n); simplex: -mean_i log((N + sum_st (C_st - C_i+)) / n^2), with sums
+    over the compared pairs, n of them in a row and n^2 in all. Where the argument falls below a small floor the
+    logarithm goes on as its tangent, so that value and gradient stay finite and still pull the pair together.
+
+    Args:
+        constraint: ``"rows"`` or ``"simplex"``.
+
+    Raises:
+        UsageError: another constraint.
+
+    Source: the losses L_G of inverse optimal transport for contrastive learning.
+    """
+
+    constraint: str = "rows"
+    floor: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.constraint not in ("rows", "simplex"):
+            raise unknown_name("constraint", self.constraint, ("rows", "simplex"))
+        check_positive("floor", self.floor)
+
+    def __call__(self, matching: Matching) -> Tensor:
+        """Return the loss."""
+        log_kernel, compared = matching.coupling.geometry.log_kernel, matching.block.compared()
+        a, _ = matching.target.marginals()
+        wanted = a > 0
+        at_positives = -matching.target.row_inner(log_kernel) / torch.where(wanted, a, 1)
+        totals, counts = -log_kernel.row_inner(compared), compared.counts(a)
+        mass = 1.0
+        if self.constraint == "simplex":
+            totals, counts, mass = totals.sum(), counts.sum(), float(len(a))
+        argument = (mass + totals - counts * at_positives) / counts.clamp_min(1)
+        safe = argument.clamp_min(self.floor)
+        return -(a * (safe.log() + (argument - safe) / self.floor)).sum()
+
+
+@dataclass(frozen=True, repr=False)
+class Cost(Part):
+    """The transport cost of the target, <t, C>: how far apart the wanted pairs are; attraction without repulsion."""
+
+    def __call__(self, matching: Matching) -> Tensor:
+        """Return the cost."""
+        log_kernel = matching.coupling.geometry.log_kernel
+        return -log_kernel.unit * matching.target.row_inner(log_kernel.reshape(None)).sum()
+
+
+@dataclass(frozen=True, repr=False)
+class Energy(Part):
+    """The transport cost of the target less that of the plan, <t, C> - <P, C>: attraction against weighted repulsion.
+
+    It is minus the energy of the min-max game: the plan has chosen the pair weights, the encoder now plays against
+    them.
+
+    Args:
+        detach: hold the plan fixed. With `Rows` the gradient is then temperature times that of KL.
+
+    Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 3-5.
+    """
+
+    detach: bool = True
+
+    def __call__(self, matching: Matching) -> Tensor:
+        """Return the difference."""
+        return Cost()(matching) - matching.coupling.transport_cost(held=self.detach)
+
+
+@dataclass(frozen=True, repr=False)
+class LogMean(Part):
+    """log of the mean of the kernel over the compared pairs: low where the embeddings spread out.
+
+    Raises:
+        UsageError: in the call, where there is no pair.
+
+    Source: the uniformity of Wang and Isola (2020), eq. 2, with a kernel exp(-2 |x - y|^2).
+    """
+
+    def __call__(self, matching: Matching) -> Tensor:
+        """Return log mean K."""
+        check(matching.block.size > 1, "z0: uniformity needs at least 2 items, got 1.")
+        coupling = matching.coupling
+        log_total = (coupling.log_row_mass() - coupling.f).logsumexp(0)
+        return log_total - matching.block.compared().counts(coupling.f).sum().log()
+
+
+@dataclass(frozen=True, repr=False)
+class PlanUniformity(Part):
+    """KL(Q | P), Q the plan with its mass on negatives spread evenly over them: it asks for no more than even
+    negatives.
+
+    With the cosine cost it takes no pass over the pairs.
+
+    Source: the uniformity penalty of inverse optimal transport for contrastive learning, eq. 19-20.
+    """
+
+    def __call__(self, matching: Matching) -> Tensor:
+        """Return the penalty."""
+        coupling, negatives = matching.coupling, matching.block.negatives()
+        on_positives = coupling.log_at(*matching.block.positives).exp().sum()
+        by_row, by_column = negatives.counts(coupling.f), negatives.T.counts(coupling.g)
+        count = by_row.sum()
+        mean = (coupling.mass() - on_positives) / count.clamp_min(1)
+        log_total = coupling.geometry.log_kernel.row_inner(negatives).sum()
+        log_total = log_total + by_row @ coupling.f + by_column @ coupling.g
+        # With no negatives, or none that has mass, there is nothing to spread: 0, without gradient.
+        return mean * (count * torch.where(mean > 0, mean, 1).log() - log_total)
+
+
+@dataclass(frozen=True, repr=False)
+class MarginalPenalty(Part):
+    """KL of the masses of rows and columns from uniform ones: what a plan pays for mass that it creates or lets go."""
+
+    def __call__(self, matching: Matching) -> Tensor:
+        """Return KL(P 1 | a) + KL(P^T 1 | b)."""
+        coupling = matching.coupling
+        return _kl_from_uniform(coupling.log_row_mass()) + _kl_from_uniform(coupling.log_column_mass())
+
+
+def _kl_from_uniform(log_mass: Tensor) -> Tensor:
+    mass, size = log_mass.exp(), len(log_mass)
+    present = mass > 0
+    return (mass * (torch.where(present, log_mass, 0) + math.log(size) - 1)).sum() + 1

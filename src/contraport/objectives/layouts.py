@@ -7,14 +7,17 @@ them, and where the positives stand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from contraport.engine import Geometry, Kernel, Mask
-from contraport.errors import check
+from contraport.errors import check, unknown_name
+from contraport.objectives.equality import Indicator
+from contraport.objectives.part import Part
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,18 +27,22 @@ class Block:
     Attributes:
         x: embeddings of the rows, (N, d).
         y: embeddings of the columns, (M, d); the same tensor as x where both are the same embeddings.
+        size: how many items the batch has, n.
         row_items: which item of the batch each row shows, (N,).
         column_items: which item each column shows, (M,).
         positives: the row and the column of every positive pair, two index tensors (k,).
+        masks: the pairs left out.
         weight: the factor of this block in the objective, for each direction.
         reciprocal: whether the columns are matched to the rows as well, each direction with its own plan.
     """
 
     x: Tensor
     y: Tensor
+    size: int
     row_items: Tensor
     column_items: Tensor
     positives: tuple[Tensor, Tensor]
+    masks: tuple[Mask, ...] = ()
     weight: float = 1.0
     reciprocal: bool = False
 
@@ -44,22 +51,43 @@ class Block:
         """(N, M)."""
         return len(self.x), len(self.y)
 
+    @property
+    def T(self) -> Block:
+        """The same block with rows and columns exchanged."""
+        return replace(
+            self,
+            x=self.y,
+            y=self.x,
+            row_items=self.column_items,
+            column_items=self.row_items,
+            positives=self.positives[::-1],
+            masks=tuple(mask.T for mask in self.masks),
+        )
+
+    @property
+    def items(self) -> tuple[Tensor, Tensor]:
+        """The items of the rows, (N,), and of the columns, (M,)."""
+        return self.row_items, self.column_items
+
     def spread(self, attribute: Tensor) -> tuple[Tensor, Tensor]:
         """Return an attribute of the items, (n, ...), as that of the rows, (N, ...), and of the columns, (M, ...)."""
         return attribute[self.row_items], attribute[self.column_items]
 
-    def geometry(self, kernel: Kernel, ids: Tensor | None = None) -> Geometry:
-        """Return the compared pairs under a kernel, without self pairs and without pairs of items with equal `ids`.
+    def without_duplicates(self, ids: Tensor) -> Block:
+        """Return the block without the pairs of different items with equal `ids`, (n,)."""
+        return replace(self, masks=(*self.masks, Mask(self.spread(ids), kept=self.items)))
 
-        An item stays comparable with itself: its positives are not left out.
-        """
-        masks = []
-        if self.x is self.y:
-            places = torch.arange(len(self.x), device=self.x.device)
-            masks.append(Mask((places, places)))
-        if ids is not None:
-            masks.append(Mask(self.spread(ids), kept=(self.row_items, self.column_items)))
-        return Geometry(kernel(self.x, self.y), tuple(masks))
+    def geometry(self, kernel: Kernel) -> Geometry:
+        """Return the compared pairs under a kernel."""
+        return Geometry(kernel(self.x, self.y), self.masks)
+
+    def compared(self) -> Indicator:
+        """Return the set of compared pairs."""
+        return Indicator.allowed(self.masks, self.items)
+
+    def negatives(self) -> Indicator:
+        """Return the set of compared pairs that show different items."""
+        return self.compared().without(Indicator.equal(self.items))
 
 
 class Layout(Protocol):
@@ -69,12 +97,13 @@ class Layout(Protocol):
         """Return the blocks."""
 
 
-@dataclass(frozen=True)
-class Cross:
+@dataclass(frozen=True, repr=False)
+class Cross(Part):
     """The rows are one view, the columns the other, the positives the diagonal.
 
     Args:
         symmetric: average both directions, view 0 to view 1 and back.
+        stop_gradient: hold the columns fixed, as the target branch of BYOL is.
 
     >>> import torch
     >>> (block,) = Cross()(torch.zeros(3, 2), torch.zeros(3, 2))
@@ -83,16 +112,32 @@ class Cross:
     """
 
     symmetric: bool = True
+    stop_gradient: bool = False
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block, (n, n)."""
-        check(len(views) == 2, f"views: the cross layout compares 2 views, got {len(views)}.")
-        return [pair_of_views(*views, reciprocal=self.symmetric, weight=0.5 if self.symmetric else 1.0)]
+        z0, z1 = _two("cross", views)
+        return [_pair(z0, z1.detach() if self.stop_gradient else z1, 0.5 if self.symmetric else 1.0, self.symmetric)]
 
 
-@dataclass(frozen=True)
-class Joint:
+CANDIDATES = {
+    "all": "every other embedding",
+    "both": "the negatives of both views",
+    "same": "the negatives of the row's own view",
+    "other": "the negatives of the other view",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Joint(Part):
     """Rows and columns are all embeddings of both views, 2n of them; self pairs are left out.
+
+    Args:
+        candidates: what a row is compared with: ``"all"`` other embeddings, its positive among them; or only the
+            negatives (other items) of ``"both"`` views, of the row's own, ``"same"``, or of the ``"other"``.
+
+    Raises:
+        UsageError: candidates is none of the four.
 
     >>> import torch
     >>> (block,) = Joint()(torch.zeros(3, 2), torch.zeros(3, 2))
@@ -100,22 +145,105 @@ class Joint:
     ((6, 6), [3, 4, 5, 0, 1, 2])
     """
 
+    candidates: str = "all"
+
+    def __post_init__(self) -> None:
+        if self.candidates not in CANDIDATES:
+            raise unknown_name("candidates", self.candidates, CANDIDATES)
+
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block, (2n, 2n)."""
-        check(len(views) == 2, f"views: the joint layout compares 2 views, got {len(views)}.")
-        n, device = len(views[0]), views[0].device
-        z, places = torch.cat(views), torch.arange(2 * n, device=device)
-        return [Block(z, z, places % n, places % n, (places, places.roll(n)))]
+        z = torch.cat(_two("joint", views))
+        n, places = len(views[0]), torch.arange(len(z), device=z.device)
+        items, view = places % n, places // n
+        masks = [Mask((places, places) if self.candidates == "all" else (items, items))]
+        if self.candidates in ("same", "other"):
+            unwanted = 1 - view if self.candidates == "same" else view
+            masks.append(Mask((view, unwanted), kept=(items, items)))
+        return [Block(z, z, n, items, items, (places, places.roll(n)), tuple(masks))]
 
 
-def pair_of_views(z0: Tensor, z1: Tensor, *, reciprocal: bool, weight: float) -> Block:
+@dataclass(frozen=True, repr=False)
+class FullGraph(Part):
+    """Every pair of views, each in both directions, summed.
+
+    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
+    """
+
+    def __call__(self, *views: Tensor) -> list[Block]:
+        """Return V (V - 1) / 2 blocks, (n, n) each."""
+        _several("full graph", views)
+        return [_pair(a, b, 1.0, reciprocal=True) for a, b in combinations(views, 2)]
+
+
+@dataclass(frozen=True, repr=False)
+class CoreView(Part):
+    """The first view with every other, each in both directions, summed.
+
+    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
+    """
+
+    def __call__(self, *views: Tensor) -> list[Block]:
+        """Return V - 1 blocks, (n, n) each."""
+        _several("core view", views)
+        return [_pair(views[0], other, 1.0, reciprocal=True) for other in views[1:]]
+
+
+@dataclass(frozen=True, repr=False)
+class Within(Part):
+    """Each view with itself, self pairs left out, averaged over the views; nothing is positive."""
+
+    def __call__(self, *views: Tensor) -> list[Block]:
+        """Return one block per view, (n, n) each."""
+        items = torch.arange(len(views[0]), device=views[0].device)
+        nothing = items[:0]
+        mask = Mask((items, items))
+        return [Block(z, z, len(z), items, items, (nothing, nothing), (mask,), 1 / len(views)) for z in views]
+
+
+@dataclass(frozen=True, repr=False)
+class Leading(Part):
+    """Another layout over the first coordinates of each embedding only.
+
+    Args:
+        dimensions: how many coordinates, at least 1.
+        layout: the layout.
+
+    Raises:
+        UsageError: dimensions is not positive or, in the call, larger than the embeddings have.
+    """
+
+    dimensions: int
+    layout: Layout
+
+    def __post_init__(self) -> None:
+        check(self.dimensions >= 1, f"dimensions: expected at least 1, got {self.dimensions}.")
+
+    def __call__(self, *views: Tensor) -> list[Block]:
+        """Return the other layout's blocks."""
+        d = views[0].shape[1]
+        check(self.dimensions <= d, f"dimensions: expected at most {d}, the embeddings' size, got {self.dimensions}.")
+        return self.layout(*(z[:, : self.dimensions] for z in views))
+
+
+def _pair(z0: Tensor, z1: Tensor, weight: float, reciprocal: bool) -> Block:
     """Return the block that compares two views, item i with item i the positives."""
     items = torch.arange(len(z0), device=z0.device)
-    return Block(z0, z1, items, items, (items, items), weight, reciprocal)
+    return Block(z0, z1, len(z0), items, items, (items, items), (), weight, reciprocal)
+
+
+def _two(layout: str, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    check(len(views) == 2, f"views: the {layout} layout compares 2 views, got {len(views)}.")
+    return views[0], views[1]
+
+
+def _several(layout: str, views: Sequence[Tensor]) -> None:
+    check(len(views) >= 2, f"views: the {layout} layout compares 2 or more views, got {len(views)}.")
 
 
 def check_views(views: Sequence[Tensor]) -> None:
-    """Raise `UsageError` unless the views are matching (n, d) tensors of floating point numbers, n at least 1."""
+    """Raise `UsageError` unless the views are matching (n, d) tensors of floating point numbers, n and d at least 1."""
+    check(len(views) >= 1, "views: expected embeddings, got none.")
     for k, view in enumerate(views):
         check(isinstance(view, Tensor), f"z{k}: expected a tensor, got {type(view).__name__}.")
         check(

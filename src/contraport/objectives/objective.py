@@ -2,21 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from contraport.engine import Kernel
 from contraport.errors import check
-from contraport.objectives.coupling import Coupling
-from contraport.objectives.divergences import Divergence
-from contraport.objectives.layouts import Block, Layout, check_views
-from contraport.objectives.plans import Plan
-from contraport.objectives.targets import Attributes, Matrix, Target, TargetPlan
+from contraport.objectives.divergences import KL, Divergence, FenchelYoung
+from contraport.objectives.layouts import Layout, check_views
+from contraport.objectives.matching import Matching
+from contraport.objectives.plans import Plan, Quadratic
+from contraport.objectives.targets import Attributes, Matrix, Target
 
 
-class Objective(nn.Module):
+@dataclass(frozen=True)
+class Origin:
+    """Where a named objective comes from.
+
+    Attributes:
+        name: its name in the catalog.
+        call: the call that made it, as it would be written.
+        citation: the paper and its equation.
+    """
+
+    name: str
+    call: str
+    citation: str
+
+
+class Loss(nn.Module, ABC):
+    """What objectives and sums of objectives have in common: they are called on embeddings and can be looked into.
+
+    Attributes:
+        origin: the catalog's entry that made it, or None.
+    """
+
+    origin: Origin | None = None
+
+    @abstractmethod
+    def parts(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, Tensor]:
+        """Return the named parts of the value, their factors included; the loss is their sum."""
+
+    @abstractmethod
+    def matchings(self, *views: Tensor, **known: Tensor | Target | None) -> Iterator[Matching]:
+        """Yield what is compared, wanted and found, block by block and direction by direction."""
+
+    @abstractmethod
+    def answers(self) -> dict[str, str]:
+        """Return the answer to each of the five questions, as it would be written."""
+
+    @property
+    @abstractmethod
+    def temperature(self) -> float:
+        """The temperature of the kernel; assign to it to change it between steps."""
+
+    @temperature.setter
+    @abstractmethod
+    def temperature(self, value: float) -> None: ...
+
+    def forward(
+        self,
+        *views: Tensor,
+        labels: Tensor | None = None,
+        domains: Tensor | None = None,
+        ids: Tensor | None = None,
+        weights: Tensor | None = None,
+        target: Tensor | Target | None = None,
+    ) -> Tensor:
+        """Return the loss, a tensor without dimensions.
+
+        Args:
+            views: embeddings, (n, d) each.
+            labels: class of each item, (n,) integers, for targets that ask for it.
+            domains: domain of each item, (n,) integers, likewise.
+            ids: identity of each item, (n,) integers; items with equal ids are never each other's negatives.
+            weights: importance of each item's positives, (n,), nonnegative; scaled to mean 1.
+            target: the plan that is wanted in this call, instead of the objective's own: a matrix as in `Matrix`, or a
+                rule.
+        """
+        parts = self.parts(*views, labels=labels, domains=domains, ids=ids, weights=weights, target=target)
+        return torch.stack(list(parts.values())).sum()
+
+    def terms(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, float]:
+        """Return the named parts of the value as numbers, their factors included; the keywords are those of the
+        call.
+        """
+        with torch.no_grad():
+            return {name: value.item() for name, value in self.parts(*views, **known).items()}
+
+    def plan(self, *views: Tensor, **known: Tensor | Target | None) -> Tensor:
+        """Return the plan that came out on the first block, (N, M), to look at; the keywords are those of the call."""
+        with torch.no_grad():
+            return next(self.matchings(*views, **known)).coupling.dense()
+
+    def target_plan(self, *views: Tensor, **known: Tensor | Target | None) -> Tensor:
+        """Return the plan that is wanted on the first block, (N, M), to look at; the keywords are those of the call."""
+        with torch.no_grad():
+            return next(self.matchings(*views, **known)).target.dense()
+
+    def explain(self) -> str:
+        """Say the answers to the five questions, and where the objective comes from.
+
+        >>> import contraport
+        >>> print(contraport.gca_ince(iterations=3).explain())
+        gca_ince(iterations=3)
+        Which pairs are compared?                Joint()
+        How alike are two embeddings?            Gibbs('cosine', 0.5)
+        Which plans are allowed?                 Balanced(iterations=3)
+        Which plan do we want?                   Pairs()
+        How far is one from the other?           KL()
+        Source: Chen, Lin, Liu, Xiao and Dyer (2024), Your contrastive learning problem is secretly a ...
+        """
+        lines = [f"{question:<40} {answer}" for question, answer in self.answers().items()]
+        if self.origin is not None:
+            lines = [self.origin.call, *lines, f"Source: {self.origin.citation}"]
+        return "\n".join(lines)
+
+
+class Objective(Loss):
     """The divergence of the allowed plan, taken over the compared pairs, from the plan that is wanted.
 
     Call it on the embeddings of two views, each (n, d) and of any floating point type; it returns a tensor without
@@ -28,9 +134,10 @@ class Objective(nn.Module):
         plan: which plans are allowed.
         target: which plan is wanted.
         divergence: how far one is from the other.
+        penalties: what is added, each with its factor.
 
     Raises:
-        UsageError: in the call, for views or attributes whose shape or type does not fit.
+        UsageError: the parts do not go together; in the call, views or attributes whose shape or type does not fit.
 
     Source: the framing of contrastive learning as inverse optimal transport (Shi et al., 2023, eq. 7) and generalised
     contrastive alignment (Chen et al., 2024, eq. 3).
@@ -43,9 +150,27 @@ class Objective(nn.Module):
     tensor(0.5944)
     """
 
-    def __init__(self, layout: Layout, kernel: Kernel, plan: Plan, target: Target, divergence: Divergence) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        kernel: Kernel,
+        plan: Plan,
+        target: Target,
+        divergence: Divergence,
+        penalties: Mapping[Divergence, float] | None = None,
+    ) -> None:
         super().__init__()
+        quadratic = isinstance(plan, Quadratic)
+        check(
+            not (quadratic and isinstance(divergence, KL)),
+            "divergence: KL is infinite on the exact zeros of the plan Quadratic; FenchelYoung is its divergence.",
+        )
+        check(
+            quadratic or not isinstance(divergence, FenchelYoung),
+            "divergence: FenchelYoung belongs to the plan Quadratic; for entropic plans it is KL.",
+        )
         self.layout, self.kernel, self.allowed, self.target, self.divergence = layout, kernel, plan, target, divergence
+        self.penalties = dict(penalties or {})
 
     @property
     def temperature(self) -> float:
@@ -56,84 +181,124 @@ class Objective(nn.Module):
     def temperature(self, value: float) -> None:
         self.kernel.temperature = value
 
-    def forward(
-        self,
-        *views: Tensor,
-        labels: Tensor | None = None,
-        domains: Tensor | None = None,
-        ids: Tensor | None = None,
-        weights: Tensor | None = None,
-        target: Tensor | Target | None = None,
-    ) -> Tensor:
-        """Return the loss.
+    def parts(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, Tensor]:
+        """Return the divergence and each penalty, factors included; see `forward` for the keywords."""
+        check(self.allowed.differentiable, f"plan: {self.allowed!r} has no gradient; use it in plan(...), to look at.")
+        terms = [(self.divergence, 1.0), *self.penalties.items()]
+        totals: dict[str, Tensor] = {}
+        for matching in self.matchings(*views, **known):
+            for term, factor in terms:
+                value = factor * matching.block.weight * term(matching)
+                name = type(term).__name__
+                totals[name] = totals[name] + value if name in totals else value
+        return totals
 
-        Args:
-            views: embeddings, (n, d) each.
-            labels: class of each item, (n,), for targets that ask for it.
-            domains: domain of each item, (n,), likewise.
-            ids: identity of each item, (n,) integers; items with equal ids are never each other's negatives.
-            weights: importance of each item's positives, (n,), nonnegative.
-            target: the plan that is wanted in this call, in place of the objective's own: a matrix as in `Matrix`, or a
-                rule.
-        """
-        attributes = _attributes(views, labels=labels, domains=domains, ids=ids, weights=weights)
-        total: Tensor | float = 0.0
-        for block, coupling, wanted in self._matchings(views, attributes, target):
-            total = total + block.weight * self.divergence(wanted, coupling)
-        assert isinstance(total, Tensor)
-        return total
-
-    def plan(self, *views: Tensor, ids: Tensor | None = None) -> Tensor:
-        """Return the plan between the rows and columns of the (first) block as a dense (N, M) tensor, to look at."""
-        with torch.no_grad():
-            _, coupling, _ = next(self._matchings(views, _attributes(views, ids=ids), None))
-            return coupling.dense()
-
-    def target_plan(
-        self,
-        *views: Tensor,
-        labels: Tensor | None = None,
-        domains: Tensor | None = None,
-        weights: Tensor | None = None,
-        target: Tensor | Target | None = None,
-    ) -> Tensor:
-        """Return the plan that is wanted on the (first) block as a dense (N, M) tensor, to look at."""
-        attributes = _attributes(views, labels=labels, domains=domains, weights=weights)
-        with torch.no_grad():
-            _, _, wanted = next(self._matchings(views, attributes, target))
-            return wanted.dense()
-
-    def _matchings(
-        self, views: tuple[Tensor, ...], attributes: Attributes, target: Tensor | Target | None
-    ) -> Iterator[tuple[Block, Coupling, TargetPlan]]:
-        """Yield each block's couplings, one or both directions, beside what is wanted of them."""
+    def matchings(self, *views: Tensor, **known: Tensor | Target | None) -> Iterator[Matching]:
+        """Yield what is compared, wanted and found, block by block and direction by direction."""
         check_views(views)
+        target = known.pop("target", None)
         rule = self.target if target is None else Matrix(target) if isinstance(target, Tensor) else target
+        attributes = _attributes(views, known)
         with torch.autocast(views[0].device.type, enabled=False):
             for block in self.layout(*views):
+                if "ids" in attributes:
+                    block = block.without_duplicates(attributes["ids"])
                 wanted = rule(block, attributes)
-                couplings = self.allowed(
-                    block.geometry(self.kernel, attributes.get("ids")), reciprocal=block.reciprocal
-                )
-                yield from zip((block, block), couplings, (wanted, wanted.T), strict=False)
+                there, *back = self.allowed(block.geometry(self.kernel), reciprocal=block.reciprocal)
+                yield Matching(block, wanted, there)
+                for coupling in back:
+                    yield Matching(block.T, wanted.T, coupling)
+
+    def answers(self) -> dict[str, str]:
+        """Return the answer to each of the five questions, as it would be written."""
+        questions = {
+            "Which pairs are compared?": self.layout,
+            "How alike are two embeddings?": self.kernel,
+            "Which plans are allowed?": self.allowed,
+            "Which plan do we want?": self.target,
+            "How far is one from the other?": self.divergence,
+        }
+        answers = {question: repr(answer) for question, answer in questions.items()}
+        return answers | {f"Penalty, times {factor:g}": repr(penalty) for penalty, factor in self.penalties.items()}
 
     def __repr__(self) -> str:
+        penalties = f", penalties={self.penalties!r}" if self.penalties else ""
         return (
             f"Objective(layout={self.layout!r}, kernel={self.kernel!r}, plan={self.allowed!r}, "
-            f"target={self.target!r}, divergence={self.divergence!r})"
+            f"target={self.target!r}, divergence={self.divergence!r}{penalties})"
         )
 
 
-def _attributes(views: tuple[Tensor, ...], **attributes: Tensor | None) -> dict[str, Tensor]:
+class Total(Loss):
+    """A weighted sum of objectives over the same views, for methods whose parts compare different pairs.
+
+    Args:
+        objectives: each objective with its factor; the first one's temperature is the sum's.
+
+    >>> import contraport
+    >>> Total({contraport.nt_xent(): 1.0, contraport.gca_ince(): 0.5}).temperature
+    0.5
+    """
+
+    def __init__(self, objectives: Mapping[Objective, float]) -> None:
+        super().__init__()
+        check(len(objectives) > 0, "objectives: expected at least one.")
+        self.objectives = nn.ModuleList(objectives)
+        self.factors = tuple(objectives.values())
+
+    def _terms(self) -> Iterator[tuple[Objective, float]]:
+        for module, factor in zip(self.objectives, self.factors, strict=True):
+            assert isinstance(module, Objective)
+            yield module, factor
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of the first objective; assign to it to change it between steps."""
+        return next(self._terms())[0].temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        next(self._terms())[0].temperature = value
+
+    def parts(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, Tensor]:
+        """Return the parts of all objectives, factors included; see `forward` for the keywords."""
+        return {
+            name: factor * value
+            for objective, factor in self._terms()
+            for name, value in objective.parts(*views, **known).items()
+        }
+
+    def matchings(self, *views: Tensor, **known: Tensor | Target | None) -> Iterator[Matching]:
+        """Yield the matchings of each objective in turn."""
+        for objective, _ in self._terms():
+            yield from objective.matchings(*views, **known)
+
+    def answers(self) -> dict[str, str]:
+        """Return the answers of each objective."""
+        return {
+            f"{factor:g} x {question}": answer
+            for objective, factor in self._terms()
+            for question, answer in objective.answers().items()
+        }
+
+    def __repr__(self) -> str:
+        terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self._terms())
+        return f"Total({{{terms}}})"
+
+
+def _attributes(views: tuple[Tensor, ...], known: Mapping[str, Tensor | Target | None]) -> Attributes:
     """Return what is known of the items, checked: one entry per item, on the views' device."""
-    check(len(views) >= 1, "views: expected embeddings, got none.")
-    known = {name: value for name, value in attributes.items() if value is not None}
+    attributes: dict[str, Tensor] = {}
     for name, value in known.items():
+        if value is None:
+            continue
         fits = isinstance(value, Tensor) and value.ndim >= 1 and len(value) == len(views[0])
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         check(fits, f"{name}: expected a tensor with one entry per item, ({len(views[0])},), got {got}.")
-    weights = known.get("weights")
+        assert isinstance(value, Tensor)
+        attributes[name] = value.to(views[0].device)
+    weights = attributes.get("weights")
     if weights is not None:
         good = bool((weights >= 0).all() and weights.sum() > 0 and torch.isfinite(weights).all())
         check(good, "weights: expected nonnegative finite numbers that are not all zero.")
-    return {name: value.to(views[0].device) for name, value in known.items()}
+    return attributes

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.engine import Axis, Geometry, Step, scale
-from contraport.errors import check, check_positive
+from contraport.engine import Axis, Geometry, LogOf, MatrixLogKernel, Step, log_sums, positive_part, scale
+from contraport.errors import check, check_positive, require, unknown_name
 from contraport.objectives.coupling import Coupling
+from contraport.objectives.part import Part
+from contraport.objectives.targets import TargetPlan
 
 _OTHER: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
 
 
-class Plan(ABC):
-    """An allowed set whose coupling is reached from the kernel by half steps; its marginals are uniform, its mass is 1.
+class Plan(Part, ABC):
+    """An allowed set; marginals are uniform and the total mass 1 unless said otherwise."""
+
+    differentiable = True
+
+    @abstractmethod
+    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Coupling]:
+        """Return the coupling of the rows with the columns and, if reciprocal, that of the columns with the rows."""
+
+
+class Scaling(Plan):
+    """An allowed set whose coupling is reached from the kernel by half steps.
 
     A subclass says which half steps, and how much each is damped.
     """
 
     @abstractmethod
-    def half_steps(self) -> tuple[Axis, ...]:
+    def half_steps(self, geometry: Geometry) -> tuple[Axis, ...]:
         """Return the axis of each half step, in order; each reads the potential of the one before."""
 
     def damping(self, axis: Axis, temperature: float | Tensor) -> float | Tensor:
@@ -31,11 +45,11 @@ class Plan(ABC):
         return 1.0
 
     def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Coupling]:
-        """Return the coupling of the rows with the columns and, if reciprocal, that of the columns with the rows.
+        """Return the coupling of each direction.
 
         Both directions run together, so that one pass over the pairs serves a half step of each.
         """
-        axes = self.half_steps()
+        axes = self.half_steps(geometry)
         like, temperature = geometry.log_kernel.inputs[0], geometry.log_kernel.temperature
         directions = [geometry, geometry.T] if reciprocal else [geometry]
         steps = [
@@ -45,8 +59,7 @@ class Plan(ABC):
         ]
         damping = [torch.as_tensor(self.damping(a, temperature), dtype=like.dtype, device=like.device) for a in axes]
         dampings = torch.stack(damping).repeat_interleave(len(directions))
-        row_marginal, column_marginal = (_uniform(size, like) for size in geometry.shape)
-        potentials = scale(geometry, steps, (row_marginal, column_marginal), dampings)
+        potentials = scale(geometry, steps, _uniform_marginals(geometry), dampings)
         return [
             _coupling(seen, axes, potentials[c :: len(directions)], damping[-1]) for c, seen in enumerate(directions)
         ]
@@ -54,62 +67,120 @@ class Plan(ABC):
 
 def _coupling(geometry: Geometry, axes: tuple[Axis, ...], potentials: list[Tensor], last_damping: Tensor) -> Coupling:
     """Return the coupling at the end of a chain of half steps; the mass of its last axis needs no further pass."""
-    like, (n, m) = potentials[0], geometry.shape
-    latest = {"rows": like.new_zeros(n), "columns": like.new_zeros(m)} | dict(zip(axes, potentials, strict=True))
-    last, size = axes[-1], n if axes[-1] == "rows" else m
+    log_a, log_b = _uniform_marginals(geometry)
+    latest = {"rows": torch.zeros_like(log_a), "columns": torch.zeros_like(log_b)}
+    latest |= dict(zip(axes, potentials, strict=True))
     # With p = damping (log m - L), the mass exp(p + L) is m exp(p (1 - 1/damping)): m itself when nothing is damped.
-    log_mass = _uniform(size, like) + latest[last] * (1 - 1 / last_damping)
-    row_mass, column_mass = (log_mass, None) if last == "rows" else (None, log_mass)
+    excess = latest[axes[-1]] * (1 - 1 / last_damping)
+    row_mass, column_mass = (log_a + excess, None) if axes[-1] == "rows" else (None, log_b + excess)
     return Coupling(geometry, latest["rows"], latest["columns"], row_mass, column_mass)
 
 
-def _uniform(size: int, like: Tensor) -> Tensor:
-    return like.new_full((size,), -math.log(size))
+def _uniform_marginals(geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """Return log a, (N,), and log b, (M,)."""
+    like = geometry.log_kernel.inputs[0].detach()
+    n, m = geometry.shape
+    return like.new_full((n,), -math.log(n)), like.new_full((m,), -math.log(m))
 
 
-@dataclass(frozen=True)
-class Rows(Plan):
+@dataclass(frozen=True, repr=False)
+class Free(Plan):
+    """Every nonnegative plan is allowed: P = diag(a) K, no normalisation at all."""
+
+    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Coupling]:
+        """Return the coupling of each direction."""
+        directions = [geometry, geometry.T] if reciprocal else [geometry]
+        return [
+            Coupling(g, log_a, torch.zeros_like(log_b)) for g in directions for log_a, log_b in [_uniform_marginals(g)]
+        ]
+
+
+@dataclass(frozen=True, repr=False)
+class Simplex(Plan):
+    """The total mass is 1: P = K / sum K, the plan of t-SNE.
+
+    Source: the set U(1) of inverse optimal transport.
+    """
+
+    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Coupling]:
+        """Return the coupling of each direction."""
+        _, log_b = _uniform_marginals(geometry)
+        zeros = torch.zeros_like(log_b)
+        by_row = log_sums(geometry, "rows", zeros)
+        log_mass = by_row.logsumexp(0)
+        coupling = Coupling(geometry, (-log_mass).expand_as(by_row), zeros, by_row - log_mass)
+        return [coupling, coupling.T] if reciprocal else [coupling]
+
+
+@dataclass(frozen=True, repr=False)
+class Rows(Scaling):
     """Every row has mass 1/N: P = diag(a) softmax of the rows, the plan of InfoNCE and NT-Xent.
 
     Source: the set U(a) of inverse optimal transport; C1 of generalised contrastive alignment.
     """
 
-    def half_steps(self) -> tuple[Axis, ...]:
+    def half_steps(self, geometry: Geometry) -> tuple[Axis, ...]:
         return ("rows",)
 
 
-@dataclass(frozen=True)
-class Columns(Plan):
+@dataclass(frozen=True, repr=False)
+class Columns(Scaling):
     """Every column has mass 1/M: the mirror of `Rows`."""
 
-    def half_steps(self) -> tuple[Axis, ...]:
+    def half_steps(self, geometry: Geometry) -> tuple[Axis, ...]:
         return ("columns",)
 
 
-@dataclass(frozen=True)
-class Balanced(Plan):
+@dataclass(frozen=True, repr=False)
+class Balanced(Scaling):
     """Rows and columns have mass 1/N and 1/M, approached by Sinkhorn iterations (rows, then columns, from zero).
 
     Args:
-        iterations: pairs of half steps, at least 1.
+        iterations: pairs of half steps, at least 1; with a tolerance, the most that are made.
+        tolerance: stop once the masses of the rows are off by less than this in all (the total is 1); None runs all
+            iterations. A warning says so if they do not suffice.
 
     Raises:
-        UsageError: iterations is not a positive integer.
+        UsageError: iterations is not a positive integer, or the tolerance is not positive.
 
     Source: Cuturi (2013), algorithm 1, in the log domain.
     """
 
     iterations: int = 5
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         _check_iterations(self.iterations)
+        if self.tolerance is not None:
+            check_positive("tolerance", self.tolerance)
 
-    def half_steps(self) -> tuple[Axis, ...]:
-        return ("rows", "columns") * self.iterations
+    def half_steps(self, geometry: Geometry) -> tuple[Axis, ...]:
+        needed = self.iterations if self.tolerance is None else self._needed(geometry, self.tolerance)
+        return ("rows", "columns") * needed
+
+    @torch.no_grad()
+    def _needed(self, geometry: Geometry, tolerance: float) -> int:
+        """Return after how many iterations the row masses are right."""
+        log_a, log_b = marginals = _uniform_marginals(geometry)
+        g = torch.zeros_like(log_b)
+        (f,) = scale(geometry, [Step("rows", 0)], marginals, given=[g])
+        for iteration in range(1, self.iterations + 1):
+            g, following = scale(geometry, [Step("columns", 0), Step("rows", 1)], marginals, given=[f])
+            # The next f is log a - log sum_j K e^g, so that f and it tell the row masses of the plan (f, g).
+            error = (torch.exp(log_a + f - following) - log_a.exp()).abs().sum()
+            if error < tolerance:
+                return iteration
+            f = following
+        warnings.warn(
+            f"Balanced: after {self.iterations} iterations the row masses are off by {error:.3g}, more than the "
+            f"tolerance {tolerance:.3g}; raise iterations or the temperature.",
+            stacklevel=2,
+        )
+        return self.iterations
 
 
-@dataclass(frozen=True)
-class Unbalanced(Plan):
+@dataclass(frozen=True, repr=False)
+class Unbalanced(Scaling):
     """Rows and columns may miss their mass 1/N and 1/M at a price, so that pairs that fit nowhere are let go.
 
     The price is relaxation * KL(marginal | uniform), in units of the cost; relaxation = infinity is `Balanced`.
@@ -139,11 +210,165 @@ class Unbalanced(Plan):
         check(len(rho) == 2, f"relaxation: expected a number or one for rows and one for columns, got {rho!r}.")
         return {"rows": rho[0], "columns": rho[1]}
 
-    def half_steps(self) -> tuple[Axis, ...]:
+    def half_steps(self, geometry: Geometry) -> tuple[Axis, ...]:
         return ("rows", "columns") * self.iterations
 
     def damping(self, axis: Axis, temperature: float | Tensor) -> float | Tensor:
         return 1 / (1 + temperature / self._relaxations()[axis])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class QuadraticCoupling(Coupling):
+    """A plan of the quadratic regulariser, P_ij = share_i [theta_ij - t_i]_+.
+
+    Attributes:
+        logits: the pairs under theta = -C / (share temperature), without a link.
+        threshold: t, (N,).
+        share: the mass that a threshold serves: 1/N where each row has its own, else 1.
+        per_row: whether each row has its own threshold.
+    """
+
+    logits: Geometry
+    threshold: Tensor
+    share: float
+    per_row: bool
+
+    def inner_logits(self, target: TargetPlan) -> Tensor:
+        """Return sum_ij target_ij theta_ij."""
+        return target.row_inner(self.logits.log_kernel).sum()
+
+    def conjugate(self, mass: Tensor) -> Tensor:
+        """Return the sum of Omega*(theta) over the thresholds, each by the target's mass there: (N,) per row, else
+        ().
+        """
+        # At the threshold the derivative in t vanishes, so that t is held and the gradient is still exact.
+        t = self.threshold.detach()
+        squares = self.logits.reshape(positive_part(2), row_bias=-t)
+        by_row = log_sums(squares, "rows", torch.zeros_like(self.g)).exp() / 2
+        return mass @ (by_row + t) if self.per_row else mass * (by_row.sum() + t[0])
+
+
+@dataclass(frozen=True, repr=False)
+class Quadratic(Plan):
+    """The plan under the quadratic regulariser, with exact zeros: sparsemax in place of softmax.
+
+    Its divergence is `FenchelYoung`; KL is infinite on its zeros.
+
+    Args:
+        constraint: ``"rows"``, every row has mass 1/N, or ``"simplex"``, the total mass is 1.
+
+    Raises:
+        UsageError: another constraint; no convergence.
+
+    Source: the regulariser G of inverse optimal transport for contrastive learning; Martins and Astudillo (2016).
+    """
+
+    constraint: str = "rows"
+
+    def __post_init__(self) -> None:
+        if self.constraint not in ("rows", "simplex"):
+            raise unknown_name("constraint", self.constraint, ("rows", "simplex"))
+
+    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Coupling]:
+        """Return the coupling of each direction."""
+        return [self._solve(g) for g in ([geometry, geometry.T] if reciprocal else [geometry])]
+
+    def _solve(self, geometry: Geometry) -> QuadraticCoupling:
+        n, _ = geometry.shape
+        per_row = self.constraint == "rows"
+        share = 1 / n if per_row else 1.0
+        logits = geometry.reshape(None, scale=1 / share)
+        _, log_b = _uniform_marginals(geometry)
+        zeros = torch.zeros_like(log_b)
+        with torch.no_grad():
+            start = self._pool(log_sums(logits, "rows", zeros), log=True)
+            size = math.log(geometry.shape[1] if self.constraint == "rows" else math.prod(geometry.shape))
+            threshold = start - size - 1  # below the largest logit less 1, where the sum is still at least 1
+            for _ in range(_NEWTON_STEPS):
+                step = self._newton(logits, threshold, zeros)
+                threshold = threshold + step
+                if step.abs().amax() <= 8 * torch.finfo(step.dtype).eps * threshold.abs().amax().clamp_min(1):
+                    break
+            else:
+                check(False, f"plan: the thresholds of Quadratic did not settle in {_NEWTON_STEPS} steps.")
+        # One more step, differentiated, carries the threshold's own gradient.
+        threshold = threshold + self._newton(logits, threshold, zeros)
+        plan = logits.reshape(positive_part(), row_bias=-threshold)
+        f = torch.full_like(threshold, math.log(share))
+        return QuadraticCoupling(
+            geometry=plan, f=f, g=zeros, logits=logits, threshold=threshold, share=share, per_row=per_row
+        )
+
+    def _newton(self, logits: Geometry, threshold: Tensor, zeros: Tensor) -> Tensor:
+        """Return the step towards sum [theta - t]_+ = 1, a convex function: from below it never overshoots."""
+        above = self._pool(log_sums(logits.reshape(positive_part(), row_bias=-threshold), "rows", zeros).exp())
+        with torch.no_grad():
+            support = LogOf(lambda t: (t > 0).to(t.dtype))
+            count = self._pool(log_sums(logits.reshape(support, row_bias=-threshold), "rows", zeros).exp())
+        return torch.where(count > 0, above - 1, 0) / count.clamp_min(1)
+
+    def _pool(self, by_row: Tensor, *, log: bool = False) -> Tensor:
+        """Return what the rows sum to over the set that shares a threshold."""
+        if self.constraint == "rows":
+            return by_row
+        return (by_row.logsumexp(0) if log else by_row.sum()).expand_as(by_row)
+
+
+_NEWTON_STEPS = 200
+
+
+@dataclass(frozen=True, repr=False)
+class Exact(Plan):
+    """The plan of least cost with both marginals and no regulariser (Kantorovich): for looking and evaluation.
+
+    It is piecewise constant, so that no gradient comes from it. Needs SciPy.
+
+    Raises:
+        UsageError: SciPy is missing, or no plan avoids the masked pairs.
+    """
+
+    differentiable = False
+
+    @torch.no_grad()
+    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Coupling]:
+        """Return the coupling of each direction."""
+        optimize = require("scipy.optimize", "train", "The plan Exact")
+        s = geometry.dense().double()
+        n, m = s.shape
+        cost = (-s).cpu().numpy()
+        if n == m:
+            try:
+                rows, columns = optimize.linear_sum_assignment(cost)
+            except ValueError as error:
+                check(False, f"plan: no exact plan avoids the masked pairs ({error}).")
+            plan = torch.zeros_like(s)
+            plan[rows, columns] = 1 / n
+        else:
+            plan = torch.as_tensor(_transport(cost)).to(s)
+        log_a, log_b = _uniform_marginals(geometry)
+        matrix = plan.log().to(log_a)
+        coupling = Coupling(Geometry(MatrixLogKernel(matrix)), torch.zeros_like(log_a), torch.zeros_like(log_b))
+        return [coupling, coupling.T] if reciprocal else [coupling]
+
+
+def _transport(cost: np.ndarray) -> np.ndarray:
+    """Return the plan of least cost between uniform marginals, by linear programming; infinite cost forbids a pair."""
+    optimize, sparse = (require(f"scipy.{part}", "train", "The plan Exact") for part in ("optimize", "sparse"))
+    n, m = cost.shape
+    rows, columns = np.isfinite(cost).nonzero()
+    pairs = np.arange(len(rows))
+    masses = sparse.vstack(
+        [
+            sparse.csr_matrix((np.ones(len(pairs)), (side, pairs)), (size, len(pairs)))
+            for side, size in ((rows, n), (columns, m))
+        ]
+    )
+    uniform = np.concatenate([np.full(n, 1 / n), np.full(m, 1 / m)])
+    solution = optimize.linprog(cost[rows, columns], A_eq=masses, b_eq=uniform, method="highs")
+    check(solution.status == 0, f"plan: no exact plan was found ({solution.message}).")
+    plan = np.zeros_like(cost)
+    plan[rows, columns] = solution.x
+    return plan
 
 
 def _check_iterations(iterations: int) -> None:

@@ -1,61 +1,80 @@
 """Targets: which plan we want.
 
-A target (`Pairs`, `Matrix`, ...) is a rule; on the block of a batch it becomes a target plan, which is sparse,
-structured or given as a matrix, has total mass 1 and never enters a pass over the pairs.
+A target (`Pairs`, `Labels`, ...) is a rule; on the block of a batch it becomes a target plan, which is sparse,
+structured or a matrix, has total mass 1 and never enters a pass over the pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry
+from contraport.engine import Geometry, Gibbs, Kernel, LogKernel
 from contraport.errors import check
+from contraport.objectives.equality import Indicator
 from contraport.objectives.layouts import Block
+from contraport.objectives.part import Part
+
+if TYPE_CHECKING:
+    from contraport.objectives.coupling import Coupling
 
 Attributes = Mapping[str, Tensor]
-"""What is known of the items of a batch: ``labels``, ``domains``, ..., each (n, ...)."""
+"""What is known of the items of a batch: ``labels``, ``domains``, ``weights``, each (n, ...)."""
 
 
-class TargetPlan(Protocol):
+class TargetPlan(ABC):
     """The plan that is wanted on one block: an (N, M) matrix of nonnegative numbers, in whatever form is cheap."""
 
+    @abstractmethod
     def apply(self, y: Tensor) -> Tensor:
-        """Return the plan times y: (M, d) to (N, d)."""
+        """Return the plan times y: (M, ...) to (N, ...)."""
 
-    def apply_t(self, x: Tensor) -> Tensor:
-        """Return the transposed plan times x: (N, d) to (M, d)."""
-
+    @abstractmethod
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Return the mass of the rows, (N,), and of the columns, (M,)."""
 
+    @abstractmethod
     def entropy(self) -> Tensor:
         """Return -sum p log p."""
 
-    def inner(self, geometry: Geometry) -> Tensor:
-        """Return sum_ij p_ij log K_ij, minus infinity where it puts mass on a masked pair."""
+    @abstractmethod
+    def square_mass(self) -> Tensor:
+        """Return sum_j p_ij^2, (N,)."""
 
+    @abstractmethod
     def dense(self) -> Tensor:
         """Return it as an (N, M) tensor."""
 
     @property
+    @abstractmethod
     def T(self) -> TargetPlan:
         """The same plan with rows and columns exchanged."""
+
+    def row_inner(self, log_kernel: LogKernel) -> Tensor:
+        """Return sum_j p_ij log K_ij, (N,), masks aside."""
+        return log_kernel.row_inner(self)
+
+    def expectation(self, coupling: Coupling, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return sum_ij p_ij function(log P_ij), P the coupling; through a matrix unless the plan has few entries."""
+        matrix = self.dense()
+        wanted = matrix > 0
+        return (matrix[wanted] * function(coupling.log_dense()[wanted])).sum()
 
 
 class Target(Protocol):
     """A rule that says which plan is wanted on a block, from what is known of the items."""
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
-        """Return the target plan of total mass 1 (0 where the block has no positives)."""
+        """Return the target plan of total mass 1, less where some rows have nothing that they could want."""
 
 
 @dataclass(frozen=True, eq=False)
-class SparsePlan:
+class SparsePlan(TargetPlan):
     """A target plan by its nonzero entries: p at (rows[k], columns[k]) is values[k]."""
 
     rows: Tensor
@@ -63,25 +82,26 @@ class SparsePlan:
     values: Tensor
     shape: tuple[int, int]
 
-    def apply(self, y: Tensor) -> Tensor:
-        out = y.new_zeros(self.shape[0], *y.shape[1:])
-        return out.index_add(0, self.rows, _times(self.values, y[self.columns]))
+    def _by_row(self, values: Tensor) -> Tensor:
+        return values.new_zeros(self.shape[0], *values.shape[1:]).index_add(0, self.rows, values)
 
-    def apply_t(self, x: Tensor) -> Tensor:
-        return self.T.apply(x)
+    def apply(self, y: Tensor) -> Tensor:
+        return self._by_row(_times(self.values.to(y.dtype), y[self.columns]))
 
     def marginals(self) -> tuple[Tensor, Tensor]:
-        n, m = self.shape
-        ones = self.values.new_ones(max(n, m))
-        return self.apply(ones[:m]), self.apply_t(ones[:n])
+        return self._by_row(self.values), self.T._by_row(self.values)
 
     def entropy(self) -> Tensor:
         return -torch.xlogy(self.values, self.values).sum()
 
-    def inner(self, geometry: Geometry) -> Tensor:
-        present = self.values > 0
-        rows, columns = self.rows[present], self.columns[present]
-        return (self.values[present] * geometry.at(rows, columns)).sum()
+    def square_mass(self) -> Tensor:
+        return self._by_row(self.values.square())
+
+    def row_inner(self, log_kernel: LogKernel) -> Tensor:
+        return self._by_row(self.values * log_kernel.at(self.rows, self.columns))
+
+    def expectation(self, coupling: Coupling, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return (self.values * function(coupling.log_at(self.rows, self.columns))).sum()
 
     def dense(self) -> Tensor:
         return self.values.new_zeros(self.shape).index_put((self.rows, self.columns), self.values, accumulate=True)
@@ -92,16 +112,13 @@ class SparsePlan:
 
 
 @dataclass(frozen=True, eq=False)
-class DensePlan:
+class DensePlan(TargetPlan):
     """A target plan as a matrix, (N, M)."""
 
     matrix: Tensor
 
     def apply(self, y: Tensor) -> Tensor:
-        return self.matrix @ y
-
-    def apply_t(self, x: Tensor) -> Tensor:
-        return self.matrix.T @ x
+        return self.matrix.to(y.dtype) @ y
 
     def marginals(self) -> tuple[Tensor, Tensor]:
         return self.matrix.sum(1), self.matrix.sum(0)
@@ -109,8 +126,8 @@ class DensePlan:
     def entropy(self) -> Tensor:
         return -torch.xlogy(self.matrix, self.matrix).sum()
 
-    def inner(self, geometry: Geometry) -> Tensor:
-        return geometry.log_kernel.inner(self)
+    def square_mass(self) -> Tensor:
+        return self.matrix.square().sum(1)
 
     def dense(self) -> Tensor:
         return self.matrix
@@ -120,14 +137,60 @@ class DensePlan:
         return DensePlan(self.matrix.T)
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Each row is wanted at its positives: mass 1/N a row, in equal parts, times the importance of its item.
+@dataclass(frozen=True, eq=False)
+class StructuredPlan(TargetPlan):
+    """A target plan that is constant on a few sets of pairs: p_ij = r_i c_j sum_k level_k [(i, j) in set k].
 
-    ``weights`` in the call, (n,) and nonnegative, gives that importance; it is scaled to mean 1.
+    Attributes:
+        levels: each set, disjoint from the others, with its level.
+        row_scale: r, (N,).
+        column_scale: c, (M,).
+    """
+
+    levels: tuple[tuple[float, Indicator], ...]
+    row_scale: Tensor
+    column_scale: Tensor
+
+    def apply(self, y: Tensor) -> Tensor:
+        y = _times(self.column_scale.to(y.dtype), y)
+        total = sum((level * indicator.apply(y) for level, indicator in self.levels), torch.zeros_like(y[:1]))
+        return _times(self.row_scale.to(y.dtype), total)
+
+    def marginals(self) -> tuple[Tensor, Tensor]:
+        return self.apply(torch.ones_like(self.column_scale)), self.T.apply(torch.ones_like(self.row_scale))
+
+    def entropy(self) -> Tensor:
+        # sum p log p with log p = log r_i + log c_j + log level_k, each part a sum against the plan's own structure
+        a, b = self.marginals()
+        of_levels = sum(
+            (
+                torch.xlogy(torch.tensor(level), level).to(a) * (self.row_scale @ indicator.apply(self.column_scale))
+                for level, indicator in self.levels
+            ),
+            torch.zeros_like(a[0]),
+        )
+        return -(torch.xlogy(a, self.row_scale).sum() + torch.xlogy(b, self.column_scale).sum() + of_levels)
+
+    def square_mass(self) -> Tensor:
+        squared = tuple((level**2, indicator) for level, indicator in self.levels)
+        return StructuredPlan(squared, self.row_scale.square(), self.column_scale.square()).marginals()[0]
+
+    def dense(self) -> Tensor:
+        total = sum(level * indicator.dense() for level, indicator in self.levels)
+        return self.row_scale[:, None] * total * self.column_scale
+
+    @property
+    def T(self) -> StructuredPlan:
+        levels = tuple((level, indicator.T) for level, indicator in self.levels)
+        return StructuredPlan(levels, self.column_scale, self.row_scale)
+
+
+@dataclass(frozen=True, repr=False)
+class Pairs(Part):
+    """Each row is wanted at its positives: mass 1/N a row, in equal parts.
 
     >>> import torch
-    >>> from contraport.objectives.layouts import Cross
+    >>> from contraport.objectives import Cross
     >>> (block,) = Cross()(torch.zeros(2, 1), torch.zeros(2, 1))
     >>> Pairs()(block, {}).dense()
     tensor([[0.5000, 0.0000],
@@ -135,16 +198,71 @@ class Pairs:
     """
 
     def __call__(self, block: Block, attributes: Attributes) -> SparsePlan:
-        """Return the target plan of a block."""
+        """Return the target plan of a block; an item's ``weights`` multiply what is wanted of its rows."""
         rows, columns = block.positives
         per_row = torch.bincount(rows, minlength=block.shape[0])
-        values = block.x.new_ones(len(rows), dtype=torch.promote_types(block.x.dtype, torch.float32))
-        values = values / (per_row[rows] * block.shape[0])
-        weights = attributes.get("weights")
-        if weights is not None:
-            weights = weights.to(values)
-            values = values * (weights / weights.mean())[block.row_items[rows]]
+        values = _importance(block, attributes)[rows] / (per_row[rows] * block.shape[0])
         return SparsePlan(rows, columns, values, block.shape)
+
+
+@dataclass(frozen=True, repr=False)
+class Labels(Part):
+    """Each row is wanted at all other embeddings of its class: mass 1/N a row, in equal parts.
+
+    The call needs ``labels``, (n,). A row that is alone in its class wants nothing and adds nothing to the loss.
+
+    Source: Khosla et al. (2020), Supervised contrastive learning, eq. 2.
+
+    >>> import torch
+    >>> from contraport.objectives import Cross
+    >>> (block,) = Cross()(torch.zeros(3, 1), torch.zeros(3, 1))
+    >>> (Labels()(block, {"labels": torch.tensor([0, 0, 1])}).dense() * 6).round()
+    tensor([[1., 1., 0.],
+            [1., 1., 0.],
+            [0., 0., 2.]])
+    """
+
+    def __call__(self, block: Block, attributes: Attributes) -> StructuredPlan:
+        """Return the target plan of a block."""
+        same = Indicator.equal(block.spread(_attribute("labels", attributes)))
+        return _by_rows(block, attributes, ((1.0, block.compared() & same),))
+
+
+@dataclass(frozen=True, repr=False)
+class Domains(Part):
+    """Each row is wanted at its positives, and somewhat at other items of its own or of other domains.
+
+    Proportional to 1 at positives, alpha at other items of the same domain, beta at items of another one; mass 1/N a
+    row. The call needs ``domains``, (n,).
+
+    Args:
+        alpha: level within a domain, nonnegative.
+        beta: level across domains, nonnegative.
+
+    Raises:
+        UsageError: alpha or beta is negative.
+
+    Source: Chen et al. (2024), the target plan for domain generalisation.
+    """
+
+    alpha: float = 0.0
+    beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta"):
+            check(getattr(self, name) >= 0, f"{name}: expected a nonnegative number, got {getattr(self, name)!r}.")
+
+    def __call__(self, block: Block, attributes: Attributes) -> StructuredPlan:
+        """Return the target plan of a block."""
+        same_item = Indicator.equal(block.items)
+        same_domain = Indicator.equal(block.spread(_attribute("domains", attributes)))
+        others = block.compared().without(same_item)
+        levels = (
+            (1.0, block.compared() & same_item),
+            (self.alpha, others & same_domain),
+            (self.beta, others.without(same_domain)),
+        )
+        return _by_rows(block, attributes, tuple((level, pairs) for level, pairs in levels if level > 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,15 +270,15 @@ class Matrix:
     """Any plan that is wanted, given entry by entry.
 
     Args:
-        matrix: proportional to the wanted plan, (N, M) of the layout, nonnegative; it is scaled to total mass 1. In the
-            joint layout (2n, 2n), view 0 before view 1, with nothing on the diagonal, where the self pairs are.
+        matrix: proportional to the wanted plan, (N, M) of the layout, nonnegative, dense or `torch.sparse`; it is
+            scaled to total mass 1. In the joint layout it is (2n, 2n), view 0 before view 1.
 
     Raises:
         UsageError: an entry is negative or not finite, all are zero, or, on a block, the shape differs or there is mass
             on a pair that the layout leaves out.
 
     >>> import torch
-    >>> from contraport.objectives.layouts import Cross
+    >>> from contraport.objectives import Cross
     >>> (block,) = Cross()(torch.zeros(2, 1), torch.zeros(2, 1))
     >>> Matrix(torch.tensor([[3.0, 1.0], [1.0, 3.0]]))(block, {}).dense()
     tensor([[0.3750, 0.1250],
@@ -172,19 +290,140 @@ class Matrix:
     def __post_init__(self) -> None:
         matrix = self.matrix
         check(isinstance(matrix, Tensor) and matrix.ndim == 2, "target: expected a tensor with two dimensions.")
-        good = bool(torch.isfinite(matrix).all() and (matrix >= 0).all() and matrix.sum() > 0)
+        values = matrix.to_sparse_coo().coalesce().values() if _is_sparse(matrix) else matrix
+        good = bool(torch.isfinite(values).all() and (values >= 0).all() and values.sum() > 0)
         check(good, "target: expected nonnegative finite numbers that are not all zero.")
+
+    def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
+        """Return the target plan of a block; an item's ``weights`` multiply what is wanted of its rows."""
+        shape = tuple(self.matrix.shape)
+        check(shape == block.shape, f"target: expected shape {block.shape}, the layout's pairs, got {shape}.")
+        importance = _importance(block, attributes)
+        matrix = self.matrix.to(importance)
+        if _is_sparse(matrix):
+            matrix = matrix.to_sparse_coo().coalesce()
+            rows, columns = matrix.indices()
+            _check_compared([mask.at(rows, columns) & (matrix.values() > 0) for mask in block.masks])
+            values = matrix.values() * importance[rows]
+            return SparsePlan(rows, columns, values / values.sum(), block.shape)
+        _check_compared([mask.tile(slice(None), slice(None)) & (matrix > 0) for mask in block.masks])
+        matrix = matrix * importance[:, None]
+        return DensePlan(matrix / matrix.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Soft:
+    """Each row is wanted where another space finds it alike: the row-normalised kernel of given features.
+
+    Args:
+        features: the batch in that space (the input's, or a teacher's), one tensor (n, k) for all views or one per
+        view.
+        kernel: how alike two items are there.
+
+    Raises:
+        UsageError: on a block, the features are not one per item.
+
+    Source: the target of stochastic neighbour embedding, Hinton and Roweis (2002); with a teacher, relational
+    distillation.
+    """
+
+    features: Tensor | tuple[Tensor, ...] = field(repr=False)
+    kernel: Kernel = field(default_factory=lambda: Gibbs("cosine", 0.1))
 
     def __call__(self, block: Block, attributes: Attributes) -> DensePlan:
         """Return the target plan of a block."""
-        shape = tuple(self.matrix.shape)
-        check(shape == block.shape, f"target: expected shape {block.shape}, the layout's pairs, got {shape}.")
-        if block.x is block.y:
-            check(
-                not self.matrix.diagonal().any(), "target: puts mass on self pairs (its diagonal), which are left out."
-            )
-        matrix = self.matrix.to(block.x.device, torch.promote_types(block.x.dtype, torch.float32))
-        return DensePlan(matrix / matrix.sum())
+        with torch.no_grad():
+            geometry = Geometry(self.kernel(*_feature_sides(self.features, block)), block.masks)
+            wanted = geometry.dense().softmax(1).nan_to_num(0)  # a row with nothing to compare wants nothing
+        importance = _importance(block, attributes)
+        return DensePlan((wanted * importance[:, None] / block.shape[0]).to(importance))
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbors:
+    """Each row is wanted at its nearest neighbours in another space: mass 1/N a row, in equal parts.
+
+    Args:
+        features: the batch in that space, one tensor (n, k) for all views or one per view.
+        neighbors: how many, at least 1; at most as many as a row is compared with are taken.
+
+    Raises:
+        UsageError: neighbors is not positive or, on a block, the features are not one per item.
+    """
+
+    features: Tensor | tuple[Tensor, ...] = field(repr=False)
+    neighbors: int = 5
+
+    def __post_init__(self) -> None:
+        check(self.neighbors >= 1, f"neighbors: expected at least 1, got {self.neighbors!r}.")
+
+    def __call__(self, block: Block, attributes: Attributes) -> SparsePlan:
+        """Return the target plan of a block."""
+        n, m = block.shape
+        with torch.no_grad():
+            x, y = _feature_sides(self.features, block)
+            distance = torch.cdist(x, y)
+            for mask in block.masks:
+                distance.masked_fill_(mask.tile(slice(None), slice(None)), torch.inf)
+            found = distance.topk(min(self.neighbors, m), largest=False)
+        near = found.values < torch.inf
+        rows = torch.arange(n, device=x.device)[:, None].expand_as(near)[near]
+        share = _importance(block, attributes) / (n * near.sum(1).clamp_min(1))
+        return SparsePlan(rows, found.indices[near], share[rows], block.shape)
+
+
+def _by_rows(block: Block, attributes: Attributes, levels: tuple[tuple[float, Indicator], ...]) -> StructuredPlan:
+    """Return the plan with the given levels, each row scaled to its importance / N, rows that want nothing to zero."""
+    importance = _importance(block, attributes)
+    totals = sum((level * pairs.counts(importance) for level, pairs in levels), torch.zeros_like(importance))
+    row_scale = torch.where(totals > 0, importance / (totals.clamp_min(1e-30) * block.shape[0]), 0)
+    return StructuredPlan(levels, row_scale, importance.new_ones(block.shape[1]))
+
+
+def _importance(block: Block, attributes: Attributes) -> Tensor:
+    """Return the ``weights`` of the rows' items scaled to mean 1, (N,), or ones; in the precision of the
+    computation.
+    """
+    dtype = torch.promote_types(block.x.dtype, torch.float32)
+    weights = attributes.get("weights")
+    if weights is None:
+        return torch.ones(block.shape[0], dtype=dtype, device=block.x.device)
+    weights = weights.to(dtype)
+    return (weights / weights.mean())[block.row_items]
+
+
+def _attribute(name: str, attributes: Attributes) -> Tensor:
+    check(name in attributes, f"{name}: this target needs them; pass {name}=..., one per item, in the call.")
+    value = attributes[name]
+    good = value.ndim == 1 and not value.is_floating_point()
+    check(good, f"{name}: expected integers of shape (n,), got {value.dtype} of shape {tuple(value.shape)}.")
+    return value
+
+
+def _feature_sides(features: Tensor | tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
+    """Return the features of the rows and of the columns; the same tensor where rows and columns are the same."""
+    items = block.size
+    views = features if isinstance(features, tuple) else (features,)
+    for view in views:
+        got = f"{tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
+        good = isinstance(view, Tensor) and view.ndim == 2 and len(view) == items
+        check(good, f"features: expected one row per item, ({items}, k), got {got}.")
+    if len(views) == 1:
+        x, y = block.spread(views[0])
+        return (x, x) if block.x is block.y else (x, y)
+    stacked = torch.cat(views)
+    good = len(stacked) == block.shape[0]
+    check(good or block.x is not block.y, f"features: expected {block.shape[0] // items} views, got {len(views)}.")
+    return (stacked, stacked) if block.x is block.y else (views[0], views[1])
+
+
+def _check_compared(refused: list[Tensor]) -> None:
+    good = not any(bool(pairs.any()) for pairs in refused)
+    check(good, "target: puts mass on pairs that are left out (self pairs, say, or items with equal ids).")
+
+
+def _is_sparse(matrix: Tensor) -> bool:
+    return matrix.layout != torch.strided
 
 
 def _times(weights: Tensor, rows: Tensor) -> Tensor:

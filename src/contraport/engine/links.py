@@ -1,0 +1,105 @@
+"""Links: pointwise functions h with log K = h(T), each with its derivative.
+
+T is minus a cost in some unit, so that T <= 0 up to rounding wherever the cost is a distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Link(Protocol):
+    """A pointwise function of T and its derivative; both take and return tensors of one shape."""
+
+    def value(self, t: Tensor) -> Tensor:
+        """Return h(T); differentiable."""
+
+    def derivative(self, t: Tensor) -> Tensor:
+        """Return h'(T), and 0 where h(T) is minus infinity."""
+
+
+@dataclass(frozen=True)
+class LogDecay:
+    """h(T) = -power log(1 - T): polynomial tails."""
+
+    power: float
+
+    def value(self, t: Tensor) -> Tensor:
+        return -self.power * torch.log1p((-t).clamp_min(0))
+
+    def derivative(self, t: Tensor) -> Tensor:
+        return self.power / (1 + (-t).clamp_min(0))
+
+
+@dataclass(frozen=True)
+class PowerDecay:
+    """h(T) = -(-T)^power: the exponent of a powered cost."""
+
+    power: float
+
+    def value(self, t: Tensor) -> Tensor:
+        # A power below one has no derivative at zero; autograd must not meet it there.
+        return -((-t).clamp_min(torch.finfo(t.dtype).tiny) ** self.power)
+
+    def derivative(self, t: Tensor) -> Tensor:
+        return self.power * (-t).clamp_min(torch.finfo(t.dtype).tiny) ** (self.power - 1)
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """h(T) = 2 inner(T): the kernel squared."""
+
+    inner: Link
+
+    def value(self, t: Tensor) -> Tensor:
+        return 2 * self.inner.value(t)
+
+    def derivative(self, t: Tensor) -> Tensor:
+        return 2 * self.inner.derivative(t)
+
+
+@dataclass(frozen=True)
+class TimesCost:
+    """h(T) = inner(T) + log(-T): the kernel times its cost; minus infinity, without gradient, where the cost is 0."""
+
+    inner: Link | None
+
+    def value(self, t: Tensor) -> Tensor:
+        log_cost = torch.where(t < 0, torch.where(t < 0, -t, 1).log(), -torch.inf)
+        return log_cost + (t if self.inner is None else self.inner.value(t))
+
+    def derivative(self, t: Tensor) -> Tensor:
+        inner = 1 if self.inner is None else self.inner.derivative(t)
+        return torch.where(t < 0, inner + 1 / torch.where(t < 0, t, -1), 0)
+
+
+@dataclass(frozen=True)
+class LogOf:
+    """h(T) = log psi(T) for any nonnegative pointwise function psi; minus infinity, without gradient, where psi is
+    0.
+    """
+
+    psi: Callable[[Tensor], Tensor]
+
+    def value(self, t: Tensor) -> Tensor:
+        psi = self.psi(t)
+        positive = psi > 0
+        return torch.where(positive, torch.where(positive, psi, 1).log(), -torch.inf)
+
+    def derivative(self, t: Tensor) -> Tensor:
+        with torch.enable_grad():
+            t = t.detach().requires_grad_()
+            value = self.value(t)
+            finite = value > -torch.inf
+            (slope,) = torch.autograd.grad(torch.where(finite, value, 0).sum(), t)
+        return torch.where(finite, slope, 0)
+
+
+def positive_part(power: int = 1) -> LogOf:
+    """Return the link of [T]_+^power: a pair weighs nothing until T is above zero."""
+    return LogOf(lambda t: t.clamp_min(0) ** power)

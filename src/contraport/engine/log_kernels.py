@@ -1,0 +1,293 @@
+"""Log-kernels: log K between given rows and columns, in a form that the passes over all pairs can work through.
+
+Every built-in kernel has one normal form. Its logarithm is a pointwise link h of an affine function of the inner
+product::
+
+    log K_ij = h(T_ij),    T_ij = <x_i, y_j> + r_i + c_j
+
+so that the passes know one matrix product and nothing of costs or temperatures: scaling, normalising and squared norms
+happen once per embedding, in plain autograd, and the temperature receives its exact gradient through them. A cost that
+is a callable has no such form; its tiles are recomputed and differentiated one by one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, Self, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from contraport.engine.links import Link
+from contraport.errors import UsageError
+
+Cost: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+
+class Weight(Protocol):
+    """A linear functional of an (N, M) matrix, in whatever form is cheap to sum against."""
+
+    def apply(self, y: Tensor) -> Tensor:
+        """Return the weight times y: (M, ...) to (N, ...)."""
+
+    def dense(self) -> Tensor:
+        """Return it as an (N, M) tensor."""
+
+
+class LogKernel(ABC):
+    """log K between N rows and M columns, evaluated where it is asked for and never as a whole unless it is asked to.
+
+    Attributes:
+        link: h in log K = h(T); None is the identity.
+        temperature: the temperature of the kernel, a number or a tensor without dimensions.
+        unit: the cost is -unit * T.
+    """
+
+    link: Link | None
+    temperature: float | Tensor
+    unit: float | Tensor
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tensors that it depends on; gradients are returned in this order."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(N, M)."""
+
+    @property
+    @abstractmethod
+    def T(self) -> LogKernel:
+        """The same kernel with rows and columns exchanged."""
+
+    @abstractmethod
+    def reshape(self, link: Link | None, *, scale: float = 1.0, row_bias: Tensor | None = None) -> Self:
+        """Return the kernel h(scale T_ij + bias_i) with another link h on the same T."""
+
+    @abstractmethod
+    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return log K at the given entries: two index tensors of shape (k,) to a tensor of shape (k,)."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """Return log K as an (N, M) tensor, differentiable by plain autograd."""
+
+    def row_inner(self, weight: Weight) -> Tensor:
+        """Return sum_j weight_ij log K_ij, (N,), differentiable; no (N, M) tensor where the kernel allows it."""
+        return (weight.dense() * self.dense()).sum(1)
+
+    @abstractmethod
+    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
+        """Return log K and T on a tile, and what `pull` needs to know of it; the caller may overwrite log K."""
+
+    @abstractmethod
+    def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
+        """Add the gradient of sum(weight * T on the tile) to `gradients`, which is aligned with `inputs`.
+
+        Inputs whose gradient is None are not wanted.
+        """
+
+    def _linked(self, t: Tensor) -> Tensor:
+        return t if self.link is None else self.link.value(t)
+
+
+@dataclass(frozen=True, eq=False)
+class AffineLogKernel(LogKernel):
+    """log K_ij = h(<x_i, y_j> + r_i + c_j); see the module's first lines.
+
+    Attributes:
+        x: (N, d).
+        y: (M, d). The same tensor as x where rows and columns are the same embeddings.
+        row_bias: r, (N,).
+        column_bias: c, (M,).
+    """
+
+    x: Tensor
+    y: Tensor
+    row_bias: Tensor
+    column_bias: Tensor
+    temperature: float | Tensor
+    unit: float | Tensor
+    link: Link | None = None
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self.x, self.y, self.row_bias, self.column_bias
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.x.shape[0], self.y.shape[0]
+
+    @property
+    def T(self) -> AffineLogKernel:
+        return replace(self, x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias)
+
+    def reshape(self, link: Link | None, *, scale: float = 1.0, row_bias: Tensor | None = None) -> Self:
+        x = self.x * scale**0.5
+        y = x if self.y is self.x else self.y * scale**0.5
+        r, c = self.row_bias * scale, self.column_bias * scale
+        return replace(self, x=x, y=y, row_bias=r if row_bias is None else r + row_bias, column_bias=c, link=link)
+
+    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        inner = (self.x[rows] * self.y[columns]).sum(-1)
+        return self._linked(inner + self.row_bias[rows] + self.column_bias[columns])
+
+    def dense(self) -> Tensor:
+        return self._linked(self.x @ self.y.T + self.row_bias[:, None] + self.column_bias)
+
+    def row_inner(self, weight: Weight) -> Tensor:
+        if self.link is not None:
+            return super().row_inner(weight)
+        row_mass = weight.apply(torch.ones_like(self.column_bias))
+        return (self.x * weight.apply(self.y)).sum(1) + row_mass * self.row_bias + weight.apply(self.column_bias)
+
+    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
+        x, y, row_bias, column_bias = (v.detach() for v in self.inputs)
+        t = torch.addmm(column_bias[columns], x[rows], y[columns].T).add_(row_bias[rows, None])
+        return self._linked(t), t, None
+
+    def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
+        x, y, row_bias, column_bias = gradients
+        if x is not None:
+            x[rows].addmm_(weight, self.y.detach()[columns])
+        if y is not None:
+            y[columns].addmm_(weight.T, self.x.detach()[rows])
+        if row_bias is not None:
+            row_bias[rows] += weight.sum(1)
+        if column_bias is not None:
+            column_bias[columns] += weight.sum(0)
+
+
+@dataclass(frozen=True, eq=False)
+class CallableLogKernel(LogKernel):
+    """log K_ij = h(T_ij), T_ij = -scale cost(x_i, y_j) / temperature + r_i, for any differentiable cost; slower.
+
+    The parameters of a cost that is a module are inputs too and receive their gradient.
+    """
+
+    cost: Cost
+    x: Tensor
+    y: Tensor
+    temperature: float | Tensor
+    link: Link | None = None
+    scale: float = 1.0
+    row_bias: Tensor | None = None
+
+    @property
+    def unit(self) -> float | Tensor:  # type: ignore[override]
+        """The cost is -unit * T."""
+        return self.temperature
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        parameters = tuple(self.cost.parameters()) if isinstance(self.cost, nn.Module) else ()
+        optional = tuple(v for v in (self.temperature, self.row_bias) if isinstance(v, Tensor))
+        return (self.x, self.y, *optional, *parameters)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.x.shape[0], self.y.shape[0]
+
+    @property
+    def T(self) -> CallableLogKernel:
+        if self.row_bias is not None:
+            raise UsageError("cost: a callable with a bias on its rows cannot be transposed.")
+        cost = self.cost.cost if isinstance(self.cost, _Flipped) else _Flipped(self.cost)
+        return replace(self, cost=cost, x=self.y, y=self.x)
+
+    def reshape(self, link: Link | None, *, scale: float = 1.0, row_bias: Tensor | None = None) -> Self:
+        bias = None if self.row_bias is None else self.row_bias * scale
+        if row_bias is not None:
+            bias = row_bias if bias is None else bias + row_bias
+        return replace(self, link=link, scale=self.scale * scale, row_bias=bias)
+
+    def _affine(self, x: Tensor, y: Tensor) -> Tensor:
+        value = self.cost(x, y)
+        expected = (x.shape[0], y.shape[0])
+        if value.shape != expected:
+            raise UsageError(f"cost: expected a callable that returns shape {expected}, got {tuple(value.shape)}.")
+        return -value * (self.scale / self.temperature)
+
+    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        def one(x: Tensor, y: Tensor) -> Tensor:
+            return self._affine(x[None], y[None])[0, 0]
+
+        t = torch.func.vmap(one)(self.x[rows], self.y[columns])
+        return self._linked(t if self.row_bias is None else t + self.row_bias[rows])
+
+    def dense(self) -> Tensor:
+        t = self._affine(self.x, self.y)
+        return self._linked(t if self.row_bias is None else t + self.row_bias[:, None])
+
+    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
+        with torch.enable_grad():
+            x, y = (v.detach()[s].requires_grad_() for v, s in ((self.x, rows), (self.y, columns)))
+            t = self._affine(x, y)
+            if self.row_bias is not None:
+                t = t + self.row_bias[rows, None]
+        return self._linked(t.detach()).clone(), t.detach(), (x, y, t)
+
+    def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
+        assert isinstance(memory, tuple)
+        x, y, t = memory
+        wanted = [(v, g) for v, g in zip(self.inputs[2:], gradients[2:], strict=True) if g is not None]
+        local = torch.autograd.grad(t, [x, y, *(v for v, _ in wanted)], weight, allow_unused=True, retain_graph=True)
+        slots = [None if g is None else g[s] for g, s in zip(gradients[:2], (rows, columns), strict=True)]
+        for slot, gradient in zip([*slots, *(g for _, g in wanted)], local, strict=True):
+            if slot is not None and gradient is not None:
+                slot += gradient
+
+
+class _Flipped(nn.Module):
+    """A cost with its two arguments exchanged."""
+
+    def __init__(self, cost: Cost) -> None:
+        super().__init__()
+        self.cost = cost
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.cost(y, x).T
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixLogKernel(LogKernel):
+    """log K given entry by entry, (N, M): logits that come from elsewhere, or a plan that was found as a matrix."""
+
+    matrix: Tensor
+    link: Link | None = None
+    temperature: float | Tensor = 1.0
+    unit: float | Tensor = 1.0
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return (self.matrix,)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.matrix.shape[0], self.matrix.shape[1]
+
+    @property
+    def T(self) -> MatrixLogKernel:
+        return replace(self, matrix=self.matrix.T)
+
+    def reshape(self, link: Link | None, *, scale: float = 1.0, row_bias: Tensor | None = None) -> Self:
+        matrix = self.matrix * scale
+        return replace(self, link=link, matrix=matrix if row_bias is None else matrix + row_bias[:, None])
+
+    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return self._linked(self.matrix[rows, columns])
+
+    def dense(self) -> Tensor:
+        return self._linked(self.matrix)
+
+    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
+        t = self.matrix.detach()[rows, columns]
+        return self._linked(t).clone(), t, None
+
+    def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
+        if gradients[0] is not None:
+            gradients[0][rows, columns] += weight

@@ -1,0 +1,102 @@
+"""Structured weights: sums of equality rules, which a batch's labels, domains, masks and duplicates all are.
+
+A rule is "the labels of row and column are equal". Products and complements of rules are signed sums of rules again,
+and a
+sum against one costs a sum over groups: O((N + M) d) time and memory for what would be an (N, M) matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contraport.engine import Mask
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """sign * [labels of row i = labels of column j], the labels being (N, k) and (M, k) integers; k = 0 holds
+    always.
+    """
+
+    sign: int
+    rows: Tensor
+    columns: Tensor
+
+    def groups(self) -> tuple[Tensor, Tensor, int]:
+        """Return a group number per row and per column, equal where the rule holds, and the number of groups."""
+        n = len(self.rows)
+        if self.rows.shape[1] == 0:
+            groups = self.rows.new_zeros(n + len(self.columns))
+        else:
+            _, groups = torch.unique(torch.cat([self.rows, self.columns]), dim=0, return_inverse=True)
+        return groups[:n], groups[n:], int(groups.max()) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Indicator:
+    """The indicator of a set of pairs, as a signed sum of rules."""
+
+    rules: tuple[Rule, ...]
+
+    @classmethod
+    def everything(cls, like: tuple[Tensor, Tensor]) -> Indicator:
+        """Return the indicator of all pairs between as many rows and columns as the given labels have."""
+        rows, columns = (torch.empty(len(v), 0, dtype=torch.long, device=v.device) for v in like)
+        return cls((Rule(1, rows, columns),))
+
+    @classmethod
+    def equal(cls, labels: tuple[Tensor, Tensor]) -> Indicator:
+        """Return the indicator of the pairs with equal labels, given as integers (N,) and (M,)."""
+        return cls((Rule(1, labels[0].long()[:, None], labels[1].long()[:, None]),))
+
+    @classmethod
+    def allowed(cls, masks: Sequence[Mask], like: tuple[Tensor, Tensor]) -> Indicator:
+        """Return the indicator of the pairs that no mask excludes."""
+        allowed = cls.everything(like)
+        for mask in masks:
+            excluded = cls.equal(mask.labels)
+            allowed = allowed.without(excluded if mask.kept is None else excluded.without(cls.equal(mask.kept)))
+        return allowed
+
+    def __and__(self, other: Indicator) -> Indicator:
+        return Indicator(
+            tuple(
+                Rule(a.sign * b.sign, torch.cat([a.rows, b.rows], 1), torch.cat([a.columns, b.columns], 1))
+                for a in self.rules
+                for b in other.rules
+            )
+        )
+
+    def without(self, other: Indicator) -> Indicator:
+        """Return the indicator of what is in this set and not in the other."""
+        both = self & other
+        return Indicator(self.rules + tuple(Rule(-r.sign, r.rows, r.columns) for r in both.rules))
+
+    def apply(self, y: Tensor) -> Tensor:
+        """Return the sum of y over the columns in the set, for each row: (M, ...) to (N, ...)."""
+        total = y.new_zeros(len(self.rules[0].rows), *y.shape[1:])
+        for rule in self.rules:
+            rows, columns, count = rule.groups()
+            total = total + rule.sign * y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
+        return total
+
+    def counts(self, like: Tensor) -> Tensor:
+        """Return how many columns each row has in the set, (N,), in the dtype of `like`."""
+        return self.apply(like.new_ones(len(self.rules[0].columns)))
+
+    def dense(self) -> Tensor:
+        """Return the set as an (N, M) tensor of zeros and ones."""
+        total = torch.zeros(len(self.rules[0].rows), len(self.rules[0].columns), device=self.rules[0].rows.device)
+        for rule in self.rules:
+            rows, columns, _ = rule.groups()
+            total += rule.sign * (rows[:, None] == columns)
+        return total
+
+    @property
+    def T(self) -> Indicator:
+        """The same set with rows and columns exchanged."""
+        return Indicator(tuple(Rule(r.sign, r.columns, r.rows) for r in self.rules))
