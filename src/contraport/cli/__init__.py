@@ -1,1 +1,69 @@
+"""The command line: each verb is the Python function of the same name."""
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from contraport._version import __version__
+from contraport.cli.verbs import VERBS, run_verb
+from contraport.errors import UsageError, unknown_name
+
+__all__ = ["main"]
+
+_HELP = """usage: contraport VERB [options]
+
+Contrastive learning as transport: train an encoder without labels, measure it, look at it.
+
+verbs:
+{verbs}
+
+`contraport VERB --help` tells the options of a verb, its defaults and examples; `contraport --version` the version.
+
+first steps:
+  contraport demo
+  contraport train --data fashion-mnist --objective gca-uot --epochs 3 --out runs/clothes
+  contraport evaluate runs/clothes
+  contraport report runs/clothes --out runs/clothes/report.html"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    0 is success, 2 a mistake of the user's (one line on the standard error, nothing written or lost), 1 a training that
+    diverged, 130 Ctrl-C.
+
+    >>> main(["--version"])
+    contraport 0.1.0
+    0
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _dispatch(arguments)
+    except (UsageError, OSError) as error:
+        return _fail(error, status=2)
+    except FloatingPointError as error:
+        return _fail(error, status=1)
+    except KeyboardInterrupt as error:
+        return _fail(error, status=130)
+    return 0
+
+
+def _dispatch(arguments: list[str]) -> None:
+    match arguments:
+        case [] | ["-h" | "--help", *_]:
+            width = max(map(len, VERBS))
+            lines = [f"  {name:{width}}  {verb.summary}" for name, verb in VERBS.items()]
+            print(_HELP.format(verbs="\n".join(lines)))
+        case ["--version", *_]:
+            print(f"contraport {__version__}")
+        case [name, *rest] if name in VERBS:
+            run_verb(name, rest)
+        case [name, *_]:
+            raise unknown_name("verb", name, VERBS)
+
+
+def _fail(error: BaseException, *, status: int) -> int:
+    message = " ".join(str(error).split()) or "stopped."
+    print(f"contraport: {message}", file=sys.stderr)
+    return status

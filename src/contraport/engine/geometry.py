@@ -31,6 +31,11 @@ class Mask:
         """The same mask with rows and columns exchanged."""
         return Mask(self.labels[::-1], None if self.kept is None else self.kept[::-1])
 
+    @property
+    def symmetric(self) -> bool:
+        """Whether rows and columns have the same labels."""
+        return self.labels[0] is self.labels[1] and (self.kept is None or self.kept[0] is self.kept[1])
+
     def tile(self, rows: slice, columns: slice) -> Tensor:
         """Return the mask on a tile: a boolean tensor, true where the pair is excluded."""
         excluded = self.labels[0][rows, None] == self.labels[1][columns]
@@ -80,11 +85,7 @@ class Geometry:
         """Return the same pairs under the kernel h(scale T_ij + bias_i); see `LogKernel.reshape`."""
         return Geometry(self.log_kernel.reshape(link, scale=scale, row_bias=row_bias), self.masks)
 
-    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
-        """Return log K, minus infinity where masked, and T on a tile, and what the log-kernel's `pull` needs of it."""
-        value, t, memory = self.log_kernel.tile(rows, columns)
-        if self.masks and value is t:
-            value = value.clone()
-        for mask in self.masks:
-            value.masked_fill_(mask.tile(rows, columns), -torch.inf)
-        return value, t, memory
+    @property
+    def symmetric(self) -> bool:
+        """Whether the pair (i, j) is as alike as (j, i) and masked as it is, so that half of the pairs tell all."""
+        return self.log_kernel.symmetric and all(mask.symmetric for mask in self.masks)

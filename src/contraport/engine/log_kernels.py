@@ -12,6 +12,7 @@ is a callable has no such form; its tiles are recomputed and differentiated one 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -80,13 +81,26 @@ class LogKernel(ABC):
         """Return sum_j weight_ij log K_ij, (N,), differentiable; no (N, M) tensor where the kernel allows it."""
         return (weight.dense() * self.dense()).sum(1)
 
+    def biases(self) -> tuple[Tensor, Tensor] | None:
+        """Return a (N,) and b (M,) where log K_ij = core_ij + a_i + b_j, or None where the core is all of log K."""
+        return None
+
+    def bound(self) -> float:
+        """Return a bound on the absolute value of the core, infinity where none is known."""
+        return math.inf
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether K_ij = K_ji is known to hold, rows and columns being the same embeddings."""
+        return False
+
     @abstractmethod
     def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
-        """Return log K and T on a tile, and what `pull` needs to know of it; the caller may overwrite log K."""
+        """Return the core and T (less the biases) on a tile, and what `pull` needs to know of it."""
 
     @abstractmethod
     def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        """Add the gradient of sum(weight * T on the tile) to `gradients`, which is aligned with `inputs`.
+        """Add the gradient of sum(weight * T) on a tile to `gradients`, which is aligned with `inputs`.
 
         Inputs whose gradient is None are not wanted.
         """
@@ -129,7 +143,8 @@ class AffineLogKernel(LogKernel):
     def reshape(self, link: Link | None, *, scale: float = 1.0, row_bias: Tensor | None = None) -> Self:
         x = self.x * scale**0.5
         y = x if self.y is self.x else self.y * scale**0.5
-        r, c = self.row_bias * scale, self.column_bias * scale
+        r = self.row_bias * scale
+        c = r if self.column_bias is self.row_bias else self.column_bias * scale
         return replace(self, x=x, y=y, row_bias=r if row_bias is None else r + row_bias, column_bias=c, link=link)
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -145,10 +160,26 @@ class AffineLogKernel(LogKernel):
         row_mass = weight.apply(torch.ones_like(self.column_bias))
         return (self.x * weight.apply(self.y)).sum(1) + row_mass * self.row_bias + weight.apply(self.column_bias)
 
+    def biases(self) -> tuple[Tensor, Tensor] | None:
+        return (self.row_bias.detach(), self.column_bias.detach()) if self.link is None else None
+
+    def bound(self) -> float:
+        if self.link is not None:
+            return math.inf
+        longest = [v.detach().square().sum(1).amax().sqrt() for v in (self.x, self.y)]
+        return float(longest[0] * longest[1])
+
+    @property
+    def symmetric(self) -> bool:
+        return self.x is self.y and self.row_bias is self.column_bias
+
     def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
         x, y, row_bias, column_bias = (v.detach() for v in self.inputs)
-        t = torch.addmm(column_bias[columns], x[rows], y[columns].T).add_(row_bias[rows, None])
-        return self._linked(t), t, None
+        t = x[rows] @ y[columns].T
+        if self.link is None:
+            return t, t, None
+        t.add_(row_bias[rows, None]).add_(column_bias[columns])
+        return self.link.value(t), t, None
 
     def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
         x, y, row_bias, column_bias = gradients
@@ -229,7 +260,8 @@ class CallableLogKernel(LogKernel):
             t = self._affine(x, y)
             if self.row_bias is not None:
                 t = t + self.row_bias[rows, None]
-        return self._linked(t.detach()).clone(), t.detach(), (x, y, t)
+        held = t.detach()
+        return self._linked(held), held, (x, y, t)
 
     def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
         assert isinstance(memory, tuple)
@@ -286,7 +318,7 @@ class MatrixLogKernel(LogKernel):
 
     def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
         t = self.matrix.detach()[rows, columns]
-        return self._linked(t).clone(), t, None
+        return self._linked(t), t, None
 
     def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
         if gradients[0] is not None:

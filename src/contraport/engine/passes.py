@@ -1,21 +1,26 @@
 """The three passes over all pairs, tile by tile: log-sum-exp, weighted sums, and the gradient.
 
-Everything in contraport that costs O(N M) is one of these, over a geometry S = log K with its mask:
+Everything in contraport that costs O(N M) is one of these, over a geometry S = log K with its masks:
 
 1. ``log_sum_exp``: log sum_j exp(S_ij + q_j) and log sum_i exp(S_ij + p_i);
 2. ``weighted_sum``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``gradient``: the gradient of sum_ij W_ij S_ij for W = sum over terms of exp(S_ij + A_i + B_j) (u_i or v_j), given
    back on the inputs of the log-kernel; `held_total` is the same with W held fixed and log K's link left out.
 
-A and B are added to S before the exponential is taken, and a running maximum follows each row and column, so that
-nothing overflows and no sum underflows at any temperature. No tensor is larger than a tile, except the embeddings
-themselves.
+Exponents. Where all exponents are known to be moderate, exp(S) is taken as it is and everything else is a factor on
+rows and columns, so that a pass is a matrix product, an exponential and thin products. Elsewhere (a very low
+temperature, a heavy link) a running maximum follows the sums, and exponents are added before the exponential is taken:
+nothing overflows, and no sum underflows, at any temperature.
+
+Symmetry. Where rows and columns are the same embeddings, a tile serves the pair (i, j) and the pair (j, i).
+
+Memory. No tensor is larger than a tile, except the embeddings and as many vectors as there are terms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,15 +28,13 @@ from torch import Tensor
 from contraport.engine.geometry import Geometry
 
 TILE = 512
-"""Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the second-level
-cache."""
+"""Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache."""
+
+MODERATE = {torch.float32: 40.0, torch.float64: 300.0}
+"""Exponents up to this are taken as they are: a product of three such factors, summed, stays within the precision."""
 
 REACH = 16.0
 """How far (in the exponent) a term may lie from its group's: e^{2 REACH} amplifies what has underflowed below e^-87."""
-
-
-Tile: TypeAlias = tuple[Tensor, Tensor, object]
-"""log K (minus infinity where masked), T, and what `LogKernel.pull` needs to know."""
 
 
 class Term(NamedTuple):
@@ -43,6 +46,26 @@ class Term(NamedTuple):
     weight: Tensor
 
 
+class Tile(NamedTuple):
+    """A rectangle of pairs.
+
+    Attributes:
+        rows: its rows.
+        columns: its columns.
+        core: log K less the kernel's biases, minus infinity where masked; or exp of it.
+        t: T less the kernel's biases.
+        memory: what `LogKernel.pull` needs to know.
+        mirrored: whether it stands for its transpose as well.
+    """
+
+    rows: slice
+    columns: slice
+    core: Tensor
+    t: Tensor
+    memory: object
+    mirrored: bool
+
+
 class Passes:
     """The passes over one geometry, its tiles recomputed each time: O((N + M) d) memory.
 
@@ -52,16 +75,15 @@ class Passes:
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
-
-    def _tile(self, rows: slice, columns: slice) -> Tile:
-        return self.geometry.tile(rows, columns)
-
-    def _tiles(self) -> Iterator[tuple[slice, slice, *Tile]]:
-        n, m = self.geometry.shape
-        for top in range(0, n, TILE):
-            for left in range(0, m, TILE):
-                rows, columns = slice(top, min(top + TILE, n)), slice(left, min(left + TILE, m))
-                yield rows, columns, *self._tile(rows, columns)
+        self.log_kernel = geometry.log_kernel
+        self.symmetric = geometry.symmetric
+        like = self.log_kernel.inputs[0]
+        n, m = geometry.shape
+        biases = self.log_kernel.biases()
+        self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
+        self.limit = MODERATE[like.dtype]
+        self.flat = self.log_kernel.bound() <= self.limit
+        self._labels = [_Ranges(mask.labels) for mask in geometry.masks]
 
     def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Return log sum_j exp(S_ij + q_j), (N,), and log sum_i exp(S_ij + p_i), (M,), in one pass.
@@ -70,76 +92,187 @@ class Passes:
             over_columns: q, (M,), or None where the first is not wanted.
             over_rows: p, (N,), or None where the second is not wanted.
         """
-        n, m = self.geometry.shape
-        by_row = None if over_columns is None else _LogSum(over_columns.new_full((n,), -torch.inf))
-        by_column = None if over_rows is None else _LogSum(over_rows.new_full((m,), -torch.inf))
-        for rows, columns, s, _, _ in self._tiles():
-            if by_row is not None and over_columns is not None:
-                by_row.add(rows, s + over_columns[columns])
-            if by_column is not None and over_rows is not None:
-                by_column.add(columns, s.T + over_rows[rows])
-        return None if by_row is None else by_row.value(), None if by_column is None else by_column.value()
+        q = None if over_columns is None else self.column_bias + over_columns
+        p = None if over_rows is None else self.row_bias + over_rows
+        middles = [None if v is None else (v.amax() + v.amin()) / 2 for v in (q, p)]
+        centred = [None if v is None else v - middle for v, middle in zip((q, p), middles, strict=True)]
+        if self.flat and self._moderate(*centred):
+            right, left = (None if v is None else v.exp()[:, None] for v in centred)
+            sums = [None if v is None else v[:, 0].log() for v in self._products(right, left)]
+        else:
+            sums, middles = self._running_log_sums(q, p), [0.0, 0.0]
+        biases = (self.row_bias, self.column_bias)
+        by_row, by_column = (
+            None if v is None or middle is None else v + middle + bias
+            for v, middle, bias in zip(sums, middles, biases, strict=True)
+        )
+        return by_row, by_column
 
     def weighted_sum(self, terms: Sequence[Term]) -> list[Tensor]:
         """Return for each term the sum of its weight over its own axis, in one pass.
 
-        A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` gives the sum over j,
-        (N,).
+        A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); on ``"columns"`` the sum over j, (N,).
         """
         sums = [torch.zeros_like(t.log_columns if t.axis == "rows" else t.log_rows) for t in terms]
-        for rows, columns, s, _, _ in self._tiles():
+        groups = self._collapse(terms)
+        if groups[0].base is None:
+            (group,) = groups
+            by_row, by_column = self._products(group.column_factors, group.row_factors)
+            for k, term in enumerate(terms):
+                summed, other = (
+                    (by_column, group.column_factors) if term.axis == "rows" else (by_row, group.row_factors)
+                )
+                assert summed is not None
+                sums[k] = summed[:, k] * other[:, k]
+            return sums
+        for tile in self._tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
-                e = _exponential(s, term.log_rows[rows], term.log_columns[columns])
-                if term.axis == "rows":
-                    total[columns] += term.weight[rows] @ e
-                else:
-                    total[rows] += e @ term.weight[columns]
+                for rows, columns, core in _with_mirror(tile):
+                    e = _exponential(core, term.log_rows[rows], term.log_columns[columns], self, rows, columns)
+                    if term.axis == "rows":
+                        total[columns] += term.weight[rows] @ e
+                    else:
+                        total[rows] += e @ term.weight[columns]
         return sums
 
     def gradient(self, terms: Sequence[Term], wanted: Sequence[bool]) -> list[Tensor | None]:
         """Return the gradient of sum_ij W_ij S_ij on each wanted input of the log-kernel, W the sum of the terms."""
-        log_kernel, gradients = self.geometry.log_kernel, self._zeros(wanted)
-        groups = _collapse(terms)
-        for rows, columns, s, t, memory in self._tiles():
-            weight = groups[0].weight(s, rows, columns)
-            for group in groups[1:]:
-                weight += group.weight(s, rows, columns)
-            if log_kernel.link is not None:
-                weight *= log_kernel.link.derivative(t)
-            log_kernel.pull(rows, columns, memory, weight, gradients)
-        return gradients
+        gradients, link = self._slots(wanted), self.log_kernel.link
+        for tile, weight in self._weights(terms):
+            if link is not None:
+                weight.mul_(link.derivative(tile.t))
+            self.log_kernel.pull(tile.rows, tile.columns, tile.memory, weight, gradients)
+        return self._unaliased(gradients)
 
     def held_total(
         self, log_rows: Tensor, log_columns: Tensor, wanted: Sequence[bool]
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """Return the total of exp(S_ij + A_i + B_j) T_ij and its gradient on each wanted input, the first factor
-        held.
-        """
-        total, gradients = torch.zeros_like(log_rows[0]), self._zeros(wanted)
-        for rows, columns, s, t, memory in self._tiles():
-            weight = _exponential(s, log_rows[rows], log_columns[columns])
-            total += (weight * t).sum()
+        """Return the total of exp(S_ij + A_i + B_j) T_ij and its gradient on the wanted inputs, the first factor held."""
+        total, gradients = torch.zeros_like(log_rows[0]), self._slots(wanted)
+        for tile, weight in self._weights([Term(log_rows, log_columns, "rows", torch.ones_like(log_rows))]):
+            total += (weight * tile.t).sum()
+            total += weight.sum(1) @ self.row_bias[tile.rows] + weight.sum(0) @ self.column_bias[tile.columns]
             if any(wanted):
-                self.geometry.log_kernel.pull(rows, columns, memory, weight, gradients)
-        return total, gradients
+                self.log_kernel.pull(tile.rows, tile.columns, tile.memory, weight, gradients)
+        return total, self._unaliased(gradients)
 
-    def _zeros(self, wanted: Sequence[bool]) -> list[Tensor | None]:
-        inputs = self.geometry.log_kernel.inputs
-        return [torch.zeros_like(v) if want else None for v, want in zip(inputs, wanted, strict=True)]
+    def _tile(self, rows: slice, columns: slice, *, exponential: bool) -> Tile:
+        core, t, memory = self.log_kernel.tile(rows, columns)
+        masks = [
+            mask.tile(rows, columns)
+            for mask, labels in zip(self.geometry.masks, self._labels, strict=True)
+            if labels.may_meet(rows, columns)
+        ]
+        if exponential:
+            core = core.exp()  # T is overwritten by none: the gradient of a link reads it
+        elif masks and core is t:
+            core = core.clone()
+        for mask in masks:
+            core.masked_fill_(mask, 0 if exponential else -torch.inf)
+        return Tile(rows, columns, core, t, memory, self.symmetric and rows != columns)
+
+    def _tiles(self, *, exponential: bool) -> Iterator[Tile]:
+        n, m = self.geometry.shape
+        for top in range(0, n, TILE):
+            for left in range(top if self.symmetric else 0, m, TILE):
+                rows, columns = slice(top, min(top + TILE, n)), slice(left, min(left + TILE, m))
+                yield self._tile(rows, columns, exponential=exponential)
+
+    def _products(self, right: Tensor | None, left: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Return E right, (N, k), and E^T left, (M, k), with E = exp(core), in one pass; right (M, k), left (N, k)."""
+        n, m = self.geometry.shape
+        by_row = None if right is None else right.new_zeros(n, right.shape[1])
+        by_column = None if left is None else left.new_zeros(m, left.shape[1])
+        for tile in self._tiles(exponential=True):
+            for rows, columns, e in _with_mirror(tile):
+                if by_row is not None and right is not None:
+                    by_row[rows].addmm_(e, right[columns])
+                if by_column is not None and left is not None:
+                    by_column[columns].addmm_(e.T, left[rows])
+        return by_row, by_column
+
+    def _running_log_sums(self, q: Tensor | None, p: Tensor | None) -> list[Tensor | None]:
+        n, m = self.geometry.shape
+        by_row = None if q is None else _LogSum(q.new_full((n,), -torch.inf))
+        by_column = None if p is None else _LogSum(p.new_full((m,), -torch.inf))
+        for tile in self._tiles(exponential=False):
+            for rows, columns, core in _with_mirror(tile):
+                if by_row is not None and q is not None:
+                    by_row.add(rows, core + q[columns])
+                if by_column is not None and p is not None:
+                    by_column.add(columns, core.T + p[rows])
+        return [None if v is None else v.value() for v in (by_row, by_column)]
+
+    def _weights(self, terms: Sequence[Term]) -> Iterator[tuple[Tile, Tensor]]:
+        """Yield each tile with its part of W, added to the transposed part of its mirror image where it has one."""
+        groups = self._collapse(terms)
+        for tile in self._tiles(exponential=groups[0].base is None):
+            parts = [group.weight(tile, self) for group in groups]
+            weight = parts[0]
+            for part in parts[1:]:
+                weight += part
+            yield tile, weight
+
+    def _collapse(self, terms: Sequence[Term]) -> list[_Group]:
+        """Gather the terms into as few groups as their exponents allow; in ordinary training that is one.
+
+        A group takes its exponents from one of its own terms, where exp(S + A + B) is the weight of a softmax and at
+        most 1; or, where all are moderate, all terms are one group whose exponents are factors.
+        """
+        if self.flat and all(
+            self._moderate(t.log_rows + self.row_bias, t.log_columns + self.column_bias) for t in terms
+        ):
+            return [_merge(terms, None, (-self.row_bias, -self.column_bias))]
+        gathered: list[list[Term]] = []
+        for term in terms:
+            for group in gathered:
+                if _near(term.log_rows, group[0].log_rows) and _near(term.log_columns, group[0].log_columns):
+                    group.append(term)
+                    break
+            else:
+                gathered.append([term])
+        return [_merge(group, (group[0].log_rows, group[0].log_columns), group[0][:2]) for group in gathered]
+
+    def _moderate(self, *exponents: Tensor | None) -> bool:
+        return all(v is None or bool(v.abs().amax() <= self.limit) for v in exponents)
+
+    def _slots(self, wanted: Sequence[bool]) -> list[Tensor | None]:
+        """Return zeros for the wanted gradients; in a symmetric problem both sides share theirs."""
+        inputs = self.log_kernel.inputs
+        slots = [torch.zeros_like(v) if want else None for v, want in zip(inputs, wanted, strict=True)]
+        if self.symmetric:
+            slots[1], slots[3] = slots[0], slots[2]
+        return slots
+
+    def _unaliased(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
+        """Return each gradient once: what both sides share is given back for the rows alone."""
+        return [gradients[0], None, gradients[2], None] if self.symmetric else gradients
 
 
 class StoredPasses(Passes):
-    """The same passes with every tile of log K kept from its first computation: O(N M) memory, one product in all."""
+    """The same passes with every tile kept from its first computation: O(N M) memory, one product in all."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
-        self._kept: dict[tuple[int, int], Tile] = {}
+        self._kept: dict[tuple[int, int, bool], Tile] = {}
 
-    def _tile(self, rows: slice, columns: slice) -> Tile:
-        key = (rows.start, columns.start)
+    def _tile(self, rows: slice, columns: slice, *, exponential: bool) -> Tile:
+        key = (rows.start, columns.start, exponential)
         if key not in self._kept:
-            self._kept[key] = super()._tile(rows, columns)
+            self._kept[key] = super()._tile(rows, columns, exponential=exponential)
         return self._kept[key]
+
+
+class _Ranges:
+    """The least and the largest label of each stretch of rows and columns: most tiles hold no masked pair at sight."""
+
+    def __init__(self, labels: tuple[Tensor, Tensor]) -> None:
+        self.rows, self.columns = ([(int(p.amin()), int(p.amax())) for p in side.split(TILE)] for side in labels)
+
+    def may_meet(self, rows: slice, columns: slice) -> bool:
+        low, high = self.rows[rows.start // TILE]
+        least, most = self.columns[columns.start // TILE]
+        return low <= most and least <= high
 
 
 class _LogSum:
@@ -162,49 +295,58 @@ class _LogSum:
 
 
 class _Group(NamedTuple):
-    """Terms whose exponents lie near each other: exp(S + A + B) o (U V^T), one exponential for all of them."""
+    """Terms whose exponents lie near each other: exp(S + A + B) o (U V^T), one exponential for all of them.
 
-    log_rows: Tensor
-    log_columns: Tensor
+    Attributes:
+        base: A, (N,), and B, (M,); None where they are zero and exp(core) itself is meant.
+        row_factors: U, (N, k).
+        column_factors: V, (M, k).
+    """
+
+    base: tuple[Tensor, Tensor] | None
     row_factors: Tensor
     column_factors: Tensor
 
-    def weight(self, s: Tensor, rows: slice, columns: slice) -> Tensor:
-        """Return its part of W on a tile."""
-        weight = _exponential(s, self.log_rows[rows], self.log_columns[columns])
-        return weight.mul_(self.row_factors[rows] @ self.column_factors[columns].T)
+    def weight(self, tile: Tile, passes: Passes) -> Tensor:
+        """Return its part of W on a tile, with that of the mirror image transposed and added."""
+        rows, columns = tile.rows, tile.columns
+        u, v = self.row_factors, self.column_factors
+        if self.base is None:
+            factors = u[rows] @ v[columns].T
+            if tile.mirrored:
+                factors.addmm_(v[rows], u[columns].T)
+            return factors.mul_(tile.core)
+        a, b = self.base
+        weight = _exponential(tile.core, a[rows], b[columns], passes, rows, columns).mul_(u[rows] @ v[columns].T)
+        if tile.mirrored:
+            image = _exponential(tile.core, b[rows], a[columns], passes, rows, columns)
+            weight.addcmul_(image, v[rows] @ u[columns].T)
+        return weight
 
 
-def _collapse(terms: Sequence[Term]) -> list[_Group]:
-    """Gather the terms into as few groups as their exponents allow; in ordinary training that is one.
-
-    Each group takes its exponents from one of its own terms, where exp(S + A + B) is the weight of a softmax and at
-    most 1.
-    """
-    gathered: list[list[Term]] = []
-    for term in terms:
-        for group in gathered:
-            if _near(term.log_rows, group[0].log_rows) and _near(term.log_columns, group[0].log_columns):
-                group.append(term)
-                break
-        else:
-            gathered.append([term])
-    return [_merge(group) for group in gathered]
+def _merge(terms: Sequence[Term], base: tuple[Tensor, Tensor] | None, origin: tuple[Tensor, Tensor]) -> _Group:
+    row_factors = [torch.exp(t.log_rows - origin[0]) for t in terms]
+    column_factors = [torch.exp(t.log_columns - origin[1]) for t in terms]
+    for k, term in enumerate(terms):
+        side = row_factors if term.axis == "rows" else column_factors
+        side[k] = side[k] * term.weight
+    return _Group(base, torch.stack(row_factors, 1), torch.stack(column_factors, 1))
 
 
 def _near(a: Tensor, b: Tensor) -> bool:
     return bool((a - b).abs().amax() <= REACH)
 
 
-def _merge(terms: Sequence[Term]) -> _Group:
-    base = terms[0]
-    row_factors = [torch.exp(t.log_rows - base.log_rows) for t in terms]
-    column_factors = [torch.exp(t.log_columns - base.log_columns) for t in terms]
-    for k, term in enumerate(terms):
-        side = row_factors if term.axis == "rows" else column_factors
-        side[k] = side[k] * term.weight
-    return _Group(base.log_rows, base.log_columns, torch.stack(row_factors, 1), torch.stack(column_factors, 1))
+def _with_mirror(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield the tile and, where it stands for its transpose as well, that."""
+    yield tile.rows, tile.columns, tile.core
+    if tile.mirrored:
+        yield tile.columns, tile.rows, tile.core.T
 
 
-def _exponential(s: Tensor, log_rows: Tensor, log_columns: Tensor) -> Tensor:
-    return (s + log_rows[:, None]).add_(log_columns).exp_()
+def _exponential(
+    core: Tensor, log_rows: Tensor, log_columns: Tensor, passes: Passes, rows: slice, columns: slice
+) -> Tensor:
+    """Return exp(S + A + B) on a tile; A and B are those of the tile already."""
+    log_rows = log_rows + passes.row_bias[rows]
+    return (core + log_rows[:, None]).add_(log_columns + passes.column_bias[columns]).exp_()

@@ -43,6 +43,7 @@ from contraport.objectives.matching import Matching
 from contraport.objectives.objective import Loss, Objective, Total
 from contraport.objectives.pairwise import PRESETS, Pairwise, SignedPairwise
 from contraport.objectives.plans import Balanced, Columns, Exact, Free, Plan, Quadratic, Rows, Simplex, Unbalanced
+from contraport.objectives.schedules import Relax, Temperature, Tighten
 from contraport.objectives.targets import Domains, Labels, Matrix, Neighbors, Pairs, Soft, TargetPlan
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "PlanUniformity",
     "Quadratic",
     "Recipe",
+    "Relax",
     "ReverseKL",
     "Rince",
     "Rows",
@@ -87,6 +89,8 @@ __all__ = [
     "Soft",
     "SquaredL2",
     "TargetPlan",
+    "Temperature",
+    "Tighten",
     "Total",
     "Unbalanced",
     "Within",

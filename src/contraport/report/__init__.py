@@ -1,1 +1,5 @@
+"""Numbers and plans as pictures: one HTML page about runs."""
 
+from contraport.report.page import report
+
+__all__ = ["report"]

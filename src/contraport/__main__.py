@@ -1,0 +1,8 @@
+"""`python -m contraport` is the command `contraport`."""
+
+import sys
+
+from contraport.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

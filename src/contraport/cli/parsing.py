@@ -1,0 +1,138 @@
+"""A parser for the command line and the YAML file of any function: its signature, types and docstring say all."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+import docstring_parser
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
+
+from contraport.errors import UsageError, unknown_name
+
+_SCALARS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def parse(
+    function: Callable[..., Any], argv: Sequence[str], *, prog: str, examples: Iterable[str]
+) -> dict[str, Any] | None:
+    """Return the keyword arguments that a command line, and the file of its ``--config``, give for a function.
+
+    What is not given is left out, so the function's own defaults hold. None is returned where ``--help`` or
+    ``--print_config`` was asked for, and printed.
+
+    Raises:
+        UsageError: an unknown option or key (the nearest is offered), or a value of the wrong type.
+    """
+    parser = _parser(function, prog, examples)
+    complete = any(argument.startswith("--print_config") for argument in argv)
+    try:
+        given: dict[str, Any] = parser.parse_args(list(argv), defaults=complete).as_dict()
+    except SystemExit:
+        return None
+    given.pop("config", None)
+    return given
+
+
+class _Parser(ArgumentParser):
+    """A parser whose errors are a `UsageError` of one line.
+
+    Attributes:
+        kinds: the type of each of the function's parameters.
+    """
+
+    kinds: dict[str, Any]
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise self._plain_error(" ".join(message.split())) from ex
+
+    def _plain_error(self, message: str) -> UsageError:
+        if match := re.match(r"unrecognized arguments: (-\S+)", message):
+            options = [f"--{name}" for name in ("config", "print_config", "help", *self.kinds)]
+            return unknown_name("option", match[1].split("=")[0], options)
+        if match := re.match(r"unrecognized arguments: (\S+)", message):
+            return UsageError(f"unexpected argument {match[1]!r}: expected options, which start with '--'.")
+        if match := re.match(r"Option '(\S+)' is not accepted", message):
+            return unknown_name("config: key", match[1], self.kinds)
+        if match := re.match(r'Parser key "config": (.*)', message):
+            return UsageError(f"config: {match[1]}")
+        if match := re.match(r'Parser key "(\w+)\S*": .*(?:Got|Given) value: (.*)', message):
+            return UsageError(f"{match[1]}: expected {_described(self.kinds[match[1]])}, got {match[2]!r}.")
+        return UsageError(message)
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """Keeps the lines of the examples, and tells a default unless the help does."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        told = action.default in (None, False, argparse.SUPPRESS)
+        return text if told else f"{text} (default: %(default)s)"
+
+
+def _parser(function: Callable[..., Any], prog: str, examples: Iterable[str]) -> _Parser:
+    documentation = docstring_parser.parse(inspect.getdoc(function) or "")
+    parameters = inspect.signature(function).parameters
+    positional = [name.upper() for name, parameter in parameters.items() if _is_positional(parameter)]
+    parser = _Parser(
+        prog=prog,
+        usage=" ".join([prog, *positional, "[options]"]),
+        description=_description(documentation),
+        epilog="\n  ".join(["examples:", *examples]),
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", action="config", help="a YAML file of these options; later options win over it")
+    hints = get_type_hints(function)
+    parser.kinds = {name: _shell_type(hints[name]) for name in parameters}
+    meanings = {entry.arg_name: " ".join((entry.description or "").split()) for entry in documentation.params}
+    for name, parameter in parameters.items():
+        _add(parser, parameter, parser.kinds[name], meanings.get(name, ""))
+    return parser
+
+
+def _add(parser: _Parser, parameter: inspect.Parameter, kind: Any, meaning: str) -> None:
+    settings: dict[str, Any] = {"type": kind, "help": meaning.replace("%", "%%")}
+    if get_origin(kind) is list:
+        settings.update(type=get_args(kind)[0], nargs="+")
+    if kind is bool:
+        settings.update(nargs="?", const=True)
+    if _is_positional(parameter):
+        parser.add_argument(parameter.name, **settings)
+    elif parameter.default is inspect.Parameter.empty:
+        parser.add_argument(f"--{parameter.name}", required=True, **settings)
+    else:
+        parser.add_argument(f"--{parameter.name}", default=parameter.default, **settings)
+
+
+def _is_positional(parameter: inspect.Parameter) -> bool:
+    return parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def _description(documentation: docstring_parser.Docstring) -> str:
+    return "\n\n".join(filter(None, (documentation.short_description, documentation.long_description)))
+
+
+def _shell_type(hint: Any) -> Any:
+    """Return the part of a type that words can give: of ``str | Path | Dataset | None``, ``str | None``."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return Union[tuple(_shell_type(part) for part in parts if _from_words(part))]  # noqa: UP007
+    return list[_shell_type(parts[0])] if origin in (list, Sequence) else hint  # type: ignore[misc]
+
+
+def _from_words(hint: Any) -> bool:
+    return hint in (*_SCALARS, NoneType) or get_origin(hint) in (dict, list, Literal)
+
+
+def _described(kind: Any) -> str:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(_described(part) for part in parts if part is not NoneType)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, parts))
+    return _SCALARS.get(kind, "keys with values")

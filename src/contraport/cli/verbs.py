@@ -1,0 +1,111 @@
+"""The table of verbs: where the function of each is, and how its result is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from contraport.errors import UsageError
+
+
+class Verb(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        module: where the function is; imported only when the verb is used.
+        function: its name.
+        summary: what it does, in a few words.
+        examples: command lines to start from.
+        show: what is printed of its result.
+    """
+
+    module: str
+    function: str
+    summary: str
+    examples: tuple[str, ...]
+    show: Callable[[Any], None]
+
+
+def run_verb(name: str, argv: list[str]) -> None:
+    """Call the function of a verb with the arguments of a command line, and show its result.
+
+    Raises:
+        UsageError: an argument that the verb does not know, or of the wrong type, or a package that is missing.
+    """
+    verb = VERBS[name]
+    try:
+        # Here, not above: `contraport --help` is quick, and needs none of the extras.
+        from contraport.cli.parsing import parse
+
+        function = getattr(import_module(verb.module), verb.function)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{name} needs the package {error.name!r}: pip install 'contraport[train,report]'.") from error
+    arguments = parse(function, argv, prog=f"contraport {name}", examples=verb.examples)
+    if arguments is not None:
+        verb.show(function(**arguments))
+
+
+def _nothing(result: object) -> None:
+    """The function has said all itself."""
+
+
+def _evaluation(result: dict[str, Any]) -> None:
+    from contraport.cli.tables import print_table, result_rows
+
+    print_table(f"{result['data']}: frozen features of held-out items", result_rows(result))
+    for note in result["notes"]:
+        print(note)
+
+
+VERBS = {
+    "train": Verb(
+        "contraport.training",
+        "train",
+        "Train an encoder without labels.",
+        (
+            "contraport train --data digits --epochs 20",
+            "contraport train --data photos/ --objective gca-uot --encoder resnet18 --batch_size 512 --out runs/photos",
+            "contraport train --data digits --objective gca-ince --objective_settings.iterations 3 --temperature 0.2",
+            "contraport train --data digits --epochs 50 --print_config > mine.yaml",
+            "contraport train --config mine.yaml --seed 1 --out runs/mine",
+            "contraport train --resume --out runs/photos",
+        ),
+        _nothing,
+    ),
+    "evaluate": Verb(
+        "contraport.evaluation",
+        "evaluate",
+        "Measure a trained encoder on held-out items.",
+        ("contraport evaluate runs/photos",),
+        _evaluation,
+    ),
+    "embed": Verb(
+        "contraport.evaluation",
+        "embed",
+        "Write the features of some data to a file.",
+        ("contraport embed runs/photos --data photos/ --out photos.parquet",),
+        print,
+    ),
+    "report": Verb(
+        "contraport.report",
+        "report",
+        "Show one run or several on one HTML page.",
+        ("contraport report runs/a runs/b --out comparison.html",),
+        print,
+    ),
+    "list": Verb(
+        "contraport.cli.listing",
+        "list_names",
+        "List the objectives, encoders or data that have names.",
+        ("contraport list objectives",),
+        _nothing,
+    ),
+    "demo": Verb(
+        "contraport.cli.demo",
+        "demo",
+        "Train two encoders on small digits and compare them, in about two minutes.",
+        ("contraport demo",),
+        _nothing,
+    ),
+}

@@ -1,0 +1,153 @@
+"""What a source gives: items of one or more views, with labels and domains where the source knows them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from contraport.errors import check
+
+STATISTICS_ITEMS = 10_000
+STATISTICS_FILES = 1_000
+_CHUNK = 500
+
+
+class Batch(NamedTuple):
+    """Some items of a dataset, raw: images uint8 ``(b, C, H, W)``, vectors float32 ``(b, d)``."""
+
+    views: tuple[Tensor, ...]
+    labels: Tensor | None
+    domains: Tensor | None
+    ids: Tensor
+
+
+class Store(Protocol):
+    """Where the views lie: in memory, in files, or behind a resize."""
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a fetch only copies memory."""
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the views at some positions, stacked."""
+
+
+class Dataset(torch.utils.data.Dataset[Batch]):
+    """The items of one split of one source, fetched a batch at a time.
+
+    Attributes:
+        name: what the user called the data.
+        split: ``"train"`` or ``"test"``.
+        shapes: the shape of one item of each view, ``(C, H, W)`` or ``(d,)``.
+        labels: class of each item, int64 ``(n,)`` in ``0..len(class_names)-1``, or None.
+        domains: domain of each item, int64 ``(n,)``, or None.
+        class_names: the names of the classes, or None without labels.
+        flips: whether a horizontal flip keeps the meaning of an image.
+        skipped: the files that could not be read and were left out.
+
+    >>> import numpy as np
+    >>> from contraport.data import from_arrays
+    >>> dataset = from_arrays(np.zeros((10, 28, 28), np.uint8), labels=[0, 1] * 5)
+    >>> dataset.shapes, dataset.is_image, len(dataset)
+    (((1, 28, 28),), True, 10)
+    >>> batch = dataset.__getitems__([3, 1])
+    >>> batch.views[0].shape, batch.labels.tolist(), batch.ids.tolist()
+    (torch.Size([2, 1, 28, 28]), [1, 1], [3, 1])
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        name: str,
+        split: str,
+        labels: Tensor | None = None,
+        domains: Tensor | None = None,
+        class_names: tuple[str, ...] | None = None,
+        flips: bool = False,
+        skipped: tuple[str, ...] = (),
+    ) -> None:
+        check(len(store) > 0, f"data: {name!r} has no item in its {split} split.")
+        for argument, values in (("labels", labels), ("domains", domains)):
+            if values is not None:
+                found = tuple(values.shape)
+                check(found == (len(store),), f"{argument}: expected one for each of {len(store)} items, got {found}.")
+        self.store = store
+        self.name = name
+        self.split = split
+        self.labels = labels
+        self.domains = domains
+        self.class_names = class_names
+        self.flips = flips
+        self.skipped = skipped
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+        return self.store.shapes
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the first view is an image."""
+        return len(self.shapes[0]) == 3
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a fetch only copies memory, so that worker processes would gain nothing."""
+        return self.store.in_memory
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __getitems__(self, positions: list[int]) -> Batch:
+        """Return the items at some positions as one batch."""
+        ids = torch.as_tensor(positions, dtype=torch.int64)
+        return Batch(
+            views=self.store.fetch(ids),
+            labels=None if self.labels is None else self.labels[ids],
+            domains=None if self.domains is None else self.domains[ids],
+            ids=ids,
+        )
+
+    def __getitem__(self, position: int) -> Batch:
+        """Return a batch of one item."""
+        return self.__getitems__([range(len(self))[position]])
+
+    def statistics(self) -> tuple[list[float], list[float]]:
+        """Return the mean and the standard deviation of the first view.
+
+        Per channel and in units of [0, 1] for images, per feature for vectors; over at most 10,000 items spread evenly
+        (1,000 where each has to be decoded from a file). What is constant has standard deviation 1, so that
+        standardising makes it 0.
+
+        >>> import numpy as np
+        >>> from contraport.data import from_arrays
+        >>> from_arrays(np.array([[1.0, 5.0], [3.0, 5.0]])).statistics()
+        ([2.0, 5.0], [1.0, 1.0])
+        """
+        limit = STATISTICS_ITEMS if self.in_memory else STATISTICS_FILES
+        positions = torch.linspace(0, len(self) - 1, min(limit, len(self)), dtype=torch.float64).round().long()
+        scale = 255.0 if self.is_image else 1.0
+        shift: Tensor | float = 0.0
+        total = square = torch.zeros(self.shapes[0][0], dtype=torch.float64)
+        count = 0
+        for number, chunk in enumerate(positions.split(_CHUNK)):
+            values = self.store.fetch(chunk)[0].double().div_(scale).transpose(0, 1).flatten(1)  # (channels, values)
+            if number == 0:
+                shift = values.mean(dim=1, keepdim=True)  # sums about a near mean lose no digits
+            values = values - shift
+            total, square, count = total + values.sum(1), square + values.square().sum(1), count + values.shape[1]
+        offset = total / count
+        variance = (square / count - offset.square()).clamp(min=0)
+        mean = offset + torch.as_tensor(shift).flatten()
+        std = variance.sqrt()
+        std = torch.where(std <= 1e-7 * mean.abs(), 1.0, std)
+        return mean.tolist(), std.tolist()

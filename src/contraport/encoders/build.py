@@ -1,0 +1,159 @@
+"""The table of encoders, and the one door to all of them: ours, timm's, or your own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import NamedTuple
+
+import timm
+import torch
+from timm.models import ResNet
+from torch import nn
+
+from contraport.encoders.networks import MLP, SmallCNN
+from contraport.errors import UsageError, check, unknown_name
+
+LARGEST_LOW_RESOLUTION = 64
+_TIMM = "any timm name"
+_OWN = "module:attribute"
+
+Shape = tuple[int, ...]
+
+
+class Encoder(NamedTuple):
+    """A row of the table of encoders: what it is called, what it is."""
+
+    name: str
+    description: str
+
+
+_OURS: dict[str, tuple[str, Callable[[Shape], nn.Module]]] = {
+    "small-cnn": ("a few convolutions for small images, trains on a processor", SmallCNN),
+    "mlp": ("two hidden layers, for vectors or the pixels of images", MLP),
+}
+
+
+def list_encoders() -> tuple[Encoder, ...]:
+    """Return the rows of the table of encoders.
+
+    >>> [encoder.name for encoder in list_encoders()]
+    ['small-cnn', 'mlp', 'any timm name', 'module:attribute']
+    """
+    ours = [Encoder(name, description) for name, (description, _) in _OURS.items()]
+    return (
+        *ours,
+        Encoder(_TIMM, f"{len(timm.list_models())} models, such as resnet18 or vit_tiny_patch16_224, untrained"),
+        Encoder(_OWN, "your own: a callable that takes the shape of an item and returns an nn.Module"),
+    )
+
+
+def build(name: str, shape: Shape) -> nn.Module:
+    """Return an untrained encoder with an attribute ``num_features``.
+
+    Args:
+        name: ``small-cnn``, ``mlp``, a timm name, or ``module:attribute`` of an importable callable that takes the
+            shape of an item and returns an ``nn.Module``, which maps ``(b, *shape)`` to ``(b, num_features)``.
+        shape: of one item, ``(C, H, W)`` or ``(d,)``.
+
+    A ResNet of timm gets the low-resolution stem (a convolution of stride 1, no pooling) for images of at most 64
+    pixels.
+
+    Raises:
+        UsageError: an unknown name, an import that fails, or an encoder that does not take items of this shape.
+
+    >>> build("small-cnn", (1, 8, 8)).num_features
+    256
+    """
+    shape = tuple(int(side) for side in shape)
+    check(len(shape) in (1, 3) and min(shape) > 0, f"shape: expected (C, H, W) or (d,), all positive, got {shape}.")
+    if name in _OURS:
+        return _OURS[name][1](shape)
+    encoder = _own(name, shape) if ":" in name else _from_timm(name, shape)
+    features = _features(encoder, name, shape)
+    declared = getattr(encoder, "num_features", features)
+    check(declared == features, f"encoder: {name!r} declares {declared} features and returns {features}.")
+    encoder.num_features = features  # type: ignore[assignment]
+    return encoder
+
+
+def _features(encoder: nn.Module, name: str, shape: Shape) -> int:
+    """Return the number of features, found by a dry run that changes neither weights nor buffers."""
+    training = encoder.training
+    try:
+        with torch.no_grad():
+            output = encoder.eval()(torch.zeros(2, *shape))
+    except Exception as error:  # a stranger's code: whatever it raises means that it cannot take the items
+        raise UsageError(f"encoder: {name!r} does not take items of shape {shape}: {_named(error)}") from error
+    finally:
+        encoder.train(training)
+    good = isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == 2
+    found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    check(good, f"encoder: {name!r} must return (b, features), got {found} for a batch of 2.")
+    return int(output.shape[1])
+
+
+def _from_timm(name: str, shape: Shape) -> nn.Module:
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), n=3)
+        raise UsageError(f"{unknown_name('encoder', name, [*_OURS, *near])} Or {_TIMM}, or your own {_OWN}.")
+    check(len(shape) == 3, f"encoder: {name!r} takes images, got items of shape {shape}; use 'mlp' for vectors.")
+    channels, *size = shape
+    create = partial(timm.create_model, name, pretrained=False, num_classes=0, in_chans=channels)
+    try:
+        model = create(img_size=tuple(size))
+    except TypeError:  # timm does not say beforehand which of its models have an image size
+        model = create()
+    except Exception as error:  # each family of models tells in its own way that it cannot take the size
+        raise UsageError(f"encoder: {name!r} does not take items of shape {shape}: {_named(error)}") from error
+    if isinstance(model, ResNet) and max(size) <= LARGEST_LOW_RESOLUTION:
+        _keep_resolution(model)
+    return model
+
+
+def _keep_resolution(model: ResNet) -> None:
+    """Give a ResNet the stem for small images: 3 x 3, stride 1, no pooling."""
+    stem: nn.Module = model.conv1
+    if isinstance(stem, nn.Conv2d):
+        small = nn.Conv2d(stem.in_channels, stem.out_channels, 3, 1, 1, bias=False)
+        nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
+        model.add_module("conv1", small)
+    else:  # a deep stem is 3 x 3 already
+        first = next(layer for layer in stem.modules() if isinstance(layer, nn.Conv2d))
+        first.stride = (1, 1)
+    model.add_module("maxpool", nn.Identity())
+
+
+def _own(name: str, shape: Shape) -> nn.Module:
+    module_name, _, attribute = name.partition(":")
+    factory = _attribute(_imported(module_name, name), attribute, name)
+    check(callable(factory), f"encoder: {name!r} is not callable: {type(factory).__name__}.")
+    try:
+        encoder = factory(shape)  # type: ignore[operator]
+    except Exception as error:  # a stranger's code
+        raise UsageError(f"encoder: {name!r} failed for shape {shape}: {_named(error)}") from error
+    check(isinstance(encoder, nn.Module), f"encoder: {name!r} must return an nn.Module, got {type(encoder).__name__}.")
+    return encoder  # type: ignore[no-any-return]
+
+
+def _imported(module: str, name: str) -> ModuleType:
+    check(bool(module), f"encoder: expected {_OWN}, got {name!r}.")
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # a stranger's code
+        raise UsageError(f"encoder: importing {module!r} failed: {_named(error)}") from error
+
+
+def _attribute(module: ModuleType, attribute: str, name: str) -> object:
+    if not hasattr(module, attribute):
+        public = [known for known in vars(module) if not known.startswith("_")]
+        raise unknown_name(f"encoder: {name!r}: attribute", attribute, public)
+    return getattr(module, attribute)
+
+
+def _named(error: Exception) -> str:
+    """Return an exception on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

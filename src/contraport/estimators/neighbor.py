@@ -1,0 +1,299 @@
+"""Neighbour embedding: points in the plane whose plan is that of the data, by the same objective as everything else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from torch import Tensor, nn
+
+from contraport.encoders import build
+from contraport.engine import Gibbs, StudentT
+from contraport.errors import check, check_positive, unknown_name
+from contraport.estimators.arrays import as_tensor
+from contraport.objectives import KL, Matrix, Objective, Rows, Simplex, Within
+from contraport.objectives.affinities import affinities
+from contraport.objectives.matching import Matching
+
+EARLY = 250
+"""How many iterations are exaggerated, as in every implementation since the first."""
+
+START = 1e-4
+"""The standard deviation of the first coordinate at the start: so small that no two points are out of reach."""
+
+ENCODER_RATE = 1e-3
+SETTLED = 1e-7
+REPORTED = 50
+
+
+class _Attraction:
+    """Minus the mean log-kernel of the wanted pairs: added to KL it makes neighbours draw each other more strongly."""
+
+    def __call__(self, matching: Matching) -> Tensor:
+        return -matching.target.row_inner(matching.coupling.geometry.log_kernel).sum()
+
+
+class _NeighborEmbedding(BaseEstimator, ABC):
+    """What SNE and t-SNE have in common: all but the symmetry of the data's plan, the kernel and the allowed plans."""
+
+    _symmetric: ClassVar[bool]
+
+    embedding_: NDArray[np.float32]
+    kl_divergence_: float
+    n_iter_: int
+    encoder_: nn.Module
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        perplexity: float = 30.0,
+        early_exaggeration: float = 12.0,
+        learning_rate: float | str = "auto",
+        max_iter: int = 1000,
+        init: str | ArrayLike = "pca",
+        random_state: int | None = None,
+        encoder: str | nn.Module | None = None,
+        device: str = "cpu",
+        verbose: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.perplexity = perplexity
+        self.early_exaggeration = early_exaggeration
+        self.learning_rate = learning_rate
+        self.max_iter = max_iter
+        self.init = init
+        self.random_state = random_state
+        self.encoder = encoder
+        self.device = device
+        self.verbose = verbose
+
+    @abstractmethod
+    def _objective(self, wanted: Matrix, exaggeration: float) -> Objective:
+        """Return what is minimised over the embedding, its attraction multiplied by the exaggeration."""
+
+    def fit(self, X: ArrayLike, y: object = None) -> Self:
+        """Find the embedding of the data.
+
+        Args:
+            X: (n, d), n at least 4; with an encoder, whatever shape (n, ...) it takes, compared as flat vectors.
+            y: ignored.
+
+        Raises:
+            UsageError: a parameter does not fit, X is not finite or constant, or the embedding diverges.
+        """
+        data = self._checked(X)
+        wanted = Matrix(affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric).float())
+        data = data.float()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(check_random_state(self.random_state).randint(2**31))
+            if self.encoder is None:
+                embedding = self._start(data.flatten(1)).requires_grad_()
+                self._minimize(wanted, lambda: embedding, _MomentumWithGains([embedding], self._rate(len(data))))
+            else:
+                self.encoder_ = self._encoder(tuple(data.shape[1:])).to(data)
+                optimizer = torch.optim.Adam(self.encoder_.parameters(), self._rate(len(data)))
+                self._minimize(wanted, lambda: self._encode(data), optimizer)
+                embedding = torch.from_numpy(self.transform(data)).to(data)
+        self.embedding_ = embedding.detach().cpu().numpy()
+        self.kl_divergence_ = self._objective(wanted, 1.0).terms(embedding)["KL"]
+        return self
+
+    def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.float32]:
+        """Find the embedding of the data and return it, (n, n_components); see `fit`."""
+        return self.fit(X).embedding_
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float32]:
+        """Return the encoder's embedding of other data, (m, n_components).
+
+        Raises:
+            UsageError: there is no encoder, it is not fitted, or X is not finite.
+        """
+        check(self.encoder is not None, "encoder: transform embeds other data by an encoder; fit with encoder='mlp'.")
+        check(hasattr(self, "encoder_"), f"{type(self).__name__}: call fit before transform.")
+        with torch.no_grad():
+            embedding = self.encoder_.eval()(as_tensor("X", X, "(n, d, ...)").float().to(self.device))
+        return np.asarray(embedding.cpu())
+
+    def _checked(self, X: ArrayLike) -> Tensor:
+        """Return the data, once everything that can be checked before the work is."""
+        data = as_tensor("X", X, "(n, d)" if self.encoder is None else "(n, d, ...)").to(self.device)
+        for name in ("n_components", "max_iter"):
+            value = getattr(self, name)
+            good = isinstance(value, int | np.integer) and value >= 1
+            check(good, f"{name}: expected an integer of at least 1, got {value!r}.")
+        good = isinstance(self.early_exaggeration, int | float) and self.early_exaggeration >= 1
+        check(good, f"early_exaggeration: expected a number of at least 1, got {self.early_exaggeration!r}.")
+        check(len(data) >= 4, f"X: expected at least 4 items, got {len(data)}.")
+        check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal; there is nothing to embed.")
+        return data
+
+    def _rate(self, n: int) -> float:
+        if self.learning_rate == "auto":
+            return ENCODER_RATE if self.encoder is not None else max(n / self.early_exaggeration / 4, 50.0)
+        if isinstance(self.learning_rate, str):
+            raise unknown_name("learning_rate", self.learning_rate, ["auto"])
+        check_positive("learning_rate", self.learning_rate)
+        return float(self.learning_rate)
+
+    def _start(self, data: Tensor) -> Tensor:
+        """Return where the points start, (n, n_components)."""
+        shape = (len(data), self.n_components)
+        if not isinstance(self.init, str):
+            given = as_tensor("init", self.init)
+            check(tuple(given.shape) == shape, f"init: expected shape {shape}, got {tuple(given.shape)}.")
+            return given.to(data)
+        if self.init == "random":
+            return START * torch.randn(shape).to(data)
+        if self.init != "pca":
+            raise unknown_name("init", self.init, ["pca", "random"])
+        most = min(data.shape)
+        check(shape[1] <= most, f"n_components: the init 'pca' has at most {most}, got {shape[1]}; use init='random'.")
+        _, _, axes = torch.linalg.svd(data - data.mean(0), full_matrices=False)
+        axes = axes[: self.n_components]
+        largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
+        points = (data - data.mean(0)) @ (axes * largest.sign()).T
+        return START * points / points[:, 0].std()
+
+    def _encoder(self, shape: tuple[int, ...]) -> nn.Module:
+        if isinstance(self.encoder, nn.Module):
+            return self.encoder
+        body = build(str(self.encoder), shape)
+        return nn.Sequential(body, nn.Linear(int(body.num_features), self.n_components))  # type: ignore[arg-type]
+
+    def _encode(self, data: Tensor) -> Tensor:
+        embedding = self.encoder_.train()(data)
+        expected = (len(data), self.n_components)
+        check(
+            isinstance(embedding, Tensor) and tuple(embedding.shape) == expected,
+            f"encoder: expected one that returns shape {expected}, got {tuple(getattr(embedding, 'shape', ()))}.",
+        )
+        return embedding  # type: ignore[no-any-return]
+
+    def _minimize(self, wanted: Matrix, embed: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> None:
+        """Move what `embed` depends on, first under exaggeration, until nothing moves or the iterations are spent."""
+        early, late = self._objective(wanted, self.early_exaggeration), self._objective(wanted, 1.0)
+        for iteration in range(1, self.max_iter + 1):
+            exaggerated = iteration <= EARLY
+            if iteration == EARLY + 1 and isinstance(optimizer, _MomentumWithGains):
+                optimizer.speed_up()
+            value = (early if exaggerated else late)(embed())
+            check(bool(torch.isfinite(value)), f"learning_rate: diverged after {iteration - 1} iterations; lower it.")
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+            self.n_iter_ = iteration
+            if self.verbose and iteration % REPORTED == 0:
+                phase = "exaggerated objective" if exaggerated else "KL divergence"
+                print(f"[{type(self).__name__}] iteration {iteration}: {phase} {value.item():.4f}")
+            if not exaggerated and _slope(optimizer) < SETTLED:
+                break
+
+
+class SNE(_NeighborEmbedding):
+    """Stochastic neighbour embedding: each item finds its neighbours again by a Gaussian in the embedding.
+
+    Minimises KL(P | Q) between the conditional neighbour shares of the data, P, by Gaussians with bandwidths set by the
+    perplexity, and those of the embedding, Q, by a Gaussian of fixed width. P keeps three times perplexity neighbours
+    an item; every iteration looks at all pairs of points, in O(n) memory.
+
+    Args:
+        n_components: dimensions of the embedding.
+        perplexity: effective number of neighbours, from 1 to below n - 1.
+        early_exaggeration: factor of the attraction in the first 250 iterations, at least 1.
+        learning_rate: step length; ``"auto"`` is n / early_exaggeration / 4 and at least 50, for an encoder 0.001.
+        max_iter: how many iterations at most.
+        init: ``"pca"``, ``"random"`` or an array (n, n_components); an encoder starts from its own weights.
+        random_state: seed of the random start and of the encoder's weights.
+        encoder: learn a map that embeds other data too: a module from (n, ...) to (n, n_components), trained in place,
+            or a name of `contraport.encoders`, to which a linear layer is added. All items make one batch.
+        device: where to compute.
+        verbose: print the objective every 50 iterations.
+
+    Attributes:
+        embedding_: (n, n_components), float32.
+        kl_divergence_: KL(P | Q) of the embedding, in nats; of SNE the mean over the items.
+        n_iter_: iterations made.
+        encoder_: the trained encoder, where one was asked for.
+
+    Raises:
+        UsageError: in `fit`, for values that do not fit.
+
+    Source: Hinton and Roweis (2002), Stochastic neighbor embedding, eq. 1-6.
+
+    >>> import numpy as np
+    >>> X = np.repeat([[0.0, 0.0], [9.0, 0.0]], 5, axis=0) + np.random.default_rng(0).normal(size=(10, 2))
+    >>> SNE(perplexity=3, max_iter=20, random_state=0).fit_transform(X).shape
+    (10, 2)
+    """
+
+    _symmetric = False
+
+    def _objective(self, wanted: Matrix, exaggeration: float) -> Objective:
+        penalties = {_Attraction(): exaggeration - 1} if exaggeration > 1 else None
+        return Objective(Within(), Gibbs("sqeuclidean", 1.0), Rows(), wanted, KL(), penalties)
+
+
+class TSNE(_NeighborEmbedding):
+    """t-distributed stochastic neighbour embedding: the pairs of neighbours are found again by a heavy-tailed kernel.
+
+    Minimises KL(P | Q) between the symmetrised neighbour shares of the data, P, and those of the embedding, Q, by the
+    kernel 1 / (1 + distance^2), normalised over all pairs. Its parameters and attributes are those of `SNE`.
+
+    Raises:
+        UsageError: in `fit`, for values that do not fit.
+
+    Source: van der Maaten and Hinton (2008), Visualizing data using t-SNE, eq. 4; the start and the learning rate,
+    Kobak and Berens (2019), The art of using t-SNE; with an encoder, van der Maaten (2009), Learning a parametric
+    embedding by preserving local structure.
+
+    >>> import numpy as np
+    >>> X = np.repeat([[0.0, 0.0], [9.0, 0.0]], 5, axis=0) + np.random.default_rng(0).normal(size=(10, 2))
+    >>> TSNE(perplexity=3, max_iter=20, random_state=0).fit_transform(X).shape
+    (10, 2)
+    """
+
+    _symmetric = True
+
+    def _objective(self, wanted: Matrix, exaggeration: float) -> Objective:
+        penalties = {_Attraction(): exaggeration - 1} if exaggeration > 1 else None
+        return Objective(Within(), StudentT(1.0), Simplex(), wanted, KL(), penalties)
+
+
+class _MomentumWithGains(torch.optim.Optimizer):
+    """Momentum with a step length of its own for each coordinate, longer while its direction lasts.
+
+    Source: Jacobs (1988), Increased rates of convergence through learning rate adaptation, as used by van der Maaten.
+    """
+
+    def __init__(self, parameters: list[Tensor], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr, "momentum": 0.5})
+
+    def speed_up(self) -> None:
+        """Raise the momentum, once the points have found their places roughly."""
+        for group in self.param_groups:
+            group["momentum"] = 0.8
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["gains"], state["velocity"] = torch.ones_like(parameter), torch.zeros_like(parameter)
+                gains, velocity = state["gains"], state["velocity"]
+                lasting = velocity * parameter.grad < 0
+                gains.copy_(torch.where(lasting, gains + 0.2, gains * 0.8).clamp_(min=0.01))
+                velocity.mul_(group["momentum"]).sub_(group["lr"] * gains * parameter.grad)
+                parameter.add_(velocity)
+
+
+def _slope(optimizer: torch.optim.Optimizer) -> float:
+    """Return the largest norm of a gradient."""
+    return max(p.grad.norm().item() for group in optimizer.param_groups for p in group["params"])

@@ -1,0 +1,296 @@
+"""`evaluate` and `embed`: what can be asked of a run folder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from contraport.data import Augment, Dataset, load
+from contraport.encoders import Model
+from contraport.errors import UsageError, check, check_positive
+from contraport.evaluation.embedding import (
+    Embeddings,
+    RawInputs,
+    Reader,
+    check_shape,
+    embed_dataset,
+    represent,
+    represent_views,
+    seeded,
+)
+from contraport.evaluation.measures import UNIFORMITY_ITEMS, alignment, effective_rank, uniformity
+from contraport.evaluation.probes import check_neighbors, knn, linear_probe
+from contraport.evaluation.samples import plans, points
+from contraport.objectives import Loss, objective
+from contraport.runs import Run, replacing, write_arrays, write_json
+
+
+@torch.random.fork_rng(devices=[])
+def evaluate(
+    run: str | Path | Run,
+    *,
+    data: str | Path | tuple[Dataset, Dataset] | None = None,
+    root: str | Path | None = None,
+    neighbors: int = 20,
+    batch_size: int = 512,
+    workers: int | None = None,
+    device: str = "auto",
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Measure a run's frozen encoder beside the same encoder untrained and the raw inputs.
+
+    Every row is about the representation, not the projection: the accuracy of the linear probe and of kNN on the test
+    split (with labels), the alignment of two augmented views of the test items, and the uniformity and effective rank
+    of their features. What could not be measured is told in `notes`. The result is also written to the run's
+    `evaluation.json`, and what the page draws to its `samples.npz`. The caller's random state stays as it is.
+
+    Args:
+        run: the run folder.
+        data: what to measure on: as in `contraport.train`, or a pair of datasets (train, test); default: the run's own.
+        root: folder of named data; default: the run's own.
+        neighbors: how many vote in kNN.
+        batch_size: items embedded at a time; it changes no number.
+        workers: processes that fetch data; default: none for data in memory, else one per core but one.
+        device: auto, cpu, cuda or another of torch's devices.
+        progress: show progress bars on a terminal.
+
+    Raises:
+        UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing was written.
+    """
+    started = time.perf_counter()
+    run = run if isinstance(run, Run) else Run(run)
+    config, model = run.config(), run.model()
+    reader = Reader(_batch_size(batch_size), _device(device), workers, progress)
+    train, test = _splits(config, model, data, root)
+    notes = _notes(train, test)
+    labelled = not notes
+    if labelled:
+        check_neighbors(neighbors, len(train))
+    augment = Augment(train, strength=config.get("augment", "standard"))
+    raw = RawInputs(test.shapes[0])
+    if raw.size is not None:
+        notes.append(f"Raw inputs: the images shrunk to {raw.size} × {raw.size} pixels.")
+
+    rows, features = {}, torch.empty(0)
+    encoders: dict[str, nn.Module] = {"raw": raw, "untrained": _untrained(model, config), "trained": model}
+    for name, encoder in encoders.items():
+        features = represent(encoder, test, reader, name)
+        rows[name] = {
+            "alignment": alignment(*represent_views(encoder, test, augment, reader, name)),
+            "uniformity": uniformity(features),
+            "effective_rank": effective_rank(features),
+        }
+        if labelled:
+            memory = represent(encoder, train, reader, name)
+            rows[name] |= _accuracies(memory, _labels(train), features, _labels(test), neighbors, reader.device)
+
+    samples = points(test, features)
+    criterion = _objective(run, config)
+    if criterion is None:
+        notes.append("The objective was given as an object, so its plan cannot be drawn from the folder.")
+    else:
+        samples |= plans(model, criterion, test, augment)
+    result = {
+        "data": test.name,
+        "train_items": len(train),
+        "test_items": len(test),
+        "uniformity_items": min(len(test), UNIFORMITY_ITEMS),
+        "classes": len(train.class_names) if train.class_names is not None else None,
+        "neighbors": neighbors,
+        "seconds": round(time.perf_counter() - started, 3),
+        "notes": notes,
+        "rows": rows,
+    }
+    write_arrays(run.samples_path, samples)
+    write_json(run.evaluation_path, result)
+    return result
+
+
+@torch.random.fork_rng(devices=[])
+def embed(
+    run: str | Path | Run,
+    *,
+    data: str | Path | Dataset | None = None,
+    out: str | Path,
+    split: str = "all",
+    root: str | Path | None = None,
+    batch_size: int = 512,
+    workers: int | None = None,
+    device: str = "auto",
+    overwrite: bool = False,
+    progress: bool = True,
+) -> Path:
+    """Write the frozen features of every item of some data to an `.npz` or `.parquet` file, and return its path.
+
+    An `.npz` file has the arrays `features` `(n, F)` float32, `ids` `(n,)` (positions in their split) and `splits`
+    `(n,)`, and where there are labels `labels` `(n,)` and `class_names`. A `.parquet` file has the columns `f0`, `f1`
+    and so on, `id`, `split`, and where there are labels `label` and `class_name`.
+
+    Args:
+        run: the run folder.
+        data: what to embed: as in `contraport.train`; default: the run's own.
+        out: the file to write.
+        split: train, test, or all: both, one after the other; a Dataset is one split, and all of it is embedded.
+        root: folder of named data; default: the run's own.
+        batch_size: items embedded at a time; it changes no number.
+        workers: processes that fetch data; default: none for data in memory, else one per core but one.
+        device: auto, cpu, cuda or another of torch's devices.
+        overwrite: replace `out` where it exists.
+        progress: show progress bars on a terminal.
+
+    Raises:
+        UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing was written.
+    """
+    path = Path(out)
+    check(path.suffix in _WRITERS, f"out: expected a name that ends in .npz or .parquet, got {path.name!r}.")
+    check(not path.is_dir(), f"out: {path} is a folder; expected a file.")
+    check(overwrite or not path.exists(), f"out: {path} exists; pass overwrite=True (--overwrite) to replace it.")
+    check(path.absolute().parent.is_dir(), f"out: the folder {path.parent} does not exist.")
+    check(split in ("train", "test", "all"), f"split: expected 'train', 'test' or 'all', got {split!r}.")
+    run = run if isinstance(run, Run) else Run(run)
+    config, model = run.config(), run.model()
+    if isinstance(data, Dataset):
+        datasets = [data]
+    else:
+        wanted = ("train", "test") if split == "all" else (split,)
+        datasets = [_load(config, model, data, part, root) for part in wanted]
+    embedded = [
+        embed_dataset(
+            model,
+            dataset,
+            batch_size=_batch_size(batch_size),
+            device=_device(device),
+            workers=workers,
+            progress=progress,
+        )
+        for dataset in datasets
+    ]
+    with replacing(path) as temporary:
+        _WRITERS[path.suffix](temporary, datasets, embedded)
+    return path
+
+
+def _splits(
+    config: dict[str, Any], model: Model, data: str | Path | tuple[Dataset, Dataset] | None, root: str | Path | None
+) -> tuple[Dataset, Dataset]:
+    check(
+        not isinstance(data, Dataset),
+        "data: a Dataset is one split; pass the pair (train, test), or a name, folder or file that has both.",
+    )
+    if isinstance(data, tuple):
+        train, test = data
+    else:
+        train, test = (_load(config, model, data, split, root) for split in ("train", "test"))
+    check_shape(model, train)
+    check_shape(model, test)
+    check(len(test) > 1, f"data: expected two test items or more, {test.name!r} has {len(test)}.")
+    return train, test
+
+
+def _load(
+    config: dict[str, Any], model: Model, data: str | Path | None, split: str, root: str | Path | None
+) -> Dataset:
+    """Load what was asked for, or else what the run was trained on, in the size that the model takes."""
+    source = config["data"] if data is None else data
+    check(
+        not str(source).startswith("<"),
+        f"data: the run was trained on the object {source}, which is not in its folder; pass data=.",
+    )
+    shape = model.config["shape"]
+    square = len(shape) == 3 and shape[1] == shape[2]
+    return load(source, split, root=root or config.get("root"), image_size=shape[1] if square else None)
+
+
+def _untrained(model: Model, config: dict[str, Any]) -> Model:
+    """Build the encoder as the training began with it."""
+    with seeded(config.get("seed", 0), torch.device("cpu")):
+        return Model(**model.config)
+
+
+def _objective(run: Run, config: dict[str, Any]) -> Loss | None:
+    """Build the run's objective with the temperature at which its training ended."""
+    name = str(config["objective"])
+    if name.startswith("<"):
+        return None
+    criterion = objective(name, **(config.get("objective_settings") or {}))
+    rows = run.metrics()
+    if rows and rows[-1].get("temperature") is not None:
+        criterion.temperature = rows[-1]["temperature"]
+    return criterion
+
+
+def _notes(train: Dataset, test: Dataset) -> list[str]:
+    """Say why the accuracies cannot be measured, if they cannot."""
+    if train.labels is None or test.labels is None:
+        return ["No labels, so no linear probe and no kNN."]
+    if len(train.labels.unique()) < 2:
+        return ["One class only, so no linear probe and no kNN."]
+    return []
+
+
+def _labels(dataset: Dataset) -> Tensor:
+    assert dataset.labels is not None
+    return dataset.labels
+
+
+def _accuracies(
+    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, neighbors: int, device: torch.device
+) -> dict[str, float]:
+    return {
+        "linear_probe": linear_probe(train_x, train_y, test_x, test_y),
+        "knn": knn(train_x.to(device), train_y, test_x.to(device), test_y, neighbors=neighbors),
+    }
+
+
+def _batch_size(value: int) -> int:
+    check_positive("batch_size", value)
+    return value
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"device: {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+
+
+def _write_npz(path: Path, datasets: list[Dataset], embedded: list[Embeddings]) -> None:
+    np.savez(path, **_columns(datasets, embedded))
+
+
+def _write_parquet(path: Path, datasets: list[Dataset], embedded: list[Embeddings]) -> None:
+    # Here, not above: only this format needs it, and it takes a while to import.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = _columns(datasets, embedded)
+    table = {f"f{number}": column for number, column in enumerate(columns["features"].T)}
+    table |= {"id": columns["ids"], "split": columns["splits"]}
+    if "labels" in columns:
+        table["label"] = columns["labels"]
+        if "class_names" in columns:
+            table["class_name"] = columns["class_names"][columns["labels"]]
+    pq.write_table(pa.table(table), path)
+
+
+_WRITERS = {".npz": _write_npz, ".parquet": _write_parquet}
+
+
+def _columns(datasets: list[Dataset], embedded: list[Embeddings]) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        "features": torch.cat([part.features for part in embedded]).numpy(),
+        "ids": np.concatenate([np.arange(len(dataset)) for dataset in datasets]),
+        "splits": np.concatenate([np.full(len(dataset), dataset.split) for dataset in datasets]),
+    }
+    if all(part.labels is not None for part in embedded):
+        columns["labels"] = torch.cat([part.labels for part in embedded if part.labels is not None]).numpy()
+        if datasets[0].class_names is not None:
+            columns["class_names"] = np.array(datasets[0].class_names, dtype=np.str_)
+    return columns

@@ -1,0 +1,87 @@
+"""What the page draws of a run: test items in the plane with their thumbnails, and the objective's plan on a few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from contraport.data import Augment, Dataset
+from contraport.encoders import Model
+from contraport.evaluation.embedding import frozen, seeded
+from contraport.objectives import Loss
+
+POINTS = 1_000
+"""At most this many test items become points, a fixed random choice."""
+
+THUMBNAIL_SIDE = 32
+PLAN_ITEMS = 32
+PERPLEXITY = 30.0
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def points(dataset: Dataset, features: Tensor) -> Arrays:
+    """Return test items in the plane, by the name of the method, with their labels, class names and thumbnails."""
+    chosen = fixed_choice(len(dataset), POINTS)
+    method, plane = project_to_plane(features[chosen])
+    arrays: Arrays = {"points": plane, "projection": np.array(method), "ids": chosen.numpy()}
+    if dataset.labels is not None:
+        arrays["labels"] = dataset.labels[chosen].numpy()
+    if dataset.class_names is not None:
+        arrays["class_names"] = np.array(dataset.class_names, dtype=np.str_)
+    if dataset.is_image:
+        arrays["thumbnails"] = thumbnails(dataset.__getitems__(chosen.tolist()).views[0])
+    return arrays
+
+
+def plans(model: Model, objective: Loss, dataset: Dataset, augment: Augment) -> Arrays:
+    """Return the objective's plan and target on two augmented views of the same few test items, ordered by label."""
+    chosen = fixed_choice(len(dataset), PLAN_ITEMS)
+    if dataset.labels is not None:
+        chosen = chosen[dataset.labels[chosen].argsort(stable=True)]
+    batch = dataset.__getitems__(chosen.tolist())
+    device = model.mean.device
+    with seeded(0, device), frozen(model):
+        views = augment(tuple(view.to(device) for view in batch.views))[:2]
+        z0, z1 = (model.project(model(view)).float() for view in views)
+        plan = objective.plan(z0, z1, labels=batch.labels, domains=batch.domains)
+        target = objective.target_plan(z0, z1, labels=batch.labels, domains=batch.domains)
+    arrays: Arrays = {"plan": plan.cpu().numpy(), "target": target.cpu().numpy(), "plan_items": np.array(len(chosen))}
+    if batch.labels is not None:
+        arrays["plan_labels"] = batch.labels.numpy()
+    return arrays
+
+
+def fixed_choice(items: int, most: int) -> Tensor:
+    """Return the positions of all items, or of a random choice of `most` that is always the same, in order."""
+    return torch.randperm(items, generator=torch.Generator().manual_seed(0))[:most].sort().values
+
+
+def project_to_plane(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
+    """Return the name of a method and the points `(m, 2)` it gives: t-SNE, or PCA of few items or features."""
+    rows = features.numpy()
+    varies = bool(rows.std(axis=0).any())
+    # As for the linear probe, one thread: on a busy machine two are slower by far.
+    with threadpool_limits(1):
+        if varies and len(rows) > 3 * PERPLEXITY and rows.shape[1] > 1:
+            return "t-SNE", TSNE(perplexity=PERPLEXITY, init="pca", max_iter=500, random_state=0).fit_transform(rows)
+        dimensions = min(2, *rows.shape)
+        plane = PCA(dimensions, svd_solver="full").fit_transform(rows) if varies else np.zeros((len(rows), dimensions))
+    return "PCA", np.pad(plane, ((0, 0), (0, 2 - dimensions))).astype(np.float32)
+
+
+def thumbnails(images: Tensor) -> np.ndarray[Any, Any]:
+    """Shrink images uint8 `(m, C, H, W)` so that no side is longer than `THUMBNAIL_SIDE`."""
+    height, width = images.shape[2:]
+    scale = THUMBNAIL_SIDE / max(height, width)
+    if scale >= 1:
+        return images.numpy()
+    size = (max(1, round(height * scale)), max(1, round(width * scale)))
+    return F.interpolate(images.float(), size=size, mode="area").round().byte().numpy()

@@ -1,0 +1,126 @@
+"""Schedules: the temperature and the allowed set as functions of training progress.
+
+A schedule is a pure function of the step: `apply(loss, step)` sets what it governs and nothing is remembered, so that a
+resumed run continues exactly. Steps may be counted in optimiser steps or epochs, whichever the loop counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.objectives.objective import Loss, Objective
+from contraport.objectives.part import Part
+from contraport.objectives.plans import Balanced, Plan, Rows
+
+SHAPES: dict[str, Callable[[float], float]] = {
+    "constant": lambda x: 0.0,
+    "linear": lambda x: x,
+    "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
+}
+"""How a schedule goes from its start (0) to its end (1) as progress x goes from 0 to 1."""
+
+
+class Schedule(Protocol):
+    """Sets one property of a loss from the step alone."""
+
+    def apply(self, loss: Loss, step: int) -> None:
+        """Set the property for a step, counted from 0."""
+
+
+@dataclass(frozen=True, repr=False)
+class Temperature(Part):
+    """A temperature that goes from one value to another, geometrically, so that equal steps are equal factors.
+
+    Args:
+        start: at step 0, positive.
+        end: from step `steps` on, positive.
+        steps: how many steps the way takes, at least 1.
+        shape: ``"linear"``, ``"cosine"`` or ``"constant"``.
+
+    Raises:
+        UsageError: a value is out of range, or the shape has an unknown name.
+
+    Source: the gradient epsilon of inverse optimal transport for contrastive learning.
+
+    >>> schedule = Temperature(0.5, 0.05, steps=10)
+    >>> [round(schedule.value(step), 3) for step in (0, 5, 10, 99)]
+    [0.5, 0.158, 0.05, 0.05]
+    """
+
+    start: float
+    end: float
+    steps: int
+    shape: str = "cosine"
+
+    def __post_init__(self) -> None:
+        check_positive("start", self.start)
+        check_positive("end", self.end)
+        check(self.steps >= 1, f"steps: expected at least 1, got {self.steps!r}.")
+        if self.shape not in SHAPES:
+            raise unknown_name("shape", self.shape, SHAPES)
+
+    def value(self, step: int) -> float:
+        """Return the temperature at a step."""
+        progress = SHAPES[self.shape](min(step / self.steps, 1.0))
+        return self.start ** (1 - progress) * self.end**progress
+
+    def apply(self, loss: Loss, step: int) -> None:
+        """Set the temperature of a loss for a step."""
+        loss.temperature = self.value(step)
+
+
+@dataclass(frozen=True, repr=False)
+class Tighten(Part):
+    """An allowed set that narrows: rows only, then balanced by 1, 2, 4 and 8 iterations, at a fixed interval.
+
+    Args:
+        every: steps that each allowed set is kept, at least 1.
+
+    Raises:
+        UsageError: every is below 1; in `apply`, the loss has no single allowed set.
+
+    Source: inverse optimal transport for contrastive learning, eq. 18.
+
+    >>> import contraport
+    >>> loss = contraport.nt_xent()
+    >>> for step in (0, 10, 25, 1000):
+    ...     Tighten(every=10).apply(loss, step)
+    ...     print(loss.allowed)
+    Rows()
+    Balanced(iterations=1)
+    Balanced(iterations=2)
+    Balanced(iterations=8)
+    """
+
+    every: int
+
+    def __post_init__(self) -> None:
+        check(self.every >= 1, f"every: expected at least 1, got {self.every!r}.")
+
+    def _sets(self) -> Sequence[Plan]:
+        return _NARROWING
+
+    def apply(self, loss: Loss, step: int) -> None:
+        """Set the allowed set of a loss for a step."""
+        if not isinstance(loss, Objective):
+            raise UsageError(f"loss: expected a single Objective, whose allowed set can change, got {loss!r}.")
+        sets = self._sets()
+        loss.allowed = sets[min(step // self.every, len(sets) - 1)]
+
+
+@dataclass(frozen=True, repr=False)
+class Relax(Tighten):
+    """An allowed set that widens: the reverse of `Tighten`.
+
+    Source: inverse optimal transport for contrastive learning, eq. 18.
+    """
+
+    def _sets(self) -> Sequence[Plan]:
+        return _NARROWING[::-1]
+
+
+_NARROWING: tuple[Plan, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))

@@ -1,0 +1,99 @@
+"""What the page shows of each run, read once: what is missing is known here, and said on the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contraport.errors import check
+from contraport.runs import Row, Run
+
+COLORS = 10
+"""How many run colours the page has; later runs repeat them with another dash."""
+
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One run as the page shows it."""
+
+    name: str
+    path: str
+    position: int
+    encoder: str
+    config: dict[str, Any]
+    metrics: list[Row]
+    evaluation: dict[str, Any] | None
+    samples: dict[str, np.ndarray] | None
+
+    @property
+    def color(self) -> str:
+        """The CSS colour of the run, the same in every figure."""
+        return f"var(--run-{self.position % COLORS})"
+
+    @property
+    def dash(self) -> str:
+        """The line style that tells two runs of one colour apart."""
+        return DASHES[self.position // COLORS % len(DASHES)]
+
+    @property
+    def data(self) -> str:
+        """The name of the data that the run was evaluated on, or else trained on."""
+        return data_name((self.evaluation or self.config).get("data"))
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the training took, in seconds."""
+        return self.metrics[-1].get("seconds") if self.metrics else None
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes in the order of their labels; empty without labels."""
+        if self.samples is None or "labels" not in self.samples:
+            return []
+        if "class_names" in self.samples:
+            return [str(name) for name in self.samples["class_names"]]
+        return [str(label) for label in range(int(self.samples["labels"].max()) + 1)]
+
+
+def gather(runs: Sequence[str | Path | Run]) -> list[Shown]:
+    """Read every run; a part that a run does not have yet is none, a corrupt part is an error.
+
+    Raises:
+        UsageError: there is no run, or a folder is no run or holds a corrupt file.
+    """
+    check(len(runs) > 0, "runs: expected one run folder or more, got none.")
+    opened = [run if isinstance(run, Run) else Run(run) for run in runs]
+    repeated = Counter(run.name for run in opened)
+    return [
+        Shown(
+            name=run.name if repeated[run.name] == 1 else str(run.path),
+            path=str(run.path),
+            position=position,
+            encoder=_encoder(run),
+            config=run.config(),
+            metrics=run.metrics() if run.metrics_path.exists() else [],
+            evaluation=run.evaluation() if run.evaluation_path.exists() else None,
+            samples=run.samples() if run.samples_path.exists() else None,
+        )
+        for position, run in enumerate(opened)
+    ]
+
+
+def data_name(data: object) -> str:
+    """Return what the page calls some data: a name, the last part of a path, or the name of an object."""
+    return Path(str(data).strip("<>")).name
+
+
+def _encoder(run: Run) -> str:
+    """Return the encoder that was asked for, or else the default that the training chose."""
+    chosen = run.config().get("encoder")
+    if chosen is None and run.model_path.exists():
+        chosen = run.model_config().get("encoder")
+    return str(chosen or "default encoder")

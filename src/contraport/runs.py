@@ -1,0 +1,244 @@
+"""A run folder: the one place that knows which file of a run is where, and how each is read and written.
+
+```
+DIR/config.yaml        the keyword arguments of `contraport.train`
+    metrics.jsonl      one JSON object a line, in the order of the steps
+    checkpoints/       what a resumed training needs
+    model/             config.json and model.safetensors, readable by `contraport.encoders.Model.from_pretrained`
+    evaluation.json    the numbers of `contraport.evaluate`
+    samples.npz        the points, thumbnails and plans that the page draws
+    train.log          what the training said
+    nonfinite.json     where the loss stopped being a number, if it did
+```
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from contraport.errors import UsageError, check
+
+if TYPE_CHECKING:
+    from contraport.encoders import Model
+
+Row = dict[str, Any]
+
+
+class Run:
+    """The folder of one training, by the names of its files.
+
+    Making a `Run` touches no file; the methods that read raise `UsageError` where a file is missing or corrupt.
+
+    >>> Run("runs/demo/nt-xent").name
+    'nt-xent'
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_path = self.path / "config.yaml"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.model_path = self.path / "model"
+        self.evaluation_path = self.path / "evaluation.json"
+        self.samples_path = self.path / "samples.npz"
+        self.log_path = self.path / "train.log"
+        self.nonfinite_path = self.path / "nonfinite.json"
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def name(self) -> str:
+        """The last part of the folder's path."""
+        return self.path.resolve().name
+
+    @classmethod
+    def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> Run:
+        """Start a run folder that holds `config.yaml` and an empty `checkpoints/`.
+
+        With `overwrite` the files of an older run go; a file that is not a run's own is never touched.
+
+        Raises:
+            UsageError: `path` is a file; or is not empty and `overwrite` is false, or what it holds is no run.
+        """
+        run = cls(path)
+        if run.path.exists():
+            check(run.path.is_dir(), f"out: {run.path} is a file; expected a folder or a new path.")
+            empty = not any(run.path.iterdir())
+            check(empty or overwrite, f"out: {run.path} is not empty; overwrite=True (--overwrite) replaces it.")
+            check(
+                empty or run.config_path.is_file(),
+                f"out: {run.path} is not empty and is no run (no config.yaml), so it is not overwritten.",
+            )
+            run._remove_files()
+        run.checkpoints.mkdir(parents=True)
+        write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        return run
+
+    def config(self) -> dict[str, Any]:
+        """Return the keyword arguments of the training.
+
+        Raises:
+            UsageError: the folder is missing or no run, or its `config.yaml` is corrupt.
+        """
+        self._check_is_run()
+        config = _read(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
+        check(isinstance(config, dict), f"run: {self.config_path} is corrupt: expected keys and values.")
+        return dict(config)
+
+    def metrics(self) -> list[Row]:
+        """Return one row per logged step; a last line that was cut off while it was written is left out.
+
+        Raises:
+            UsageError: the folder is no run, has no `metrics.jsonl`, or a line of it is corrupt.
+        """
+        self._check_is_run()
+        rows: list[Row] = _read(self.metrics_path, _read_json_lines)
+        return rows
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add one row to `metrics.jsonl`."""
+        with self.metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def write_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace all rows of `metrics.jsonl`, as a resumed training does with those after its checkpoint."""
+        write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def model(self) -> Model:
+        """Return the trained model, in evaluation mode, on the CPU.
+
+        Raises:
+            UsageError: the folder is no run, or its model is missing or corrupt.
+        """
+        # Here, not above: to read a run's numbers neither an encoder nor the hub's client is needed.
+        from contraport.encoders import Model
+
+        self._check_is_run()
+        model: Model = _read(self.model_path, lambda path: Model.from_pretrained(path))
+        return model.eval()
+
+    def model_config(self) -> dict[str, Any]:
+        """Return what the trained model was built with: its encoder, shape, projection and standardisation.
+
+        Raises:
+            UsageError: the folder is no run, or its model is missing or corrupt.
+        """
+        self._check_is_run()
+        config = _read(self.model_path, lambda path: json.loads((path / "config.json").read_text("utf-8")))
+        check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: expected an object.")
+        return dict(config)
+
+    def evaluation(self) -> dict[str, Any]:
+        """Return what `contraport.evaluate` measured.
+
+        Raises:
+            UsageError: the folder is no run, was not evaluated, or its `evaluation.json` is corrupt.
+        """
+        self._check_is_run()
+        values = _read(self.evaluation_path, lambda path: json.loads(path.read_text("utf-8")))
+        check(
+            isinstance(values, dict) and isinstance(values.get("rows"), dict),
+            f"run: {self.evaluation_path} is corrupt: expected an object with 'rows'.",
+        )
+        return dict(values)
+
+    def samples(self) -> dict[str, np.ndarray]:
+        """Return the arrays that `contraport.evaluate` kept for the page, by name.
+
+        Raises:
+            UsageError: the folder is no run, was not evaluated, or its `samples.npz` is corrupt.
+        """
+        self._check_is_run()
+        samples: dict[str, np.ndarray] = _read(self.samples_path, _read_arrays)
+        return samples
+
+    def _check_is_run(self) -> None:
+        check(self.path.is_dir(), f"run: no such folder: {self.path}.")
+        check(self.config_path.is_file(), f"run: {self.path} is no run: it has no config.yaml.")
+
+    def _remove_files(self) -> None:
+        for folder in (self.checkpoints, self.model_path):
+            if folder.exists():
+                shutil.rmtree(folder)
+        written = (self.metrics_path, self.evaluation_path, self.samples_path, self.log_path, self.nonfinite_path)
+        for file in (*written, self.config_path):
+            file.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path` that takes its place when the block ends well, and is removed if it fails.
+
+    A reader sees the old file or the new one, never half of one. The temporary name keeps the suffix of `path`.
+    """
+    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}{path.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write a compressed `.npz` file whole or not at all."""
+    with replacing(path) as temporary:
+        np.savez_compressed(temporary, allow_pickle=False, **arrays)
+
+
+def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
+    check(path.exists(), f"run: {path.parent} has no {path.name}{_REMEDIES.get(path.name, '')}.")
+    try:
+        return reader(path)
+    except UsageError:
+        raise
+    except Exception as error:  # a corrupt file fails in as many ways as there are readers
+        raise UsageError(f"run: {path} is corrupt: {str(error).splitlines()[0] if str(error) else error!r}") from error
+
+
+_REMEDIES = {
+    "evaluation.json": " yet: run `contraport evaluate` on it first",
+    "samples.npz": " yet: run `contraport evaluate` on it first",
+    "model": " yet: its training did not end; go on with resume=True (--resume)",
+}
+
+
+def _read_json_lines(path: Path) -> list[Row]:
+    lines = path.read_text("utf-8").split("\n")
+    rows = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"run: {path} is corrupt: line {number} is no JSON.") from error
+        check(isinstance(row, dict), f"run: {path} is corrupt: line {number} is no object.")
+        rows.append(row)
+    return rows
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    check(zipfile.is_zipfile(path), f"run: {path} is corrupt: it is no .npz file.")
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}

@@ -1,0 +1,144 @@
+"""The arguments of a training: checked before anything is touched, kept in `config.yaml`, found again on resume."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ParamSpec, cast
+
+import torch
+
+from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.runs import Run
+from contraport.training.optimization import SCHEDULES, check_optimizer
+
+P = ParamSpec("P")
+
+DEVICES = {"auto": "auto", "cpu": "cpu", "cuda": "gpu", "mps": "mps"}  # our name -> Lightning's
+
+STRENGTHS = ("weak", "standard", "strong")
+
+_OF_THE_CALL = {"out", "resume", "overwrite", "progress"}
+_OF_THE_MACHINE = {"root", "workers", "device"}
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Check every argument of `contraport.train` that can be judged by itself.
+
+    Raises:
+        UsageError: the first one that is wrong.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    for name, least in _LEAST.items():
+        if name in given:
+            _check_count(name, given[name], least)
+    for name in ("temperature", "lr"):
+        if name in given:
+            check_positive(name, given[name])
+    _check_range("weight_decay", given["weight_decay"], below=math.inf)
+    if "warmup_epochs" in given:
+        _check_range("warmup_epochs", given["warmup_epochs"], below=given["epochs"])
+    for name, known in (("sched", SCHEDULES), ("augment", STRENGTHS), ("device", DEVICES)):
+        if given[name] not in known:
+            raise unknown_name(name, given[name], known)
+    check(_has_device(given["device"]), f"device: this machine has no {given['device']!r}.")
+    check_optimizer(given["opt"], given.get("lr"))
+    check(not (given["resume"] and given["overwrite"]), "resume: goes on with a run that overwrite would delete.")
+
+
+def config_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `config.yaml` keeps: the arguments that say what the run is, as plain values.
+
+    >>> config_of({"data": Path("photos"), "epochs": 3, "out": "runs/x", "objective": object()})
+    {'data': 'photos', 'epochs': 3, 'objective': '<object>'}
+    """
+    return {name: _plain(value) for name, value in arguments.items() if name not in _OF_THE_CALL}
+
+
+def name_of(value: Any) -> str:
+    """Return what a name or an object is called in messages and paths."""
+    return str(value) if isinstance(value, str | Path) else str(getattr(value, "name", type(value).__name__))
+
+
+def resumable(function: Callable[P, Run]) -> Callable[P, Run]:
+    """Let a call with ``resume=True`` take what it leaves out from the run's `config.yaml`, and refuse what differs."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Run:
+        if kwargs.get("resume"):
+            continued = _continued(kwargs, inspect.signature(function).parameters)
+            return cast(Callable[..., Run], function)(*args, **continued)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _continued(given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    out = given.get("out")
+    check(out is not None, "out: resume needs the folder of the run.")
+    kept = Run(cast(str, out)).config()
+    for name, value in kept.items():
+        if name not in known:
+            raise unknown_name(f"{out}/config.yaml", name, known)
+        check(
+            name in given or not _is_object(value),
+            f"{name}: the run in {out} was given the object {value}; pass it again to go on.",
+        )
+    for name in given.keys() & kept.keys() - _OF_THE_MACHINE:
+        _check_agrees(name, _plain(given[name]), kept[name], out)
+    return {**kept, **given}
+
+
+def _check_agrees(name: str, value: Any, kept: Any, out: Any) -> None:
+    if name == "epochs":
+        _check_count(name, value, least=1)
+        check(value >= kept, f"epochs: the run in {out} has {kept}, got {value}; on resume epochs may only grow.")
+    else:
+        check(value == kept, f"{name}: the run in {out} has {kept!r}, got {value!r}; on resume only epochs may change.")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return name_of(value) if isinstance(value, Path) else f"<{name_of(value)}>"
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("<") and value.endswith(">")
+
+
+_LEAST = {
+    "epochs": 1,
+    "batch_size": 2,
+    "projection": 1,
+    "image_size": 1,
+    "log_every": 1,
+    "keep_every": 1,
+    "workers": 0,
+    "seed": 0,
+}
+
+
+def _has_device(device: str) -> bool:
+    if device == "cuda":
+        return torch.cuda.is_available()
+    return device != "mps" or torch.backends.mps.is_available()
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    check(whole and cast(int, value) >= least, f"{name}: expected a whole number from {least} on, got {value!r}.")
+
+
+def _check_range(name: str, value: object, *, below: float) -> None:
+    good = isinstance(value, int | float) and 0 <= value < below
+    limit = "a finite number" if below == math.inf else f"a number below {below}"
+    if not good:
+        raise UsageError(f"{name}: expected {limit}, 0 or more, got {value!r}.")

@@ -1,0 +1,45 @@
+"""Where a training speaks: all of it to `train.log`, the essence to the console."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.highlighter import NullHighlighter
+from rich.logging import RichHandler
+
+from contraport.runs import Run
+
+log = logging.getLogger("contraport")
+
+
+@contextmanager
+def journal(run: Run, *, progress: bool) -> Iterator[Console]:
+    """Send what the package logs to `train.log`, and INFO and above to the console too, which is silent on demand."""
+    console = Console(stderr=True, quiet=not progress)
+    to_file = logging.FileHandler(run.log_path, encoding="utf-8")
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    to_console = RichHandler(
+        logging.INFO,
+        console,
+        show_time=False,
+        show_level=False,
+        show_path=False,
+        highlighter=NullHighlighter(),
+    )
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    for handler in (to_file, to_console):
+        log.addHandler(handler)
+    try:
+        yield console
+    except (KeyboardInterrupt, FloatingPointError) as reason:
+        log.debug("stopped: %s", reason)
+        raise
+    finally:
+        log.setLevel(level)
+        for handler in (to_file, to_console):
+            log.removeHandler(handler)
+        to_file.close()

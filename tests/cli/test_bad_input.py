@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contraport.runs import Run
+
+from .conftest import Outcome
+
+Command = Callable[..., Outcome]
+
+
+def snapshot(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(command: Command, folder: Path, *argv: str) -> str:
+    """Run a command that has to fail with one clear line and to leave every file as it was; return the line."""
+    before = snapshot(folder)
+    outcome = command(*argv)
+    assert outcome.status == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith("contraport: ")
+    assert outcome.err.count("\n") == 1
+    assert "Traceback" not in outcome.err
+    assert snapshot(folder) == before
+    return outcome.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--epoch 3", "option: unknown name '--epoch'; did you mean '--epochs'?"),
+        ("--batch-size 3", "did you mean '--batch_size'?"),
+        ("stray", "unexpected argument 'stray'"),
+        ("--epochs three", "epochs: expected a whole number, got 'three'"),
+        ("--epochs 2.5", "epochs: expected a whole number, got '2.5'"),
+        ("--temperature warm", "temperature: expected a number, got 'warm'"),
+        ("--temperature -1", "temperature: expected a positive finite number, got -1.0"),
+        ("--temperature=-1", "temperature: expected a positive finite number, got -1.0"),
+        ("--temperature nan", "temperature"),
+        ("--overwrite maybe", "overwrite: expected true or false, got 'maybe'"),
+        ("--objective gca-uott", "objective: unknown name 'gca-uott'; did you mean 'gca-uot'?"),
+        ("--objective gca-uot --objective_settings.iteration 3", "did you mean 'iterations'?"),
+        ("--objective_settings 3", "objective_settings: expected keys with values, got '3'"),
+        ("--encoder resnet81", "encoder: unknown name 'resnet81'; did you mean 'resnet18'?"),
+        ("--data digitz", "data: unknown name 'digitz'; did you mean 'digits'?"),
+        ("--data missing/folder", "missing/folder"),
+        ("--data missing.npz", "missing.npz"),
+        ("--data empty", "empty"),
+        ("--data broken", "broken"),
+        ("--data broken.npz", "broken.npz"),
+        ("--batch_size 100", "batch_size: expected at most the 48 items of 'data.npz', got 100"),
+        ("--out full", "out: full is not empty"),
+        ("--out full --overwrite", "out: full is not empty and is no run"),
+        ("--out file", "out: file is a file"),
+        ("--resume --out missing", "no such folder: missing"),
+        ("--resume --out full", "full is no run"),
+        ("--config missing.yaml", "missing.yaml"),
+        ("--config typo.yaml", "config: key: unknown name 'epohcs'; did you mean 'epochs'?"),
+        ("--config wrong.yaml", "epochs: expected a whole number, got 'many'"),
+        ("--config torn.yaml", "config"),
+    ],
+)
+def test_a_mistake_costs_one_line(command: Command, data: str, tmp_path: Path, argv: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.png").write_bytes(b"no image")
+    (tmp_path / "broken.npz").write_bytes(b"no arrays")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("ten years")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "typo.yaml").write_text("epohcs: 3\n")
+    (tmp_path / "wrong.yaml").write_text("epochs: many\n")
+    (tmp_path / "torn.yaml").write_text("{epochs: 3\n")
+    given = argv.split()
+    defaults = ["--data", data, "--out", "run", "--epochs", "1", "--batch_size", "20"]
+    pairs = zip(defaults[::2], defaults[1::2], strict=True)
+    missing = [word for name, value in pairs if name not in given for word in (name, value)]
+    assert message in refused(command, tmp_path, "train", *missing, *given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_is_needed(command: Command, tmp_path: Path) -> None:
+    assert "data: expected" in refused(command, tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("evaluate", "required: run"),
+        ("evaluate missing", "no such folder: missing"),
+        ("embed missing --out features.npz", "no such folder: missing"),
+        ("embed missing --out features.csv", ".npz or .parquet"),
+        ("report missing --out page.html", "no such folder: missing"),
+        ("report missing", "required: out"),
+        ("list objective", "what: expected one of objectives, encoders, data, got 'objective'"),
+        ("list", "required: what"),
+        ("demo --epochs 0", "epochs: expected a whole number from 1 on, got 0"),
+    ],
+)
+def test_other_verbs(command: Command, tmp_path: Path, argv: str, message: str) -> None:
+    assert message in refused(command, tmp_path, *argv.split())
+
+
+def test_a_corrupt_image_is_skipped_counted_and_named(command: Command, photos: Path) -> None:
+    (photos / "class0" / "torn.png").write_bytes(b"no image")
+    outcome = command("train", "--data", "photos", "--epochs", "1", "--batch_size", "4", "--out", "run")
+    assert outcome.status == 0
+    log = Run("run").log_path.read_text()
+    assert "1 files left out" in log
+    assert "torn.png" in log
+
+
+def test_one_class_is_enough(command: Command, tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", x=np.random.default_rng(0).normal(size=(60, 5)), labels=np.zeros(60, int))
+    assert command("train", "--data", "one.npz", "--epochs", "1", "--batch_size", "20", "--out", "run").status == 0
+    outcome = command("evaluate", "run")
+    assert outcome.status == 0
+    assert "One class only" in outcome.out
+
+
+def test_what_others_raise_is_one_line_too(command: Command, data: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    line = refused(command, tmp_path, "train", "--data", data, "--batch_size", "20", "--out", "file/run")
+    assert "file" in line
+
+
+def test_the_exit_status_reaches_the_shell(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "contraport", "train", "--data", "digits", "--batch_size", "9999"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "contraport: batch_size: expected at most the 1348 items of 'digits', got 9999.\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_package_is_named(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "contraport.report", None)
+    assert "contraport[train,report]" in refused(command, tmp_path, "report", "run", "--out", "page.html")

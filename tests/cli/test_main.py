@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from contraport import __version__
+from contraport.cli.verbs import VERBS
+
+from .conftest import Outcome
+
+Command = Callable[..., Outcome]
+
+
+def test_help_names_the_verbs(command: Command) -> None:
+    for argv in ([], ["--help"], ["-h"]):
+        outcome = command(*argv)
+        assert outcome.status == 0
+        assert all(f"  {verb} " in outcome.out for verb in VERBS)
+        assert "contraport demo" in outcome.out
+
+
+def test_version(command: Command) -> None:
+    assert command("--version") == (0, f"contraport {__version__}\n", "")
+
+
+def test_an_unknown_verb(command: Command) -> None:
+    outcome = command("trian")
+    assert outcome.status == 2
+    assert outcome.err.startswith("contraport: verb: unknown name 'trian'; did you mean 'train'?")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_teaches(command: Command, verb: str) -> None:
+    outcome = command(verb, "--help")
+    assert outcome.status == 0
+    assert outcome.out.startswith(f"usage: contraport {verb} ")
+    assert all(example in outcome.out for example in VERBS[verb].examples)
+    assert "known subclasses" not in outcome.out
+
+
+def test_help_tells_meaning_and_default(command: Command) -> None:
+    text = " ".join(command("train", "--help").out.split())
+    assert "--epochs EPOCHS passes over the data. (default: 10)" in text
+    assert "--resume" in text
+    assert "side in pixels" in text
+
+
+@pytest.mark.parametrize(("what", "name"), [("objectives", "gca-uot"), ("encoders", "small-cnn"), ("data", "digits")])
+def test_list(command: Command, what: str, name: str) -> None:
+    outcome = command("list", what)
+    assert outcome.status == 0
+    assert name in outcome.out
+
+
+def test_the_module_is_the_command_and_help_imports_little() -> None:
+    code = "import sys; from contraport.cli import main; main(['--help']); print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"lightning", "timm", "jsonargparse", "kornia", "sklearn", "plotly"} & set(modules)
+    done = subprocess.run([sys.executable, "-m", "contraport", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"contraport {__version__}\n"

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from contraport.cli import demo as demonstration
+from contraport.runs import Run
+
+from .conftest import Outcome
+
+Command = Callable[..., Outcome]
+QUICK = ("--batch_size", "20", "--epochs", "2", "--progress", "false")
+
+
+def test_from_data_to_page(command: Command, data: str, tmp_path: Path) -> None:
+    assert command("train", "--data", data, "--objective", "gca-uot", "--out", "run", *QUICK) == (0, "", "")
+    outcome = command("evaluate", "run", "--progress=false")
+    assert outcome.status == 0
+    assert "linear probe" in outcome.out
+    assert "%" in outcome.out
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["rows"].keys() == {
+        "trained",
+        "untrained",
+        "raw",
+    }
+    assert command("embed", "run", "--data", data, "--out", "features.npz", "--progress=false").out == "features.npz\n"
+    assert len(np.load(tmp_path / "features.npz")["features"]) == 60
+    assert command("report", "run", "--out", "page.html").out == "page.html\n"
+    assert "<html" in (tmp_path / "page.html").read_text()
+
+
+def test_flags_need_no_value(command: Command, data: str) -> None:
+    argv = ("train", "--data", data, "--out", "run", *QUICK)
+    assert command(*argv).status == 0
+    assert command(*argv).status == 2
+    assert command(*argv, "--overwrite").status == 0
+    assert command("train", "--resume", "--out", "run", "--epochs", "3", "--progress", "false").status == 0
+    assert Run("run").metrics()[-1]["epoch"] == 3
+
+
+def test_resume_refuses_what_contradicts(command: Command, data: str) -> None:
+    assert command("train", "--data", data, "--out", "run", *QUICK).status == 0
+    outcome = command("train", "--resume", "--out", "run", "--lr", "0.5")
+    assert outcome.status == 2
+    assert "lr: the run in run has None, got 0.5" in outcome.err
+
+
+def test_print_config_and_config_are_inverse(command: Command, data: str, tmp_path: Path) -> None:
+    argv = ("--data", data, "--objective", "gca-ince", "--objective_settings.iterations", "3", "--lr", "1e-3", *QUICK)
+    printed = command("train", *argv, "--print_config")
+    assert printed.status == 0
+    config = yaml.safe_load(printed.out)
+    assert (config["data"], config["lr"], config["objective_settings"]) == (data, 1e-3, {"iterations": 3})
+    assert not list(tmp_path.glob("run*"))
+    (tmp_path / "mine.yaml").write_text(printed.out)
+    assert command("train", "--config", "mine.yaml", "--print_config").out == printed.out
+    assert command("train", "--config", "mine.yaml", "--out", "a").status == 0
+    assert command("train", *argv, "--out", "b").status == 0
+    assert Run("a").config() == Run("b").config()
+    assert command("train", "--config", "a/config.yaml", "--seed", "1", "--out", "c", "--progress", "false").status == 0
+    assert Run("c").config() == {**Run("a").config(), "seed": 1}
+
+
+def test_a_training_that_diverges_says_so(command: Command, tmp_path: Path) -> None:
+    huge = np.random.default_rng(0).normal(size=(60, 5))
+    np.savez(tmp_path / "huge.npz", x=huge)
+    outcome = command(
+        "train", "--data", "huge.npz", "--out", "run", "--opt", "sgd", "--lr", "1e30", "--sched", "constant", *QUICK
+    )
+    assert outcome.status == 1
+    assert "seed 0" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert (tmp_path / "run" / "nonfinite.json").exists()
+
+
+def test_ctrl_c_and_resume(command: Command, data: str, tmp_path: Path) -> None:
+    argv = ["train", "--data", data, "--out", "run", "--batch_size", "20", "--epochs", "100000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "contraport", *argv], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert said.splitlines()[-1] == (
+        "contraport: stopped; every whole epoch is kept. Go on with: contraport train --resume --out run"
+    )
+    assert not list((tmp_path / "run").rglob(".*")), "no temporary file is left"
+
+
+def test_demo(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demonstration, "RECIPE", {**demonstration.RECIPE, "encoder": "mlp"})
+    outcome = command("demo", "--epochs", "1", "--progress", "false")
+    assert outcome.status == 0
+    for text in ("raw pixels", "untrained encoder", "nt-xent", "gca-uot", "probe", "kNN", "runs/demo/report.html"):
+        assert text in outcome.out
+    assert (tmp_path / "runs" / "demo" / "report.html").exists()
+    assert command("demo", "--epochs", "1", "--progress", "false").status == 0, "its own runs are replaced"

@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+import torch
+
+from contraport.data import from_arrays
+
+
+def test_statistics_of_images_are_per_channel_in_units_of_one():
+    pixels = np.random.default_rng(0).integers(0, 256, (1200, 3, 4, 5), dtype=np.uint8)
+    mean, std = from_arrays(pixels).statistics()
+    assert mean == pytest.approx((pixels / 255).mean(axis=(0, 2, 3)))
+    assert std == pytest.approx((pixels / 255).std(axis=(0, 2, 3)))
+
+
+def test_statistics_of_vectors_survive_a_large_mean():
+    vectors = np.random.default_rng(0).normal(1e4, 1.0, (3000, 2)).astype(np.float32)
+    mean, std = from_arrays(vectors).statistics()
+    assert mean == pytest.approx(vectors.astype(float).mean(0))
+    assert std == pytest.approx(vectors.astype(float).std(0), rel=1e-6)
+
+
+def test_statistics_of_tiny_units_are_not_taken_for_constants():
+    assert from_arrays(np.array([[1e-9], [3e-9]])).statistics()[1] == pytest.approx([1e-9])
+
+
+def test_one_item_is_a_batch_of_one():
+    dataset = from_arrays(np.arange(6.0).reshape(3, 2), labels=[4, 5, 6])
+    batch = dataset[-1]
+    assert batch.views[0].tolist() == [[4.0, 5.0]]
+    assert batch.ids.tolist() == [2]
+    with pytest.raises(IndexError):
+        dataset[3]
+
+
+def test_a_fetch_does_not_share_memory():
+    dataset = from_arrays(np.zeros((3, 2)))
+    dataset.__getitems__([0, 1]).views[0].fill_(9)
+    assert torch.equal(dataset[0].views[0], torch.zeros(1, 2))

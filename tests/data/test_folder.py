@@ -1,0 +1,179 @@
+import logging
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from contraport.data import load, loader
+from contraport.errors import UsageError
+
+
+def save(path, *, size=(12, 10), value=100, mode="RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value if mode in ("L", "P") else (value,) * len(mode)).save(path)
+
+
+@pytest.fixture
+def classes(tmp_path):
+    for number in range(10):
+        save(tmp_path / "cat" / f"{number}.png", value=10)
+        save(tmp_path / "dog" / "deep" / f"{number}.jpg", value=200)
+    return tmp_path
+
+
+def test_class_folders_give_labels_and_a_split_stratified_by_class(classes):
+    train, test = load(classes), load(classes, "test")
+    assert train.class_names == test.class_names == ("cat", "dog")
+    assert train.labels.bincount().tolist() == [8, 8]
+    assert test.labels.bincount().tolist() == [2, 2]
+    assert not set(train.store.files) & set(test.store.files)
+    assert train.flips
+    assert not train.in_memory
+
+
+def test_images_are_rgb_squares_of_the_median_shorter_side(classes):
+    train = load(classes)
+    assert train.shapes == ((3, 10, 10),)
+    batch = train.__getitems__(list(range(len(train))))
+    assert batch.views[0].dtype == torch.uint8
+    middle = batch.views[0].float().mean(dim=(1, 2, 3))
+    assert torch.allclose(middle, torch.tensor([10.0, 200.0])[batch.labels], atol=2)
+
+
+@pytest.mark.parametrize(("side", "expected"), [(5, 8), (28, 28), (64, 64), (300, 64)])
+def test_the_default_size_is_kept_between_8_and_64(tmp_path, side, expected):
+    for number in range(3):
+        save(tmp_path / f"{number}.png", size=(side + 7, side))
+    assert load(tmp_path).shapes == ((3, expected, expected),)
+    assert load(tmp_path, image_size=16).shapes == ((3, 16, 16),)
+
+
+def test_a_flat_folder_has_no_labels(tmp_path):
+    for number in range(5):
+        save(tmp_path / f"{number}.png")
+    train, test = load(tmp_path), load(tmp_path, "test")
+    assert (len(train), len(test)) == (4, 1)
+    assert train.labels is None
+    assert train.class_names is None
+
+
+@pytest.mark.parametrize("held_out", ["test", "val"])
+def test_train_and_test_folders_are_the_splits(tmp_path, held_out):
+    for number in range(3):
+        save(tmp_path / "train" / "b" / f"{number}.png")
+    save(tmp_path / held_out / "a" / "0.png")
+    save(tmp_path / held_out / "b" / "0.png")
+    train, test = load(tmp_path), load(tmp_path, "test")
+    assert train.class_names == test.class_names == ("a", "b")
+    assert train.labels.tolist() == [1, 1, 1]
+    assert test.labels.tolist() == [0, 1]
+
+
+def test_the_centre_is_kept_and_the_orientation_of_the_camera_heeded(tmp_path):
+    pixels = np.zeros((20, 60, 3), np.uint8)
+    pixels[:, 20:40] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / "0.png")
+    Image.fromarray(pixels).save(tmp_path / "1.png", exif=exif)
+    for view in load(tmp_path, image_size=20).__getitems__([0, 1]).views[0]:
+        assert view.min() == 255
+
+
+def test_every_mode_of_pixels_becomes_rgb(tmp_path):
+    save(tmp_path / "0.png", mode="L")
+    save(tmp_path / "1.png", mode="RGBA")
+    save(tmp_path / "2.png", mode="P", value=0)
+    save(tmp_path / "3.jpg", mode="CMYK")
+    Image.fromarray(np.full((10, 10), 128 * 256, np.uint16)).save(tmp_path / "4.png")
+    save(tmp_path / "test" / "0.png")
+    (tmp_path / "train").mkdir()
+    for file in tmp_path.glob("*.*"):
+        file.rename(tmp_path / "train" / file.name)
+    dataset = load(tmp_path)
+    assert len(dataset) == 5
+    assert dataset[4].views[0].unique().tolist() == [128]
+
+
+def test_corrupt_images_are_left_out_counted_and_named(classes, caplog):
+    (classes / "cat" / "zero.png").write_bytes(b"")
+    (classes / "dog" / "text.jpg").write_text("no image")
+    whole = (classes / "dog" / "deep" / "0.jpg").read_bytes()
+    (classes / "dog" / "cut.jpg").write_bytes(whole[: len(whole) * 2 // 3])
+    png = (classes / "cat" / "0.png").read_bytes()
+    (classes / "cat" / "cut.png").write_bytes(png[:-20])
+    with caplog.at_level(logging.WARNING):
+        datasets = [load(classes), load(classes, "test")]
+    skipped = sorted(name for dataset in datasets for name in dataset.skipped)
+    assert [name.rsplit("/", 1)[1] for name in skipped] == ["cut.png", "zero.png", "cut.jpg", "text.jpg"]
+    assert sum(len(dataset) for dataset in datasets) == 20
+    for name in skipped:
+        assert name in caplog.text
+    for dataset in datasets:
+        assert len(dataset.labels) == len(dataset)
+        dataset.__getitems__(list(range(len(dataset))))
+
+
+def test_an_image_that_claims_to_be_huge_is_left_out(classes):
+    png = bytearray((classes / "cat" / "0.png").read_bytes())
+    png[16:24] = struct.pack(">II", 100_000, 100_000)
+    (classes / "cat" / "0.png").write_bytes(png)
+    assert len(load(classes).skipped) + len(load(classes, "test").skipped) == 1
+
+
+def test_an_image_that_vanishes_later_is_named(classes):
+    dataset = load(classes)
+    dataset.store.files[3].unlink()
+    with pytest.raises(UsageError, match=dataset.store.files[3].name):
+        dataset[3]
+
+
+def test_all_corrupt(tmp_path):
+    for number in range(5):
+        (tmp_path / f"{number}.png").write_bytes(b"x")
+    with pytest.raises(UsageError, match="none of the 4 images"):
+        load(tmp_path)
+
+
+def test_empty_and_ambiguous_folders_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="found none"):
+        load(tmp_path)
+    save(tmp_path / "0.png")
+    with pytest.raises(UsageError, match="too few"):
+        load(tmp_path, "test")
+    save(tmp_path / "cat" / "0.png")
+    with pytest.raises(UsageError, match="both in class folders and outside"):
+        load(tmp_path)
+    (tmp_path / "test").mkdir()
+    with pytest.raises(UsageError, match="train/"):
+        load(tmp_path)
+
+
+def test_hidden_and_other_files_are_no_images(classes):
+    (classes / "cat" / ".hidden.png").write_bytes(b"x")
+    (classes / ".thumbnails").mkdir()
+    (classes / ".thumbnails" / "0.png").write_bytes(b"x")
+    (classes / "README.txt").write_text("x")
+    assert len(load(classes)) == 16
+    assert load(classes).skipped == ()
+
+
+def test_memory_does_not_grow_with_the_pixels(tmp_path):
+    for number in range(40):
+        save(tmp_path / f"{number}.png", size=(256, 256))
+    tracemalloc.start()
+    dataset = load(tmp_path, image_size=256)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(dataset) == 32
+    assert kept < 256 * 256 * 3
+
+
+def test_worker_processes_give_the_same_batches(classes):
+    dataset = load(classes)
+    alone = list(loader(dataset, 5, shuffle=True, seed=1, workers=0))
+    helped = list(loader(dataset, 5, shuffle=True, seed=1, workers=2))
+    assert all(torch.equal(a.views[0], b.views[0]) for a, b in zip(alone, helped, strict=True))

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+import torch
+
+from contraport.data import from_arrays, loader
+from contraport.errors import UsageError
+
+
+@pytest.fixture
+def dataset():
+    return from_arrays(np.arange(20.0).reshape(10, 2), labels=np.arange(10))
+
+
+def order(batches):
+    return torch.cat([batch.ids for batch in batches]).tolist()
+
+
+def test_items_labels_and_ids_stay_together(dataset):
+    for batch in loader(dataset, 3, shuffle=True, seed=4):
+        assert torch.equal(batch.views[0][:, 0], 2.0 * batch.ids)
+        assert torch.equal(batch.labels, batch.ids)
+
+
+def test_the_order_depends_on_seed_and_epoch_alone(dataset):
+    torch.manual_seed(1)
+    first, second = loader(dataset, 3, shuffle=True, seed=5), loader(dataset, 3, shuffle=True, seed=5)
+    torch.manual_seed(2)
+    assert order(first) == order(first) == order(second)
+    second.sampler.set_epoch(1)
+    assert order(first) != order(second)
+    assert sorted(order(second)) == list(range(10))
+    assert order(loader(dataset, 3, shuffle=True, seed=6)) != order(first)
+
+
+def test_the_order_takes_nothing_from_torchs_random_numbers(dataset):
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    batches = loader(dataset, 3, shuffle=True, seed=0)
+    assert len(batches.dataset) == 10
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_last_batch_may_be_dropped(dataset):
+    assert [len(batch.ids) for batch in loader(dataset, 4)] == [4, 4, 2]
+    assert [len(batch.ids) for batch in loader(dataset, 4, drop_last=True)] == [4, 4]
+    assert [len(batch.ids) for batch in loader(dataset, 400)] == [10]
+
+
+def test_data_in_memory_have_no_workers(dataset):
+    assert loader(dataset, 4).num_workers == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 11, "drop_last": True}, "batch_size: expected at most the 10 items of the data, got 11"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": -2}, "batch_size"),
+        ({"batch_size": 2.5}, "batch_size"),
+        ({"batch_size": 2, "seed": -1}, "seed"),
+        ({"batch_size": 2, "workers": -1}, "workers"),
+    ],
+)
+def test_numbers_out_of_range_are_told(dataset, settings, message):
+    with pytest.raises(UsageError, match=message):
+        loader(dataset, **settings)

@@ -1,0 +1,154 @@
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+from contraport.encoders import Projector, build, list_encoders
+from contraport.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (13, 64, 64), (3, 33, 20), (3, 224, 224), (1, 2, 2)]
+)
+def test_small_cnn_takes_images_of_any_size(shape):
+    encoder = build("small-cnn", shape)
+    assert encoder(torch.rand(3, *shape)).shape == (3, encoder.num_features)
+
+
+def test_small_cnn_keeps_the_resolution_of_tiny_images_at_first():
+    sides = []
+    encoder = build("small-cnn", (1, 8, 8))
+    for layer in encoder.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(lambda layer, inputs, output: sides.append(output.shape[-1]))
+    encoder(torch.rand(2, 1, 8, 8))
+    assert sides[:2] == [8, 8]
+    assert min(sides) == 4
+
+
+@pytest.mark.parametrize("shape", [(7,), (1, 8, 8), (3, 5, 6)])
+def test_mlp_takes_vectors_and_images(shape):
+    encoder = build("mlp", shape)
+    assert encoder(torch.rand(3, *shape)).shape == (3, encoder.num_features)
+
+
+def test_projector_is_linear_norm_relu_linear():
+    assert [type(layer) for layer in Projector(8, 6, 4)] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
+    assert Projector(8, 6, 4)(torch.rand(5, 8)).shape == (5, 4)
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "resnet18", "test_vit", "test_convnext"])
+def test_timm_models_take_images_of_the_shape(name):
+    encoder = build(name, (2, 32, 32))
+    assert encoder(torch.rand(2, 2, 32, 32)).shape == (2, encoder.num_features)
+    assert encoder.training
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "resnet18"])
+@pytest.mark.parametrize(("side", "expected"), [(32, 32), (64, 64), (96, 24)])
+def test_a_resnet_keeps_the_resolution_of_small_images(name, side, expected):
+    encoder = build(name, (1, side, side))
+    sides = []
+    encoder.layer1.register_forward_hook(lambda layer, inputs, output: sides.append(output.shape[-1]))
+    encoder(torch.rand(2, 1, side, side))
+    assert sides == [expected]
+
+
+def test_a_dry_run_changes_no_buffer():
+    encoder = build("resnet10t", (1, 16, 16))
+    assert all(int(value) == 0 for name, value in encoder.state_dict().items() if name.endswith("num_batches_tracked"))
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    def write(name, content):
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(content))
+        sys.modules.pop(name, None)
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write(
+        "own_encoder",
+        """
+        import math
+        import torch
+        from torch import nn
+
+        class Flat(nn.Module):
+            def __init__(self, shape):
+                super().__init__()
+                self.layer = nn.Linear(math.prod(shape), 9)
+            def forward(self, x):
+                return self.layer(x.flatten(1))
+
+        class Liar(Flat):
+            num_features = 10
+
+        class Deep(Flat):
+            def forward(self, x):
+                return x
+
+        def function(shape):
+            return nn.Sequential(nn.Flatten(), nn.LazyLinear(5))
+
+        def fails(shape):
+            raise KeyError("no")
+
+        def text(shape):
+            return "text"
+
+        number = 3
+        """,
+    )
+    write("broken_encoder", "import no_such_package_at_all")
+    write("crashing_encoder", "1 / 0")
+    yield
+    for name in ("own_encoder", "broken_encoder", "crashing_encoder"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(("name", "features"), [("own_encoder:Flat", 9), ("own_encoder:function", 5)])
+def test_an_encoder_of_your_own(name, features):
+    encoder = build(name, (1, 6, 6))
+    assert encoder.num_features == features
+    assert encoder(torch.rand(2, 1, 6, 6)).shape == (2, features)
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("small-cn", (1, 8, 8), "did you mean 'small-cnn'"),
+        ("resnet188", (1, 8, 8), "did you mean 'resnet18"),
+        ("hf-hub/nobody", (1, 8, 8), "unknown name"),
+        ("", (1, 8, 8), "unknown name"),
+        ("small-cnn", (7,), "takes images"),
+        ("resnet18", (7,), "takes images"),
+        ("test_vit", (3, 2, 2), "does not take items of shape"),
+        ("mlp", (), "shape"),
+        ("mlp", (0,), "shape"),
+        ("mlp", (3, 4), "shape"),
+        (":Flat", (4,), "module:attribute"),
+        ("own_encoder:", (4,), "attribute"),
+        ("own_encoder:Flt", (4,), "did you mean 'Flat'"),
+        ("own_encoder:number", (4,), "not callable"),
+        ("own_encoder:text", (4,), "nn.Module, got str"),
+        ("own_encoder:fails", (4,), "KeyError"),
+        ("own_encoder:Liar", (4,), "declares 10 features and returns 9"),
+        ("own_encoder:Deep", (1, 4, 4), r"must return \(b, features\)"),
+        ("no_such_module:Net", (4,), "no_such_module"),
+        ("broken_encoder:Net", (4,), "no_such_package_at_all"),
+        ("crashing_encoder:Net", (4,), "ZeroDivisionError"),
+    ],
+)
+def test_what_is_no_encoder_is_told_in_one_line(name, shape, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        build(name, shape)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_every_encoder_is_described():
+    assert all(encoder.description for encoder in list_encoders())

@@ -1,0 +1,162 @@
+import copy
+import json
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from contraport.encoders import Model, model
+from contraport.errors import UsageError
+
+
+@pytest.fixture
+def saved(tmp_path):
+    torch.manual_seed(0)
+    network = Model("small-cnn", (1, 8, 8), projection=16, mean=[0.3], std=[0.4])
+    network(torch.rand(8, 1, 8, 8))  # moves the running statistics
+    network.eval().save_pretrained(tmp_path / "model")
+    return network, tmp_path / "model"
+
+
+def test_items_are_standardised_inside():
+    network = Model("small-cnn", (2, 8, 8), mean=[0.5, 0.2], std=[2.0, 0.1]).eval()
+    plain = Model("small-cnn", (2, 8, 8)).eval()
+    plain.encoder.load_state_dict(network.encoder.state_dict())
+    items = torch.rand(3, 2, 8, 8)
+    expected = plain((items - torch.tensor([0.5, 0.2]).view(2, 1, 1)) / torch.tensor([2.0, 0.1]).view(2, 1, 1))
+    assert torch.allclose(network(items), expected, atol=1e-5)
+
+
+def test_bytes_and_floats_are_the_same_items():
+    network = Model(shape=(1, 8, 8)).eval()
+    pixels = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
+    assert torch.equal(network(pixels), network(pixels / 255.0))
+
+
+def test_vectors():
+    network = Model("mlp", (5,), projection=4, mean=[1.0] * 5, std=[2.0] * 5).eval()
+    features = network(torch.rand(3, 5))
+    assert features.shape == (3, network.num_features)
+    assert network.project(features).shape == (3, 4)
+
+
+def test_a_saved_model_is_the_same_model(saved):
+    network, folder = saved
+    assert {"config.json", "model.safetensors"} <= {file.name for file in folder.iterdir()}
+    again = Model.from_pretrained(folder)
+    assert not again.training
+    assert again.config == network.config == json.loads((folder / "config.json").read_text())
+    items = torch.rand(3, 1, 8, 8)
+    assert torch.equal(again.project(again(items)), network.project(network(items)))
+
+
+def test_a_model_loads_again_from_its_text_path_and_can_be_copied(saved):
+    network, folder = saved
+    items = torch.rand(3, 1, 8, 8)
+    for again in (Model.from_pretrained(str(folder)), copy.deepcopy(network), Model(**network.config)):
+        assert again.config == network.config
+        assert again.eval()(items).shape == network(items).shape
+
+
+def rewrite(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def cut(folder):
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def drop_a_weight(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("projector.3.bias")
+    save_file(weights, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "config.json").unlink(),
+        lambda folder: (folder / "config.json").write_text("{"),
+        lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe\x00"),
+        lambda folder: (folder / "config.json").write_text("[1]"),
+        lambda folder: (folder / "model.safetensors").unlink(),
+        lambda folder: (folder / "model.safetensors").write_bytes(b""),
+        cut,
+        drop_a_weight,
+        lambda folder: rewrite(folder, encoder="mlp"),
+        lambda folder: rewrite(folder, encoder="small-cm"),
+        lambda folder: rewrite(folder, encoder=None),
+        lambda folder: rewrite(folder, shape=[3, 8, 8]),
+        lambda folder: rewrite(folder, shape="none"),
+        lambda folder: rewrite(folder, shape=[]),
+        lambda folder: rewrite(folder, projection=-1),
+        lambda folder: rewrite(folder, projection="many"),
+        lambda folder: rewrite(folder, mean=[None]),
+        lambda folder: rewrite(folder, colour="red"),
+    ],
+)
+def test_a_damaged_folder_is_told(saved, damage):
+    _, folder = saved
+    damage(folder)
+    with pytest.raises(UsageError, match=r"model|encoder"):
+        Model.from_pretrained(folder)
+
+
+def test_a_pickle_is_never_opened(saved, tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    _, folder = saved
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        (folder / name).write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(UsageError, match="does not hold a model"):
+        Model.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UsageError, match="does not hold a model"):
+        Model.from_pretrained(folder)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "/no/such", "nothing"])
+def test_a_missing_folder_is_told(name):
+    with pytest.raises(UsageError, match="there is no folder"):
+        Model.from_pretrained(name)
+
+
+def test_a_model_of_the_hub_is_loaded_and_may_not_name_code(saved, monkeypatch):
+    _, folder = saved
+    asked = []
+    monkeypatch.setattr(model, "snapshot_download", lambda name, **options: asked.append((name, options)) or folder)
+    assert Model.from_pretrained("someone/model", revision="v1").config["projection"] == 16
+    assert asked[0][0] == "someone/model"
+    assert asked[0][1]["revision"] == "v1"
+    rewrite(folder, encoder="os:system")
+    with pytest.raises(UsageError, match="names code to import"):
+        Model.from_pretrained("someone/model")
+
+
+def test_a_hub_that_does_not_answer_is_told(monkeypatch):
+    def fail(name, **options):
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr(model, "snapshot_download", fail)
+    with pytest.raises(UsageError, match="offline"):
+        Model.from_pretrained("someone/model")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mean": [0.1, 0.2]}, "mean: expected 1 finite numbers"),
+        ({"std": [0.0]}, "std: expected positive"),
+        ({"std": [float("nan")]}, "std"),
+        ({"projection": 0}, "projection"),
+    ],
+)
+def test_settings_that_do_not_fit_are_told(settings, message):
+    with pytest.raises(UsageError, match=message):
+        Model(shape=(1, 8, 8), **settings)

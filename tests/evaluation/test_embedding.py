@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from contraport.data import Dataset, from_arrays, load
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.evaluation import embed_dataset
+from contraport.evaluation.embedding import RawInputs, frozen
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load("digits", "test")
+
+
+@pytest.fixture
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model("small-cnn", (1, 8, 8))
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def test_embedding_changes_no_weight_no_buffer_and_no_flag(model: Model, digits: Dataset) -> None:
+    assert has_batch_norm(model)
+    model.train()
+    model.encoder.eval()
+    next(iter(model.encoder.children())).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    flags = [module.training for module in model.modules()]
+    embed_dataset(model, digits, batch_size=64)
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert [module.training for module in model.modules()] == flags
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_embeddings_are_the_models_in_the_order_of_the_data(model: Model, digits: Dataset) -> None:
+    features, projections, labels = embed_dataset(model, digits, batch_size=100)
+    items = digits.__getitems__(list(range(len(digits)))).views[0]
+    with torch.no_grad():
+        expected = model.eval()(items)
+        assert torch.allclose(features, expected, atol=1e-5)
+        assert torch.allclose(projections, model.project(expected), atol=1e-5)
+    assert labels is not None
+    assert torch.equal(labels, digits.labels)
+    assert not features.is_inference()
+    assert not features.requires_grad
+
+
+def test_the_batch_size_changes_no_number(model: Model, digits: Dataset) -> None:
+    first, second = (embed_dataset(model, digits, batch_size=size).features for size in (7, 512))
+    assert torch.allclose(first, second, atol=1e-5)
+
+
+def test_flags_come_back_after_an_error(model: Model) -> None:
+    model.train()
+    with pytest.raises(RuntimeError), frozen(model):
+        raise RuntimeError
+    assert all(module.training for module in model.modules())
+
+
+def test_data_without_labels_have_none() -> None:
+    dataset = from_arrays(np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32))
+    features, _, labels = embed_dataset(Model("mlp", (5,)), dataset)
+    assert len(features) == 9
+    assert labels is None
+
+
+def test_features_that_are_not_finite_are_told(model: Model, digits: Dataset) -> None:
+    with torch.no_grad():
+        next(model.encoder.parameters()).fill_(torch.nan)
+    with pytest.raises(UsageError, match="features: 449 of 449 items have a NaN"):
+        embed_dataset(model, digits)
+
+
+def test_items_of_another_shape_are_told(digits: Dataset) -> None:
+    with pytest.raises(UsageError, match=r"takes items of shape \(3, 32, 32\), 'digits' has \(1, 8, 8\)"):
+        embed_dataset(Model("small-cnn", (3, 32, 32)), digits)
+
+
+def test_a_wrong_batch_size_is_told(model: Model, digits: Dataset) -> None:
+    with pytest.raises(UsageError, match="batch_size"):
+        embed_dataset(model, digits, batch_size=0)
+
+
+def test_raw_inputs_are_scaled_flattened_and_shrunk_only_when_large() -> None:
+    small = torch.full((2, 1, 8, 8), 255, dtype=torch.uint8)
+    assert torch.equal(RawInputs((1, 8, 8))(small), torch.ones(2, 64))
+    large = RawInputs((3, 96, 96))
+    assert large.size == 36
+    assert large(torch.full((2, 3, 96, 96), 0.5)).shape == (2, 3 * 36 * 36)

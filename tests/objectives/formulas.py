@@ -1,0 +1,379 @@
+"""Every method of the catalog written out from its formula, densely and in double precision.
+
+It shares nothing with the package: plans are scaled entry by entry and not in the log domain, projections are found by
+bisection on their mass, and gradients are autograd's. Functions take the settings of the recipes that they check.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Pairing(NamedTuple):
+    """Rows against columns, spelled out in Boolean matrices (N, M)."""
+
+    x: Tensor
+    y: Tensor
+    row_items: Tensor
+    column_items: Tensor
+    compared: Tensor
+    transposed: bool = False
+
+    @property
+    def positive(self) -> Tensor:
+        return (self.row_items[:, None] == self.column_items) & self.compared
+
+    @property
+    def negative(self) -> Tensor:
+        return (self.row_items[:, None] != self.column_items) & self.compared
+
+
+Target = Callable[[Pairing], Tensor]
+
+
+def duplicates(row_items: Tensor, column_items: Tensor, ids: Tensor | None) -> Tensor:
+    different = row_items[:, None] != column_items
+    return different & False if ids is None else different & (ids[row_items][:, None] == ids[column_items])
+
+
+def joint(z0: Tensor, z1: Tensor, ids: Tensor | None = None) -> Pairing:
+    z, items = torch.cat([z0, z1]), torch.arange(len(z0)).repeat(2)
+    compared = ~torch.eye(len(z), dtype=torch.bool) & ~duplicates(items, items, ids)
+    return Pairing(z, z, items, items, compared)
+
+
+def cross(z0: Tensor, z1: Tensor, ids: Tensor | None = None, *, transposed: bool = False) -> Pairing:
+    items = torch.arange(len(z0))
+    return Pairing(z0, z1, items, items, ~duplicates(items, items, ids), transposed)
+
+
+# Distances
+
+
+def unit(z: Tensor) -> Tensor:
+    return z / z.square().sum(1, keepdim=True).sqrt()
+
+
+def cosine(x: Tensor, y: Tensor) -> Tensor:
+    return unit(x) @ unit(y).T
+
+
+def squared_distance(x: Tensor, y: Tensor) -> Tensor:
+    return (x[:, None] - y[None]).square().sum(2)
+
+
+def gibbs(pairing: Pairing, temperature: float) -> Tensor:
+    return (-(1 - cosine(pairing.x, pairing.y)) / temperature).exp() * pairing.compared
+
+
+# Targets
+
+
+def by_rows(matrix: Tensor) -> Tensor:
+    mass = matrix.sum(1, keepdim=True)
+    return matrix / torch.where(mass > 0, mass, 1) / len(matrix)
+
+
+def pairs(pairing: Pairing) -> Tensor:
+    return by_rows(pairing.positive.double())
+
+
+def classes(labels: Tensor) -> Target:
+    def target(pairing: Pairing) -> Tensor:
+        alike = labels[pairing.row_items][:, None] == labels[pairing.column_items]
+        return by_rows((alike & pairing.compared).double())
+
+    return target
+
+
+def domains(of: Tensor, alpha: float, beta: float) -> Target:
+    def target(pairing: Pairing) -> Tensor:
+        alike = of[pairing.row_items][:, None] == of[pairing.column_items]
+        level = (alpha * alike.double() + beta * (~alike).double()) * pairing.negative
+        return by_rows(level + pairing.positive)
+
+    return target
+
+
+def matrix(entries: Tensor) -> Target:
+    def target(pairing: Pairing) -> Tensor:
+        return (entries.T if pairing.transposed else entries) / entries.sum()
+
+    return target
+
+
+def wanted(pairing: Pairing, target: Target | None, weights: Tensor | None) -> Tensor:
+    """Return the target with its rows weighted; its total mass is 1 all the same."""
+    plan = (target or pairs)(pairing)
+    if weights is None:
+        return plan
+    plan = plan * weights[pairing.row_items][:, None]
+    return plan / plan.sum()
+
+
+# Plans: each takes the kernel and returns the plan
+
+
+def row_plan(kernel: Tensor) -> Tensor:
+    return kernel / kernel.sum(1, keepdim=True) / len(kernel)
+
+
+def simplex_plan(kernel: Tensor) -> Tensor:
+    return kernel / kernel.sum()
+
+
+def balanced_plan(kernel: Tensor, iterations: int) -> Tensor:
+    N, M = kernel.shape
+    for _ in range(iterations):
+        kernel = kernel / kernel.sum(1, keepdim=True) / N
+        kernel = kernel / kernel.sum(0, keepdim=True) / M
+    return kernel
+
+
+def unbalanced_plan(kernel: Tensor, iterations: int, relaxation: float | tuple[float, float], temperature: float):
+    N, M = kernel.shape
+    rho = relaxation if isinstance(relaxation, tuple) else (relaxation, relaxation)
+    damping = [1.0 if math.isinf(r) else r / (r + temperature) for r in rho]
+    v = torch.ones(M, dtype=kernel.dtype)
+    for _ in range(iterations):
+        u = (kernel @ v * N) ** -damping[0]
+        v = (kernel.T @ u * M) ** -damping[1]
+    return u[:, None] * kernel * v
+
+
+def sparsemax(logits: Tensor) -> Tensor:
+    """Return the Euclidean projection of each row onto the probability simplex; entries of -inf stay out."""
+    low, high = logits.detach().amax(1, keepdim=True) - 1, logits.detach().amax(1, keepdim=True)
+    for _ in range(200):
+        middle = (low + high) / 2
+        heavy = (logits.detach() - middle).clamp(min=0).sum(1, keepdim=True) > 1
+        low, high = torch.where(heavy, middle, low), torch.where(heavy, high, middle)
+    support = logits.detach() > (low + high) / 2
+    kept = torch.where(support, logits, 0)
+    threshold = (kept.sum(1, keepdim=True) - 1) / support.sum(1, keepdim=True)
+    return torch.where(support, kept - threshold, 0)
+
+
+# Divergences
+
+
+def kl(target: Tensor, plan: Tensor) -> Tensor:
+    there = target > 0
+    return (target[there] * (target[there] / plan[there]).log()).sum() - target.sum() + plan.sum()
+
+
+def rince_divergence(target: Tensor, plan: Tensor, q: float, lam: float) -> Tensor:
+    shares = len(plan) * plan
+    against = (lam * shares.sum(1, keepdim=True)) ** q
+    there = target > 0
+    return (target[there] * (against.expand_as(shares)[there] - shares[there] ** q)).sum() / q
+
+
+def plan_uniformity(pairing: Pairing, plan: Tensor) -> Tensor:
+    negatives = plan[pairing.negative]
+    if not len(negatives):
+        return plan.sum() * 0
+    mean = negatives.mean()
+    return (mean * (mean / negatives).log()).sum()
+
+
+def fenchel_young(logits: Tensor, target: Tensor) -> Tensor:
+    """Return, per row, max_p <p, logits> - |p|^2/2 over the simplex, less the same at the target."""
+    plan = sparsemax(logits)
+    finite = torch.where(logits.isfinite(), logits, 0)
+
+    def value(p: Tensor) -> Tensor:
+        return (p * finite - p.square() / 2).sum(1)
+
+    return value(plan) - value(target)
+
+
+# The catalog
+
+
+def info_nce(z0, z1, temperature=0.1, symmetric=True, target=None, weights=None, ids=None):
+    def one_way(pairing):
+        return kl(wanted(pairing, target, weights), row_plan(gibbs(pairing, temperature)))
+
+    there = one_way(cross(z0, z1, ids))
+    return (there + one_way(cross(z1, z0, ids, transposed=True))) / 2 if symmetric else there
+
+
+def nt_xent(z0, z1, temperature=0.5, target=None, weights=None, ids=None):
+    pairing = joint(z0, z1, ids)
+    return kl(wanted(pairing, target, weights), row_plan(gibbs(pairing, temperature)))
+
+
+def sup_con(z0, z1, temperature=0.1, labels=None, **known):
+    return nt_xent(z0, z1, temperature, target=classes(labels), **known)
+
+
+def rince(z0, z1, temperature=0.5, q=0.5, lam=0.01, layout="joint", target=None, weights=None, ids=None):
+    def one_way(pairing):
+        kernel = (cosine(pairing.x, pairing.y) / temperature).exp() * pairing.compared
+        return rince_divergence(wanted(pairing, target, weights), kernel / len(kernel), q, lam)
+
+    if layout == "joint":
+        return one_way(joint(z0, z1, ids))
+    return (one_way(cross(z0, z1, ids)) + one_way(cross(z1, z0, ids, transposed=True))) / 2
+
+
+def gca_ince(z0, z1, temperature=0.5, iterations=5, target=None, weights=None, ids=None):
+    pairing = joint(z0, z1, ids)
+    return kl(wanted(pairing, target, weights), balanced_plan(gibbs(pairing, temperature), iterations))
+
+
+def gca_rince(z0, z1, temperature=0.5, iterations=5, q=0.6, lam=0.01, target=None, weights=None, ids=None):
+    pairing = joint(z0, z1, ids)
+    plan = balanced_plan(gibbs(pairing, temperature), iterations)
+    return rince_divergence(wanted(pairing, target, weights), plan, q, lam)
+
+
+def gca_uot(
+    z0, z1, temperature=0.5, iterations=5, relaxation=1.0, rince_weight=0.0, q=0.6, lam=0.01,
+    target=None, weights=None, ids=None,
+):  # fmt: skip
+    pairing = joint(z0, z1, ids)
+    plan = unbalanced_plan(gibbs(pairing, temperature), iterations, relaxation, temperature)
+    goal = wanted(pairing, target, weights)
+    return kl(goal, plan) + rince_weight * rince_divergence(goal, plan, q, lam)
+
+
+def byol(z0, z1, weights=None):
+    each = 2 - 2 * (unit(z0) * unit(z1).detach()).sum(1)
+    return each.mean() if weights is None else (each * weights / weights.mean()).mean()
+
+
+def iot(
+    z0, z1, temperature=0.5, constraint="balanced", iterations=5, uniformity=0.0, target=None, weights=None, ids=None
+):
+    pairing = joint(z0, z1, ids)
+    kernel = gibbs(pairing, temperature)
+    plan = {
+        "rows": row_plan,
+        "simplex": simplex_plan,
+        "balanced": lambda kernel: balanced_plan(kernel, iterations),
+    }[constraint](kernel)
+    return kl(wanted(pairing, target, weights), plan) + uniformity * plan_uniformity(pairing, plan)
+
+
+def iot_uniform(z0, z1, uniformity=1.0, **settings):
+    return iot(z0, z1, uniformity=uniformity, **settings)
+
+
+def iot_quadratic(
+    z0, z1, constraint="rows", closed_form=True, layout="joint", temperature=1.0, target=None, weights=None, ids=None
+):
+    def closed(pairing):
+        cost = (1 - cosine(pairing.x, pairing.y)) / temperature
+        if constraint == "rows":
+            allowed = (cost * pairing.compared).sum(1, keepdim=True) + 1
+            number = pairing.compared.sum(1, keepdim=True)
+        else:
+            allowed = (cost * pairing.compared).sum() + len(cost)
+            number = pairing.compared.sum()
+        entries = allowed / number - cost  # = 1/n (1 + sum_j (C_ij - C_i+))
+        floor = 1e-3
+        logarithm = torch.where(
+            entries > floor, entries.clamp(min=floor).log(), math.log(floor) + (entries - floor) / floor
+        )
+        return -(wanted(pairing, target, weights) * logarithm).sum()
+
+    def open_form(pairing):
+        goal = wanted(pairing, target, weights)
+        cost = 1 - cosine(pairing.x, pairing.y)
+        N = len(cost)
+        logits = (-cost / temperature).masked_fill(~pairing.compared, -math.inf)
+        if constraint == "rows":  # a row counts by the mass that is wanted there, and is compared by its shares
+            mass = goal.sum(1)
+            return (mass * fenchel_young(N * logits, N * by_rows(goal))).sum()
+        return fenchel_young(logits.reshape(1, -1), goal.reshape(1, -1)).sum()
+
+    return (closed if closed_form else open_form)((joint if layout == "joint" else cross)(z0, z1, ids))
+
+
+def align_uniform(z0, z1, weight=1.0):
+    x, y = unit(z0), unit(z1)
+    first, second = torch.triu_indices(len(x), len(x), 1)
+
+    def spread(z):
+        return (-2 * (z[first] - z[second]).square().sum(1)).exp().mean().log()
+
+    return (x - y).square().sum(1).mean() + weight * (spread(x) + spread(y)) / 2
+
+
+def half_distances(z0: Tensor, z1: Tensor, negatives: str, ids: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return d_i^2 (2n, 1), d_ij^2 (2n, 2n) and which of the latter are of negatives."""
+    pairing = joint(z0, z1, ids)
+    half = squared_distance(unit(pairing.x), unit(pairing.y)) / 2
+    view = torch.arange(2).repeat_interleave(len(z0))
+    own = view[:, None] == view
+    among = {"both": own | ~own, "same": own, "other": ~own}[negatives] & pairing.negative
+    return half[pairing.positive][:, None], half, among
+
+
+PRESETS = {
+    "info_nce": lambda tau, e, c: (lambda x: tau * torch.log(e + x), lambda x: torch.exp(x / tau)),
+    "mine": lambda tau, e, c: (torch.log, torch.exp),
+    "triplet": lambda tau, e, c: (lambda x: x, lambda x: torch.relu(x + e)),
+    "soft_triplet": lambda tau, e, c: (lambda x: tau * torch.log(1 + x), lambda x: torch.exp(x / tau + e)),
+    "n_plus_1_tuplet": lambda tau, e, c: (lambda x: torch.log(1 + x), torch.exp),
+    "lifted_structured": lambda tau, e, c: (lambda x: torch.relu(torch.log(x)) ** 2, lambda x: torch.exp(x + e)),
+    "sigmoid_pairs": lambda tau, e, c: (lambda x: x, lambda x: torch.sigmoid(c * x)),
+    "linear_pairs": lambda tau, e, c: (lambda x: x, lambda x: x),
+}
+
+
+def pairwise(
+    z0, z1, preset="info_nce", temperature=0.5, negatives="both", epsilon=1.0, c=1.0, phi=None, psi=None,
+    weights=None, ids=None,
+):  # fmt: skip
+    if phi is None:
+        phi, psi = PRESETS[preset](temperature, epsilon, c)
+    positive, half, among = half_distances(z0, z1, negatives, ids)
+    sums = torch.stack([psi(positive[i] - half[i][among[i]]).sum() for i in range(len(half))])
+    return phi(sums).mean() if weights is None else (phi(sums) * (weights / weights.mean()).repeat(2)).mean()
+
+
+def alpha_cl(
+    z0, z1, temperature=0.5, regularizer="direct", p=4.0, gamma=2.0, detach=True, negatives="both",
+    weights=None, ids=None,
+):  # fmt: skip
+    positive, half, among = half_distances(z0, z1, negatives, ids)
+    if regularizer == "square":
+        alpha = sparsemax((-half / temperature).masked_fill(~among, -math.inf))
+    else:
+        unscaled = {
+            "entropy": lambda d2: torch.exp(-d2 / temperature),
+            "inverse": lambda d2: (d2 + temperature) ** (-1 / gamma),
+            "direct": lambda d2: torch.exp(-(d2 ** (p / 2)) / temperature),
+            "uniform": torch.ones_like,
+        }[regularizer](half.masked_fill(~among, 1))
+        mass = (unscaled * among).sum(1, keepdim=True)
+        alpha = unscaled * among / torch.where(mass > 0, mass, 1)
+    alpha = alpha.detach() if detach else alpha
+    attraction = positive[:, 0] if weights is None else positive[:, 0] * (weights / weights.mean()).repeat(2)
+    return attraction.mean() - (alpha * half).sum(1).mean()
+
+
+def quadratic(z0, z1, negatives="both", weights=None, ids=None):
+    return alpha_cl(z0, z1, regularizer="uniform", negatives=negatives, weights=weights, ids=ids)
+
+
+def direct_clr(z0, z1, temperature=0.1, dimensions=64, **known):
+    return nt_xent(z0[:, :dimensions], z1[:, :dimensions], temperature, **known)
+
+
+def t_simclr(z0, z1, temperature=8.0, df=5.0, conditional=False, target=None, weights=None, ids=None):
+    pairing = joint(z0, z1, ids)
+    kernel = (1 + squared_distance(pairing.x, pairing.y) / (temperature * df)) ** (-(df + 1) / 2) * pairing.compared
+    plan = row_plan(kernel) if conditional else simplex_plan(kernel)
+    return kl(wanted(pairing, target, weights), plan)
+
+
+def cmc(*views, temperature=0.1, graph="full", **known):
+    edges = [(v, w) for w in range(len(views)) for v in range(w) if graph == "full" or v == 0]
+    return sum(2 * info_nce(views[v], views[w], temperature, **known) for v, w in edges)

@@ -1,0 +1,45 @@
+"""Schedules are functions of the step alone."""
+
+import pytest
+
+import contraport
+from contraport import Relax, Temperature, Tighten, UsageError
+
+
+def test_temperature_goes_from_start_to_end_and_stays():
+    loss = contraport.nt_xent()
+    schedule = Temperature(1.0, 0.1, steps=100)
+    seen = []
+    for step in (0, 25, 50, 100, 500):
+        schedule.apply(loss, step)
+        seen.append(loss.temperature)
+    assert seen[0] == 1.0
+    assert seen[2] == pytest.approx(0.1**0.5)
+    assert seen[3] == seen[4] == pytest.approx(0.1)
+    assert seen == sorted(seen, reverse=True)
+
+
+def test_relax_is_tighten_reversed():
+    loss, seen = contraport.nt_xent(), {}
+    for schedule in (Tighten(3), Relax(3)):
+        seen[type(schedule)] = []
+        for step in range(15):
+            schedule.apply(loss, step)
+            seen[type(schedule)].append(loss.allowed)
+    assert seen[Tighten] == seen[Relax][::-1]
+    assert len(set(seen[Tighten])) == 5
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Temperature(0, 1, 10), "start: expected a positive"),
+        (lambda: Temperature(1, 1, 0), "steps: expected at least 1"),
+        (lambda: Temperature(1, 1, 1, "cosin"), "did you mean 'cosine'"),
+        (lambda: Tighten(0), "every: expected at least 1"),
+        (lambda: Tighten(1).apply(contraport.align_uniform(), 0), "single Objective"),
+    ],
+)
+def test_mistakes_are_named(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()

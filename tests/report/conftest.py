@@ -1,0 +1,67 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contraport.runs import Run, write_arrays, write_json
+
+Maker = Callable[..., Run]
+
+
+def plan_and_target(items: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    kernel = np.exp(3 * np.random.default_rng(seed).normal(size=(2 * items, 2 * items)))
+    np.fill_diagonal(kernel, 0)
+    target = np.roll(np.eye(2 * items), items, axis=1) / (2 * items)
+    return (0.9 * kernel / kernel.sum()).astype(np.float32), target.astype(np.float32)
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Maker:
+    """Write the files of a finished run, as training and evaluation leave them, without either."""
+
+    def make(
+        name: str = "nt-xent",
+        *,
+        data: str = "digits",
+        evaluated: bool = True,
+        labels: bool = True,
+        images: bool = True,
+        class_names: tuple[str, ...] = ("zero", "one", "two"),
+        metrics: bool = True,
+        seed: int = 0,
+        **config: Any,
+    ) -> Run:
+        generator = np.random.default_rng(seed)
+        settings = {"data": data, "objective": "nt-xent", "encoder": "small-cnn", "epochs": 5, "seed": seed}
+        run = Run.create(tmp_path / "runs" / name, settings | config)
+        if metrics:
+            loss = np.exp(-np.arange(20) / 5) + 0.1 * seed
+            run.write_metrics(
+                {"step": step, "epoch": step // 4, "seconds": 0.5 * step, "loss": loss[step], "lr": 1e-3 * (20 - step),
+                 "temperature": 0.5, "images_per_second": 1000.0, "data_wait": 0.02}
+                for step in range(20)
+            )  # fmt: skip
+        if not evaluated:
+            return run
+        keys = ("linear_probe", "knn") if labels else ()
+        rows = {
+            row: dict.fromkeys(keys, 0.9 + 0.01 * rank + 0.001 * seed * (row == "trained"))
+            | {"alignment": 0.3 - 0.1 * rank, "uniformity": -1.0 - rank, "effective_rank": 10.0}
+            for rank, row in enumerate(("raw", "untrained", "trained"))
+        }
+        notes = [] if labels else ["No labels, so no linear probe and no kNN."]
+        write_json(run.evaluation_path, {"data": data, "classes": 3, "seconds": 1.0, "notes": notes, "rows": rows})
+        plan, target = plan_and_target(6, seed)
+        samples = {"points": generator.normal(size=(30, 2)), "projection": np.array("t-SNE"), "plan": plan}
+        samples |= {"target": target, "plan_items": np.array(6)}
+        if labels:
+            samples |= {"labels": np.arange(30) % 3, "plan_labels": np.sort(np.arange(6) % 3)}
+            samples["class_names"] = np.array(class_names)
+        if images:
+            samples["thumbnails"] = generator.integers(0, 255, (30, 1, 8, 8), dtype=np.uint8)
+        write_arrays(run.samples_path, samples)
+        return run
+
+    return make

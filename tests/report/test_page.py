@@ -1,0 +1,172 @@
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from contraport.errors import UsageError
+from contraport.report import report
+from contraport.report.gathering import gather
+from contraport.report.page import describe
+from contraport.report.tables import table
+from contraport.runs import write_json
+
+NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'
+
+
+class Tags(HTMLParser):
+    """The tags and the words of a page, as a browser's parser would see them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+def own_html(path: Path) -> str:
+    """Return the page without the plotting library, which is compared whole."""
+    html = path.read_text("utf-8")
+    assert get_plotlyjs() in html
+    return html.replace(get_plotlyjs(), "")
+
+
+def words(path: Path) -> str:
+    return " ".join(" ".join(Tags(own_html(path)).words).split())
+
+
+def test_the_page_says_what_was_trained_on_what(make_run, tmp_path) -> None:
+    path = report([make_run().path], out=tmp_path / "page.html")
+    assert "A small-cnn encoder trained on digits with nt-xent for 5 epochs." in words(path)
+    shown = words(path)
+    for part in (
+        "Results",
+        "Training",
+        "Embeddings",
+        "Plans",
+        "Settings",
+        "raw inputs",
+        "untrained small-cnn",
+        "92.0%",
+    ):
+        assert part in shown
+
+
+def test_the_sentence_counts_and_lists(make_run) -> None:
+    runs = gather([make_run("a"), make_run("b", objective="gca-uot", epochs=1), make_run("c", objective="gca-ince")])
+    assert describe(runs) == "Three small-cnn encoders trained on digits with nt-xent, gca-uot and gca-ince."
+    mixed = gather([make_run("d", encoder="mlp", data="/home/me/photos"), make_run("e", epochs=5)])
+    assert describe(mixed) == (
+        "Two encoders (mlp and small-cnn) trained on photos and digits with nt-xent for 5 epochs."
+    )
+
+
+def test_the_page_asks_for_nothing_from_a_network(make_run, tmp_path) -> None:
+    html = own_html(report([make_run("a"), make_run("b")], out=tmp_path / "page.html"))
+    assert re.findall(r"https?://[^\"' <]*", html) == []
+    sources = [attributes.get(key) for _, attributes in Tags(html).tags for key in ("src", "href") if key in attributes]
+    assert all(source is not None and source.startswith("#") for source in sources)
+    assert "default-src 'none'" in html
+
+
+def test_names_are_text_and_never_markup(make_run, tmp_path) -> None:
+    run = make_run("<b>bold&co<b>", data=NASTY, objective=NASTY, class_names=(NASTY, "</script>", "`${1}`"))
+    html = own_html(report([run, make_run("plain")], out=tmp_path / "page.html"))
+    plain = own_html(report([make_run("plain2"), make_run("plain3")], out=tmp_path / "plain.html"))
+    assert Tags(html).count("script") == Tags(plain).count("script") == 2
+    assert Tags(html).count("img") == Tags(html).count("b") - Tags(plain).count("b") == 0
+    assert NASTY not in html
+    assert NASTY in "".join(Tags(html).words)
+
+
+def test_the_best_of_each_column_is_marked_and_baselines_come_once(make_run) -> None:
+    (group,) = table(gather([make_run("a"), make_run("b", seed=3)]))
+    assert [row.name for row in group.rows] == ["raw inputs", "untrained small-cnn", "a", "b"]
+    best = [[cell.text for cell in row.cells if cell.best] for row in group.rows]
+    assert best == [[], [], ["0.100", "−3.000"], ["92.3%", "92.3%", "0.100", "−3.000"]]
+
+
+def test_each_data_set_has_rows_and_a_best_of_its_own(make_run, tmp_path) -> None:
+    runs = [make_run("a"), make_run("b", data="fashion-mnist", seed=2)]
+    groups = table(gather(runs))
+    assert [group.data for group in groups] == ["digits", "fashion-mnist"]
+    assert all(any(cell.best for cell in group.rows[-1].cells) for group in groups)
+    assert "fashion-mnist" in words(report(runs, out=tmp_path / "page.html"))
+
+
+def test_baselines_of_one_name_that_differ_say_whose_they_are(make_run) -> None:
+    runs = [make_run("a"), make_run("b")]
+    values = runs[1].evaluation()
+    values["rows"]["untrained"]["knn"] = 0.5
+    write_json(runs[1].evaluation_path, values)
+    (group,) = table(gather(runs))
+    names = [row.name for row in group.rows]
+    assert names == ["raw inputs", "untrained small-cnn (for a)", "untrained small-cnn (for b)", "a", "b"]
+
+
+def test_what_is_missing_is_said(make_run, tmp_path) -> None:
+    runs = [
+        make_run("unlabelled", labels=False),
+        make_run("unevaluated", evaluated=False),
+        make_run("fresh", evaluated=False, metrics=False),
+        make_run("vectors", images=False),
+    ]
+    shown = words(report(runs, out=tmp_path / "page.html"))
+    assert "unlabelled: No labels, so no linear probe and no kNN." in shown
+    assert "unevaluated is not evaluated: contraport evaluate" in shown
+    assert "fresh has no curves: its training has logged nothing yet." in shown
+    assert "30 test items of digits, no labels" in shown
+
+
+def test_a_page_of_runs_with_nothing_yet_has_no_empty_sections(make_run, tmp_path) -> None:
+    path = report([make_run("fresh", evaluated=False, metrics=False)], out=tmp_path / "page.html")
+    headings = re.findall(r"<h2>(.*?)</h2>", own_html(path))
+    assert headings == ["Results", "Settings"]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(make_run, tmp_path) -> None:
+    runs = gather([make_run("one/run"), make_run("two/run"), make_run("other")])
+    assert [run.name for run in runs] == [str(runs[0].path), str(runs[1].path), "other"]
+
+
+def test_colours_repeat_with_another_dash(make_run) -> None:
+    runs = gather([make_run(f"run-{number}") for number in range(12)])
+    assert len({(run.color, run.dash) for run in runs}) == 12
+
+
+def test_bad_arguments_are_told_and_nothing_is_written(make_run, tmp_path) -> None:
+    run = make_run()
+    existing = tmp_path / "page.html"
+    existing.write_text("mine")
+    for runs, out, message in (
+        ([], "new.html", "one run folder or more"),
+        ([run], "page.txt", r"ends in \.html"),
+        ([run], "absent/page.html", "does not exist"),
+        ([run], "page.html", "overwrite=True"),
+        ([tmp_path], "new.html", "is no run"),
+        ([tmp_path / "absent"], "new.html", "no such folder"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            report(runs, out=tmp_path / out)
+    assert existing.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "runs"]
+    report([run], out=existing, overwrite=True)
+    assert existing.stat().st_size > 1_000_000
+
+
+def test_a_corrupt_run_is_an_error(make_run, tmp_path) -> None:
+    run = make_run()
+    run.samples_path.write_bytes(b"torn")
+    with pytest.raises(UsageError, match=r"samples\.npz is corrupt"):
+        report([run], out=tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()

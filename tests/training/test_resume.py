@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import logging
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from contraport.data import Dataset
+from contraport.errors import UsageError
+from contraport.runs import Run
+from contraport.training import train
+
+from .conftest import Pull
+from .test_train import same, weights_of
+
+
+def interrupted(settings: dict[str, Any], at: int, **more: Any) -> Run:
+    """Start a run whose objective meets Ctrl-C at some step."""
+    with pytest.raises(KeyboardInterrupt, match="--resume --out"):
+        train(**settings, objective=Pull(at, KeyboardInterrupt()), **more)
+    return Run(settings["out"])
+
+
+def losses(run: Run) -> list[tuple[int, int, float, float]]:
+    return [(row["step"], row["epoch"], row["loss"], row["lr"]) for row in run.metrics()]
+
+
+@pytest.mark.parametrize("at", [1, 6, 7])
+def test_resume_equals_the_run_that_never_stopped(settings: dict[str, Any], tmp_path: Path, at: int) -> None:
+    settings.update(epochs=4, log_every=1)
+    whole = train(**{**settings, "out": tmp_path / "whole"}, objective=Pull())
+    stopped = interrupted(settings, at)
+    assert not stopped.model_path.exists()
+    resumed = train(out=stopped.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
+    assert same(weights_of(resumed), weights_of(whole))
+    assert losses(resumed) == losses(whole)
+
+
+def test_resume_of_images_by_name(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"data": "digits", "batch_size": 600, "progress": False, "encoder": "mlp"}
+    whole = train(**common, epochs=3, out=tmp_path / "whole")
+    part = train(**common, epochs=2, out=tmp_path / "part", sched="constant", warmup_epochs=0)
+    assert not same(weights_of(part), weights_of(whole))
+    same_schedule = train(**common, epochs=3, out=tmp_path / "other", sched="constant", warmup_epochs=0)
+    grown = train(resume=True, out=part.path, epochs=3, progress=False)
+    assert same(weights_of(grown), weights_of(same_schedule))
+    assert grown.config()["epochs"] == 3
+
+
+def test_ctrl_c_leaves_the_signal_as_it_was(settings: dict[str, Any]) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    run = interrupted(settings, at=3)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert (run.checkpoints / "last.ckpt").exists()
+    assert "stopped" in run.log_path.read_text()
+
+
+def test_ctrl_c_gives_the_console_back(settings: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    interrupted({**settings, "progress": True}, at=4)
+    assert "epoch 2/2" in capsys.readouterr().err, "the last state of the bar stays"
+
+
+def test_rows_after_the_checkpoint_are_dropped(settings: dict[str, Any]) -> None:
+    run = interrupted({**settings, "epochs": 3}, at=6, log_every=1)
+    assert [row["step"] for row in run.metrics()] == [1, 2, 3, 4, 5]
+    train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
+    assert [row["step"] for row in run.metrics()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_clock_goes_on(settings: dict[str, Any]) -> None:
+    run = train(**settings)
+    first = run.metrics()[-1]["seconds"]
+    train(out=run.path, resume=True, epochs=3, data=settings["data"], progress=False)
+    assert run.metrics()[-1]["seconds"] > first
+
+
+def test_a_finished_run_says_so(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    run = train(**settings)
+    before = weights_of(run)
+    with caplog.at_level(logging.INFO, "contraport"):
+        train(out=run.path, resume=True, data=settings["data"], progress=False)
+    assert "all 2 epochs were done before" in caplog.text
+    assert same(weights_of(run), before)
+    assert len(run.metrics()) == 2
+
+
+def test_an_outdated_evaluation_goes(settings: dict[str, Any]) -> None:
+    run = train(**settings)
+    run.evaluation_path.write_text("{}")
+    train(out=run.path, resume=True, data=settings["data"], progress=False)
+    assert run.evaluation_path.exists()
+    train(out=run.path, resume=True, epochs=3, data=settings["data"], progress=False)
+    assert not run.evaluation_path.exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"epochs": 1}, "epochs: the run in .* has 2, got 1; on resume epochs may only grow"),
+        ({"epochs": "3"}, "epochs: expected a whole number"),
+        ({"lr": 0.5}, "lr: the run in .* has None, got 0.5"),
+        ({"seed": 1}, "seed: the run in .* has 0, got 1"),
+        ({"objective": "gca-uot"}, "objective: the run in .* has 'nt-xent', got 'gca-uot'"),
+        ({"data": "digits"}, "data: the run in .* has '<vectors>', got 'digits'"),
+        ({"overwrite": True}, "resume: goes on with a run that overwrite would delete"),
+    ],
+)
+def test_what_contradicts_the_run_is_refused(settings: dict[str, Any], wrong: dict[str, Any], message: str) -> None:
+    run = train(**settings)
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=message):
+        train(**{"data": settings["data"], "out": run.path, "resume": True, "progress": False, **wrong})
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_what_agrees_is_no_contradiction(settings: dict[str, Any]) -> None:
+    run = train(**settings)
+    train(**settings, resume=True, workers=0, device="cpu")
+    assert len(run.metrics()) == 2
+
+
+def test_objects_have_to_be_given_again(settings: dict[str, Any]) -> None:
+    run = train(**settings)
+    with pytest.raises(UsageError, match=r"data: .* object <vectors>; pass it again"):
+        train(out=run.path, resume=True)
+
+
+def test_a_corrupt_checkpoint(settings: dict[str, Any], vectors: Dataset) -> None:
+    run = train(**settings)
+    (run.checkpoints / "last.ckpt").write_bytes(b"not a checkpoint")
+    with pytest.raises(UsageError, match=r"resume: .*last\.ckpt is corrupt"):
+        train(out=run.path, resume=True, data=vectors)
+
+
+def test_an_unknown_key_in_the_config(settings: dict[str, Any], vectors: Dataset) -> None:
+    run = train(**settings)
+    run.config_path.write_text(yaml.safe_dump({**run.config(), "epohcs": 3}))
+    with pytest.raises(UsageError, match=r"config\.yaml: unknown name 'epohcs'; did you mean 'epochs'"):
+        train(out=run.path, resume=True, data=vectors)

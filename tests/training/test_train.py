@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from contraport.data import Dataset, from_arrays
+from contraport.runs import Run
+from contraport.training import train
+
+from .conftest import Pull
+
+FILES = {
+    "config.yaml",
+    "metrics.jsonl",
+    "train.log",
+    "checkpoints/last.ckpt",
+    "model/config.json",
+    "model/model.safetensors",
+}
+ROW = {"step", "epoch", "seconds", "loss", "lr", "temperature", "images_per_second", "data_wait"}
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def weights_of(run: Run) -> dict[str, Tensor]:
+    return run.model().state_dict()
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_folder_holds_the_files_that_others_read(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = train(**settings)
+    assert files_of(run.path) - {"model/README.md"} == FILES
+    assert [path.name for path in tmp_path.iterdir()] == ["run"], "nothing is written outside of the run folder"
+    assert run.model().config["encoder"] == "mlp"
+
+
+def test_out_is_named_after_data_and_objective(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = train(**{**settings, "out": None, "epochs": 1}, objective="gca-uot")
+    assert run.path == Path("runs/vectors-gca-uot")
+
+
+def test_config_holds_the_arguments(settings: dict[str, Any]) -> None:
+    run = train(**settings, objective="gca-ince", objective_settings={"iterations": 3}, temperature=0.2)
+    config = yaml.safe_load(run.config_path.read_text())
+    assert config["data"] == "<vectors>"
+    assert config["objective_settings"] == {"iterations": 3}
+    assert config["temperature"] == 0.2
+    assert config["seed"] == 0
+    assert not config.keys() & {"out", "resume", "overwrite", "progress"}
+
+
+def test_metrics_are_means_over_the_steps_of_a_row(settings: dict[str, Any]) -> None:
+    settings["epochs"] = 3
+    every = train(**settings, log_every=1).metrics()
+    assert [row["step"] for row in every] == [1, 2, 3, 4, 5, 6]
+    assert [row["epoch"] for row in every] == [1, 1, 2, 2, 3, 3]
+    assert all(row.keys() == ROW and 0 <= row["data_wait"] <= 1 and row["images_per_second"] > 0 for row in every)
+    assert all(row["temperature"] == 0.5 for row in every)
+    coarse = train(**settings, overwrite=True).metrics()
+    assert [row["step"] for row in coarse] == [2, 4, 6]
+    assert coarse[0]["loss"] == pytest.approx((every[0]["loss"] + every[1]["loss"]) / 2)
+    assert sorted(row["seconds"] for row in coarse) == [row["seconds"] for row in coarse]
+
+
+def test_the_loss_falls(settings: dict[str, Any]) -> None:
+    rows = train(**{**settings, "epochs": 12}).metrics()
+    assert rows[-1]["loss"] < rows[0]["loss"] - 0.1
+
+
+def test_the_seed_decides_everything(settings: dict[str, Any]) -> None:
+    out = settings.pop("out")
+    first = train(**settings, out=out / "a")
+    torch.manual_seed(123)
+    second = train(**settings, out=out / "b")
+    third = train(**settings, out=out / "c", seed=1)
+    assert same(weights_of(first), weights_of(second))
+    assert not same(weights_of(first), weights_of(third))
+
+
+def test_the_callers_random_state_is_untouched(settings: dict[str, Any]) -> None:
+    before = torch.get_rng_state()
+    train(**settings)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_objective_of_ones_own_learns_its_temperature(settings: dict[str, Any]) -> None:
+    objective = Pull()
+    run = train(**settings, objective=objective, lr=0.01)
+    learned = float(objective.temperature.detach())
+    assert learned != 0.5
+    assert run.metrics()[-1]["temperature"] == pytest.approx(learned, abs=0.05)
+    assert run.config()["objective"] == "<Pull>"
+
+
+def test_an_objective_gets_the_labels_that_it_names(settings: dict[str, Any]) -> None:
+    class Labelled(nn.Module):
+        seen: Tensor | None = None
+
+        def forward(self, z0: Tensor, z1: Tensor, labels: Tensor | None = None) -> Tensor:
+            self.seen = labels
+            return (z0 - z1).square().mean()
+
+    objective = Labelled()
+    run = train(**{**settings, "epochs": 1}, objective=objective)
+    assert objective.seen is not None
+    assert objective.seen.shape == (32,)
+    assert run.metrics()[-1]["temperature"] is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"opt": "sgd", "sched": "constant"},
+        {"opt": "lars", "sched": "linear", "warmup_epochs": 0},
+        {"opt": "nadam", "lr": 1e-3, "warmup_epochs": 0.5},
+        {"amp": True},
+        {"augment": "strong", "device": "cpu", "projection": 16},
+    ],
+)
+def test_options(settings: dict[str, Any], options: dict[str, Any]) -> None:
+    rows = train(**settings, **options).metrics()
+    assert np.isfinite([row["loss"] for row in rows]).all()
+
+
+def test_images_and_workers(images: Dataset, tmp_path: Path) -> None:
+    here = train(data=images, batch_size=16, epochs=1, out=tmp_path / "a", progress=False)
+    there = train(data=images, batch_size=16, epochs=1, out=tmp_path / "b", progress=False, workers=1)
+    assert here.model().config["encoder"] == "small-cnn"
+    assert same(weights_of(here), weights_of(there)), "a worker process changes nothing"
+
+
+def test_data_with_two_views_of_its_own(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    data = from_arrays([random.normal(size=(40, 5)), random.normal(size=(40, 5))])
+    assert train(data=data, batch_size=20, epochs=1, out=tmp_path / "run", progress=False).metrics()
+
+
+def test_keep_every(settings: dict[str, Any]) -> None:
+    run = train(**{**settings, "epochs": 5}, keep_every=2)
+    kept = sorted(path.name for path in run.checkpoints.iterdir())
+    assert kept == ["epoch-0002.ckpt", "epoch-0004.ckpt", "last.ckpt"]
+    torch.load(run.checkpoints / "last.ckpt", weights_only=True)
+
+
+def test_overwrite_replaces_a_run(settings: dict[str, Any]) -> None:
+    first = train(**settings)
+    first.evaluation_path.write_text(json.dumps({"rows": {}}))
+    second = train(**{**settings, "epochs": 1}, overwrite=True)
+    assert len(second.metrics()) == 1
+    assert not second.evaluation_path.exists()
+
+
+def test_progress_and_summary_go_to_the_standard_error(
+    settings: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(**{**settings, "progress": True})
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "waiting for data" in " ".join(output.err.split())
+    assert "images/s" in run.log_path.read_text()
+    assert "Lightning" not in output.err + run.log_path.read_text()
+
+
+def test_without_progress_nothing_is_printed(settings: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    train(**settings)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_files_that_were_left_out_are_named_in_the_log(settings: dict[str, Any]) -> None:
+    settings["data"].skipped = ("broken.png",)
+    assert "1 files left out: broken.png" in train(**settings).log_path.read_text()
