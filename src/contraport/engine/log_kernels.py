@@ -95,8 +95,11 @@ class LogKernel(ABC):
         return False
 
     @abstractmethod
-    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
-        """Return the core and T (less the biases) on a tile, and what `pull` needs to know of it."""
+    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor, object]:
+        """Return the core and T (less the biases) on a tile, and what `pull` needs to know of it.
+
+        Core and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
+        """
 
     @abstractmethod
     def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
@@ -173,9 +176,9 @@ class AffineLogKernel(LogKernel):
     def symmetric(self) -> bool:
         return self.x is self.y and self.row_bias is self.column_bias
 
-    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
+    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor, object]:
         x, y, row_bias, column_bias = (v.detach() for v in self.inputs)
-        t = x[rows] @ y[columns].T
+        t = torch.mm(x[rows], y[columns].T, out=out)
         if self.link is None:
             return t, t, None
         t.add_(row_bias[rows, None]).add_(column_bias[columns])
@@ -254,7 +257,7 @@ class CallableLogKernel(LogKernel):
         t = self._affine(self.x, self.y)
         return self._linked(t if self.row_bias is None else t + self.row_bias[:, None])
 
-    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
+    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor, object]:
         with torch.enable_grad():
             x, y = (v.detach()[s].requires_grad_() for v, s in ((self.x, rows), (self.y, columns)))
             t = self._affine(x, y)
@@ -316,8 +319,8 @@ class MatrixLogKernel(LogKernel):
     def dense(self) -> Tensor:
         return self._linked(self.matrix)
 
-    def tile(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor, object]:
-        t = self.matrix.detach()[rows, columns]
+    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor, object]:
+        t = self.matrix.detach()[rows, columns].clone()
         return self._linked(t), t, None
 
     def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:

@@ -53,7 +53,7 @@ class Tile(NamedTuple):
         rows: its rows.
         columns: its columns.
         core: log K less the kernel's biases, minus infinity where masked; or exp of it.
-        t: T less the kernel's biases.
+        t: T less the kernel's biases, where it was asked for or the kernel has a link.
         memory: what `LogKernel.pull` needs to know.
         mirrored: whether it stands for its transpose as well.
     """
@@ -83,6 +83,7 @@ class Passes:
         self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
         self.limit = MODERATE[like.dtype]
         self.flat = self.log_kernel.bound() <= self.limit
+        self._space: Tensor | None = None
         self._labels = [_Ranges(mask.labels) for mask in geometry.masks]
 
     def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -149,34 +150,41 @@ class Passes:
     ) -> tuple[Tensor, list[Tensor | None]]:
         """Return the total of exp(S_ij + A_i + B_j) T_ij and its gradient on the wanted inputs, the first factor held."""
         total, gradients = torch.zeros_like(log_rows[0]), self._slots(wanted)
-        for tile, weight in self._weights([Term(log_rows, log_columns, "rows", torch.ones_like(log_rows))]):
+        term = Term(log_rows, log_columns, "rows", torch.ones_like(log_rows))
+        for tile, weight in self._weights([term], with_t=True):
             total += (weight * tile.t).sum()
             total += weight.sum(1) @ self.row_bias[tile.rows] + weight.sum(0) @ self.column_bias[tile.columns]
             if any(wanted):
                 self.log_kernel.pull(tile.rows, tile.columns, tile.memory, weight, gradients)
         return total, self._unaliased(gradients)
 
-    def _tile(self, rows: slice, columns: slice, *, exponential: bool) -> Tile:
-        core, t, memory = self.log_kernel.tile(rows, columns)
+    def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
+        core, t, memory = self.log_kernel.tile(rows, columns, self._buffer(rows, columns))
         masks = [
             mask.tile(rows, columns)
             for mask, labels in zip(self.geometry.masks, self._labels, strict=True)
             if labels.may_meet(rows, columns)
         ]
-        if exponential:
-            core = core.exp()  # T is overwritten by none: the gradient of a link reads it
-        elif masks and core is t:
+        if core is t and with_t:
             core = core.clone()
+        if exponential:
+            core.exp_()
         for mask in masks:
             core.masked_fill_(mask, 0 if exponential else -torch.inf)
         return Tile(rows, columns, core, t, memory, self.symmetric and rows != columns)
 
-    def _tiles(self, *, exponential: bool) -> Iterator[Tile]:
+    def _buffer(self, rows: slice, columns: slice) -> Tensor | None:
+        """Return where a tile is to be written: every tile overwrites the one before."""
+        if self._space is None:
+            self._space = self.row_bias.new_empty(TILE, TILE)
+        return self._space[: rows.stop - rows.start, : columns.stop - columns.start]
+
+    def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
         n, m = self.geometry.shape
         for top in range(0, n, TILE):
             for left in range(top if self.symmetric else 0, m, TILE):
                 rows, columns = slice(top, min(top + TILE, n)), slice(left, min(left + TILE, m))
-                yield self._tile(rows, columns, exponential=exponential)
+                yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
 
     def _products(self, right: Tensor | None, left: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Return E right, (N, k), and E^T left, (M, k), with E = exp(core), in one pass; right (M, k), left (N, k)."""
@@ -203,10 +211,10 @@ class Passes:
                     by_column.add(columns, core.T + p[rows])
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
-    def _weights(self, terms: Sequence[Term]) -> Iterator[tuple[Tile, Tensor]]:
+    def _weights(self, terms: Sequence[Term], *, with_t: bool = False) -> Iterator[tuple[Tile, Tensor]]:
         """Yield each tile with its part of W, added to the transposed part of its mirror image where it has one."""
         groups = self._collapse(terms)
-        for tile in self._tiles(exponential=groups[0].base is None):
+        for tile in self._tiles(exponential=groups[0].base is None, with_t=with_t):
             parts = [group.weight(tile, self) for group in groups]
             weight = parts[0]
             for part in parts[1:]:
@@ -254,12 +262,15 @@ class StoredPasses(Passes):
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
-        self._kept: dict[tuple[int, int, bool], Tile] = {}
+        self._kept: dict[tuple[int, int, bool, bool], Tile] = {}
 
-    def _tile(self, rows: slice, columns: slice, *, exponential: bool) -> Tile:
-        key = (rows.start, columns.start, exponential)
+    def _buffer(self, rows: slice, columns: slice) -> None:
+        """Return no common place: every tile is kept."""
+
+    def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
+        key = (rows.start, columns.start, exponential, with_t)
         if key not in self._kept:
-            self._kept[key] = super()._tile(rows, columns, exponential=exponential)
+            self._kept[key] = super()._tile(rows, columns, exponential=exponential, with_t=with_t)
         return self._kept[key]
 
 
@@ -312,15 +323,14 @@ class _Group(NamedTuple):
         rows, columns = tile.rows, tile.columns
         u, v = self.row_factors, self.column_factors
         if self.base is None:
-            factors = u[rows] @ v[columns].T
             if tile.mirrored:
-                factors.addmm_(v[rows], u[columns].T)
-            return factors.mul_(tile.core)
+                return _outer(torch.cat([u[rows], v[rows]], 1), torch.cat([v[columns], u[columns]], 1)).mul_(tile.core)
+            return _outer(u[rows], v[columns]).mul_(tile.core)
         a, b = self.base
-        weight = _exponential(tile.core, a[rows], b[columns], passes, rows, columns).mul_(u[rows] @ v[columns].T)
+        weight = _exponential(tile.core, a[rows], b[columns], passes, rows, columns).mul_(_outer(u[rows], v[columns]))
         if tile.mirrored:
             image = _exponential(tile.core, b[rows], a[columns], passes, rows, columns)
-            weight.addcmul_(image, v[rows] @ u[columns].T)
+            weight.addcmul_(image, _outer(v[rows], u[columns]))
         return weight
 
 
@@ -331,6 +341,19 @@ def _merge(terms: Sequence[Term], base: tuple[Tensor, Tensor] | None, origin: tu
         side = row_factors if term.axis == "rows" else column_factors
         side[k] = side[k] * term.weight
     return _Group(base, torch.stack(row_factors, 1), torch.stack(column_factors, 1))
+
+
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    """Return left right^T for thin matrices, (n, k) and (m, k); a matrix product is slow at very small k."""
+    if left.shape[1] > _THIN:
+        return left @ right.T
+    total = left[:, :1] * right[:, 0]
+    for k in range(1, left.shape[1]):
+        total.addcmul_(left[:, k : k + 1], right[:, k])
+    return total
+
+
+_THIN = 6
 
 
 def _near(a: Tensor, b: Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -222,5 +223,22 @@ def _block(x: Tensor, y: Tensor) -> Block:
     return Block(x, y, len(x), rows, columns, (rows[:0], rows[:0]))
 
 
-def _minimize(parameters: list[nn.Parameter], value: object, iterations: int) -> int:
-    ...
+def _minimize(parameters: list[nn.Parameter], value: Callable[[], Tensor], iterations: int) -> int:
+    """Minimise by L-BFGS and return how many iterations it took."""
+    optimizer = torch.optim.LBFGS(
+        parameters,
+        max_iter=iterations,
+        tolerance_grad=1e-10,
+        tolerance_change=1e-14,
+        history_size=20,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = value()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+    return int(optimizer.state[parameters[0]]["n_iter"])

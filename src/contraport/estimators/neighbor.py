@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
@@ -163,7 +164,7 @@ class _NeighborEmbedding(BaseEstimator, ABC):
 
     def _encoder(self, shape: tuple[int, ...]) -> nn.Module:
         if isinstance(self.encoder, nn.Module):
-            return self.encoder
+            return copy.deepcopy(self.encoder)
         body = build(str(self.encoder), shape)
         return nn.Sequential(body, nn.Linear(int(body.num_features), self.n_components))  # type: ignore[arg-type]
 
@@ -211,8 +212,8 @@ class SNE(_NeighborEmbedding):
         max_iter: how many iterations at most.
         init: ``"pca"``, ``"random"`` or an array (n, n_components); an encoder starts from its own weights.
         random_state: seed of the random start and of the encoder's weights.
-        encoder: learn a map that embeds other data too: a module from (n, ...) to (n, n_components), trained in place,
-            or a name of `contraport.encoders`, to which a linear layer is added. All items make one batch.
+        encoder: learn a map that embeds other data too: a module from (n, ...) to (n, n_components), of which a copy is
+            trained, or a name of `contraport.encoders`, to which a linear layer is added. All items make one batch.
         device: where to compute.
         verbose: print the objective every 50 iterations.
 

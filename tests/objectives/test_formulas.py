@@ -1,0 +1,735 @@
+"""The whole catalog against the formulas, written out independently in `formulas.py`, against peers and identities."""
+
+import itertools
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import contraport
+from contraport import UsageError
+from contraport import objectives as o
+from contraport.objectives import CATALOG
+
+sys.path.insert(0, str(Path(__file__).parent))
+import formulas
+
+POLICIES = ["dense", "stored", "streamed"]
+INFINITE = math.inf
+LABELS = torch.tensor([0, 1, 0, 2, 1, 0, 3])
+DOMAINS = torch.tensor([0, 1, 0, 1, 1, 2, 0])
+IDS = torch.tensor([0, 1, 2, 1, 4, 0, 0])
+WEIGHTS = torch.tensor([1.0, 0.0, 2.0, 0.5, 1.0, 3.0, 0.25], dtype=torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def _uneven_tiles(monkeypatch):
+    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+
+
+def views(n=7, d=5, k=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(n, d, dtype=torch.float64, generator=generator) for _ in range(k))
+
+
+def some_matrix(size):
+    entries = torch.rand(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    entries[2], entries[:, 3] = 0, 0  # a row that wants nothing and a column that nothing wants
+    return entries
+
+
+def outcome(function, *z):
+    z = [view.clone().requires_grad_() for view in z]
+    value = function(*z)
+    slopes = torch.autograd.grad(value, z, allow_unused=True)
+    return value.detach(), [torch.zeros_like(view) if s is None else s for view, s in zip(z, slopes, strict=True)]
+
+
+def assert_same(ours, theirs, rtol=1e-9):
+    """Compare a value and gradients, the latter relative to their largest entry."""
+    torch.testing.assert_close(ours[0], theirs[0], rtol=rtol, atol=rtol)
+    largest = max([slope.abs().max().item() for slope in theirs[1]])
+    for a, b in zip(ours[1], theirs[1], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=rtol * max(largest, 1e-3))
+
+
+def by_formula(name, *z, **settings):
+    return getattr(formulas, name.replace("-", "_"))(*z, **settings)
+
+
+def name_case(case):
+    name, settings = case
+    return name + "".join(f"-{key}={value}" for key, value in settings.items())
+
+
+CASES = [
+    ("info-nce", {}),
+    ("info-nce", {"temperature": 0.5, "symmetric": False}),
+    ("nt-xent", {}),
+    ("nt-xent", {"temperature": 0.07}),
+    ("rince", {}),
+    ("rince", {"q": 1.0, "lam": 1.0}),
+    ("rince", {"q": 0.1, "lam": 0.3, "layout": "cross"}),
+    ("gca-ince", {}),
+    ("gca-ince", {"temperature": 0.1, "iterations": 1}),
+    ("gca-ince", {"iterations": 12}),
+    ("gca-rince", {}),
+    ("gca-rince", {"q": 1.0, "lam": 0.5, "iterations": 2}),
+    ("gca-uot", {}),
+    ("gca-uot", {"relaxation": (0.2, 3.0), "rince_weight": 0.7, "q": 0.9, "lam": 0.1, "iterations": 3}),
+    ("gca-uot", {"relaxation": INFINITE, "iterations": 2}),
+    ("gca-uot", {"relaxation": (INFINITE, 0.5), "iterations": 3, "temperature": 0.2}),
+    ("byol", {}),
+    ("iot", {}),
+    ("iot", {"constraint": "rows", "uniformity": 2.0}),
+    ("iot", {"constraint": "simplex", "temperature": 0.2}),
+    ("iot-uniform", {}),
+    ("iot-uniform", {"constraint": "rows"}),
+    ("iot-uniform", {"constraint": "simplex", "uniformity": 0.3}),
+    *[
+        ("iot-quadratic", {"constraint": constraint, "closed_form": closed, "layout": layout, "temperature": tau})
+        for constraint, closed, layout, tau in itertools.product(
+            ["rows", "simplex"], [True, False], ["joint", "cross"], [1.0, 0.2]
+        )
+    ],
+    ("align-uniform", {}),
+    ("align-uniform", {"weight": 0.3}),
+    *[
+        ("pairwise", {"preset": preset, "negatives": negatives})
+        for preset in formulas.PRESETS
+        for negatives in ["both", "same", "other"]
+    ],
+    *[("pairwise", {"preset": preset, "temperature": 0.1, "epsilon": 0.3, "c": 4.0}) for preset in formulas.PRESETS],
+    ("pairwise", {"phi": torch.sqrt, "psi": torch.nn.functional.softplus}),
+    ("pairwise", {"phi": torch.square, "psi": torch.tanh, "negatives": "same"}),
+    *[
+        ("alpha-cl", {"regularizer": regularizer, "detach": detach, "negatives": negatives})
+        for regularizer, detach, negatives in itertools.product(
+            ["entropy", "inverse", "square", "direct", "uniform"], [True, False], ["both", "same", "other"]
+        )
+    ],
+    ("alpha-cl", {"p": 3.0, "temperature": 0.1}),
+    ("alpha-cl", {"p": 2.0, "detach": False}),
+    ("alpha-cl", {"regularizer": "inverse", "gamma": 1.5, "temperature": 2.0, "detach": False}),
+    ("quadratic", {}),
+    ("quadratic", {"negatives": "same"}),
+    ("quadratic", {"negatives": "other"}),
+    ("direct-clr", {"dimensions": 3}),
+    ("t-simclr", {}),
+    ("t-simclr", {"df": 1.0, "temperature": 0.5}),
+    ("t-simclr", {"df": 2.0, "temperature": 1.0, "conditional": True}),
+    ("cmc", {}),
+    ("cmc", {"graph": "core", "temperature": 0.4}),
+]
+NEED_NEGATIVES = {"align-uniform", "pairwise"}
+
+
+def test_the_cases_cover_the_catalog():
+    assert {name for name, _ in CASES} | {"sup-con"} == set(CATALOG)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("case", CASES, ids=name_case)
+def test_value_and_gradient(case, policy):
+    name, chosen = case
+    z = views(k=3 if name == "cmc" else 2)
+    with contraport.engine.policy(policy):
+        ours = outcome(contraport.objective(name, **chosen), *z)
+    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen), *z))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("case", CASES, ids=name_case)
+def test_tiny_batches(case, n):
+    name, chosen = case
+    loss = contraport.objective(name, **chosen)
+    if n == 1 and name in NEED_NEGATIVES:
+        with pytest.raises(UsageError, match="at least 2 items, got 1"):
+            loss(*views(1))
+        return
+    for policy in POLICIES:
+        with contraport.engine.policy(policy):
+            ours = outcome(loss, *views(n))
+        assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen), *views(n)))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("temperature", "known"), [(0.1, {}), (0.7, {"weights": WEIGHTS}), (0.2, {"ids": IDS})])
+def test_sup_con(temperature, known, policy):
+    with contraport.engine.policy(policy):
+        ours = outcome(lambda *z: contraport.objective("sup-con", temperature=temperature)(*z, labels=LABELS, **known),
+                       *views())  # fmt: skip
+    theirs = outcome(lambda *z: formulas.sup_con(*z, temperature=temperature, labels=LABELS, **known), *views())
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("views_in_all", [2, 3, 4])
+@pytest.mark.parametrize("graph", ["full", "core"])
+def test_cmc_over_any_number_of_views(views_in_all, graph):
+    z = views(k=views_in_all)
+    ours = outcome(contraport.objective("cmc", temperature=0.3, graph=graph), *z)
+    assert_same(ours, outcome(lambda *z: formulas.cmc(*z, temperature=0.3, graph=graph), *z))
+
+
+# Facts known in the call. Each entry: what the package is given, what the formula is given.
+
+JOINT, CROSS = some_matrix(14).fill_diagonal_(0), some_matrix(7)
+KNOWN = {
+    "weights": lambda entries: ({"weights": WEIGHTS}, {"weights": WEIGHTS}),
+    "ids": lambda entries: ({"ids": IDS}, {"ids": IDS}),
+    "ids-weights": lambda entries: ({"ids": IDS, "weights": WEIGHTS}, {"ids": IDS, "weights": WEIGHTS}),
+    "matrix": lambda entries: ({"target": entries}, {"target": formulas.matrix(entries)}),
+    "sparse-matrix": lambda entries: ({"target": entries.to_sparse()}, {"target": formulas.matrix(entries)}),
+    "labels": lambda entries: ({"target": o.Labels(), "labels": LABELS}, {"target": formulas.classes(LABELS)}),
+    "domains": lambda entries: (
+        {"target": o.Domains(0.25, 0.125), "domains": DOMAINS},
+        {"target": formulas.domains(DOMAINS, 0.25, 0.125)},
+    ),
+    "across-domains": lambda entries: (
+        {"target": o.Domains(0.0, 0.5), "domains": DOMAINS, "ids": IDS, "weights": WEIGHTS},
+        {"target": formulas.domains(DOMAINS, 0.0, 0.5), "ids": IDS, "weights": WEIGHTS},
+    ),
+    "matrix-weights": lambda entries: (
+        {"target": entries, "weights": WEIGHTS},
+        {"target": formulas.matrix(entries), "weights": WEIGHTS},
+    ),
+}
+TARGETED = [
+    ("info-nce", {"symmetric": False}),
+    ("nt-xent", {}),
+    ("rince", {}),
+    ("gca-ince", {}),
+    ("gca-rince", {"iterations": 2}),
+    ("gca-uot", {"rince_weight": 0.5}),
+    ("iot", {"constraint": "simplex"}),
+    ("iot-uniform", {}),
+    ("iot-uniform", {"constraint": "rows"}),
+    ("iot-quadratic", {"closed_form": False}),
+    ("iot-quadratic", {"closed_form": False, "constraint": "simplex"}),
+    ("direct-clr", {"dimensions": 3}),
+    ("t-simclr", {}),
+    ("t-simclr", {"conditional": True}),
+]
+
+
+def check_known(name, chosen, known, policy):
+    entries = CROSS if name in {"info-nce", "cmc"} or chosen.get("layout") == "cross" else JOINT
+    ours, theirs = KNOWN[known](entries)
+    loss = contraport.objective(name, **chosen)
+    with contraport.engine.policy(policy):
+        found = outcome(lambda *z: loss(*z, **ours), *views())
+    rtol = 1e-6 if "domains" in known else 1e-9  # see test_domains_keep_double_precision
+    assert_same(found, outcome(lambda *z: by_formula(name, *z, **chosen, **theirs), *views()), rtol)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("known", KNOWN)
+@pytest.mark.parametrize("case", TARGETED, ids=name_case)
+def test_facts_known_in_the_call(case, known, policy):
+    check_known(*case, known, policy)
+
+
+@pytest.mark.parametrize("known", ["weights", "ids", "ids-weights", "matrix", "sparse-matrix", "labels"])
+@pytest.mark.parametrize("case", [("info-nce", {}), ("rince", {"layout": "cross"}), ("cmc", {})], ids=name_case)
+def test_facts_known_in_the_call_of_a_symmetric_layout(case, known):
+    check_known(*case, known, "streamed")
+
+
+@pytest.mark.parametrize("known", ["domains", "across-domains"])
+@pytest.mark.parametrize("case", [("info-nce", {}), ("rince", {"layout": "cross"}), ("cmc", {})], ids=name_case)
+def test_each_direction_normalises_its_own_rows_of_a_target(case, known):
+    """In P~ the rows have mass 1/N, so on the way back the items of view 1 have, and not the columns."""
+    check_known(*case, known, "streamed")
+
+
+@pytest.mark.parametrize("layout", ["joint", "cross"])
+@pytest.mark.parametrize("constraint", ["rows", "simplex"])
+@pytest.mark.parametrize("known", ["weights", "ids", "matrix", "labels", "domains"])
+def test_the_target_stands_outside_the_logarithm_of_the_closed_form(known, constraint, layout):
+    check_known("iot-quadratic", {"constraint": constraint, "layout": layout}, known, "streamed")
+
+
+@pytest.mark.parametrize("known", ["weights", "ids", "ids-weights"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("alpha-cl", {}),
+        ("alpha-cl", {"regularizer": "entropy", "negatives": "other"}),
+        ("alpha-cl", {"regularizer": "inverse", "negatives": "same", "detach": False}),
+        ("quadratic", {}),
+        ("pairwise", {}),
+        ("pairwise", {"preset": "triplet", "negatives": "same"}),
+        ("pairwise", {"preset": "linear_pairs", "negatives": "other"}),
+        ("pairwise", {"preset": "lifted_structured"}),
+        ("pairwise", {"phi": torch.square, "psi": torch.tanh}),
+    ],
+    ids=name_case,
+)
+def test_facts_known_in_the_call_of_pair_weighted_losses(case, known):
+    check_known(*case, known, "streamed")
+
+
+def test_weights_of_byol():
+    assert_same(outcome(lambda *z: contraport.objective("byol")(*z, weights=WEIGHTS), *views()),
+                outcome(lambda *z: formulas.byol(*z, weights=WEIGHTS), *views()))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(0.2, 0.0), (0.0, 0.1), (0.2, 0.1), (0.1, 0.1), (3.0, 0.7)]
+)  # not exact in single precision
+@pytest.mark.parametrize("name", ["nt-xent", "rince", "t-simclr"])
+def test_domains_keep_double_precision(name, alpha, beta):
+    ours = outcome(lambda *z: contraport.objective(name)(*z, target=o.Domains(alpha, beta), domains=DOMAINS), *views())
+    theirs = outcome(lambda *z: by_formula(name, *z, target=formulas.domains(DOMAINS, alpha, beta)), *views())
+    assert_same(ours, theirs, rtol=1e-12)
+
+
+# Peers
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5])
+def test_pytorch_metric_learning(temperature):
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    z0, z1 = views()
+    both, classes = torch.cat([z0, z1]), LABELS.repeat(2)
+    nt_xent = outcome(losses.SelfSupervisedLoss(losses.NTXentLoss(temperature)), z0, z1)
+    assert_same(outcome(contraport.objective("nt-xent", temperature=temperature), z0, z1), nt_xent, 1e-6)
+    half = contraport.objective("pairwise", temperature=temperature)  # tau times NT-Xent
+    torch.testing.assert_close(half(z0, z1), temperature * nt_xent[0], rtol=1e-6, atol=1e-6)
+    theirs = outcome(lambda a, b: losses.SupConLoss(temperature)(torch.cat([a, b]), classes), z0, z1)
+    positives = (classes == classes[:, None]).sum(1) - 1
+    ours = outcome(
+        lambda a, b: contraport.objective("sup-con", temperature=temperature)(a, b, labels=LABELS)
+        + positives.double().log().mean(),
+        z0, z1,
+    )  # fmt: skip
+    assert_same(ours, theirs, 1e-6)
+    assert both.shape == (14, 5)
+
+
+@pytest.mark.parametrize("margin", [0.3, 1.0])
+def test_the_triplet_preset_is_pytorch_metric_learnings_triplet_loss(margin):
+    """All triplets of anchor, other view and negative; their distance is twice ours, their mean is over triplets."""
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    distances = pytest.importorskip("pytorch_metric_learning.distances")
+    reducers = pytest.importorskip("pytorch_metric_learning.reducers")
+    theirs = losses.TripletMarginLoss(
+        margin=2 * margin, distance=distances.LpDistance(power=2), reducer=reducers.MeanReducer()
+    )
+    items = torch.arange(7).repeat(2)
+    expected = outcome(lambda a, b: theirs(torch.cat([a, b]), items) * 12 / 2, *views())
+    assert_same(outcome(contraport.objective("pairwise", preset="triplet", epsilon=margin), *views()), expected, 1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5])
+def test_lightly(temperature):
+    losses = pytest.importorskip("lightly.loss")
+    z0, z1 = views()
+    theirs = outcome(losses.NTXentLoss(temperature), z0, z1)
+    assert_same(outcome(contraport.objective("nt-xent", temperature=temperature), z0, z1), theirs, 1e-6)
+    theirs = outcome(losses.DirectCLRLoss(loss_dim=3, temperature=temperature), z0, z1)
+    ours = contraport.objective("direct-clr", temperature=temperature, dimensions=3)
+    assert_same(outcome(ours, z0, z1), theirs, 1e-6)
+    theirs = outcome(lambda a, b: 2 + 2 * losses.NegativeCosineSimilarity()(a, b.detach()), z0, z1)
+    assert_same(outcome(contraport.objective("byol"), z0, z1), theirs, 1e-6)
+
+
+def joint_cost(far=1e6):
+    return formulas.joint(*views()), (1 - formulas.cosine(torch.cat(views()), torch.cat(views()))).fill_diagonal_(far)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 0.5])
+def test_the_balanced_plan_is_pots(temperature):
+    ot = pytest.importorskip("ot")
+    pairing, cost = joint_cost()
+    uniform = torch.full((14,), 1 / 14, dtype=torch.float64)
+    theirs = ot.bregman.sinkhorn_log(uniform, uniform, cost, temperature, numItermax=2000, stopThr=1e-15)
+    loss = contraport.objective("gca-ince", temperature=temperature, iterations=1000)
+    torch.testing.assert_close(loss.plan(*views()), theirs, rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(loss(*views()), formulas.kl(formulas.pairs(pairing), theirs), rtol=1e-9, atol=1e-12)
+    settled = o.Objective(
+        o.Joint(), contraport.Gibbs("cosine", temperature), o.Balanced(5000, 1e-13), o.Pairs(), o.KL()
+    )
+    torch.testing.assert_close(settled.plan(*views()), theirs, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 0.5])
+@pytest.mark.parametrize("relaxation", [0.2, 1.0, (0.3, 2.0)])
+def test_the_unbalanced_plan_is_pots(temperature, relaxation):
+    ot = pytest.importorskip("ot")
+    z0, z1 = views()
+    cost, uniform = 1 - formulas.cosine(z0, z1), torch.full((7,), 1 / 7, dtype=torch.float64)
+    theirs = ot.unbalanced.sinkhorn_unbalanced(
+        uniform, uniform, cost, temperature, relaxation, reg_type="entropy", numItermax=5000, stopThr=1e-15
+    )
+    kernel, plan = contraport.Gibbs("cosine", temperature), o.Unbalanced(relaxation, 600)
+    loss = o.Objective(o.Cross(symmetric=False), kernel, plan, o.Pairs(), o.KL())
+    torch.testing.assert_close(loss.plan(z0, z1), theirs, rtol=1e-9, atol=1e-13)
+    wanted = torch.eye(7, dtype=torch.float64) / 7
+    torch.testing.assert_close(loss(z0, z1), formulas.kl(wanted, theirs), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 1.0])
+def test_the_quadratic_plan_is_pots(temperature):
+    """POT's semi-dual with potentials held at zero is the plan with one marginal."""
+    smooth = pytest.importorskip("ot.smooth")
+    z0, z1 = views()
+    cost = (1 - formulas.cosine(z0, z1)).numpy()
+    mass = np.full(7, 1 / 7)
+    theirs = smooth.get_plan_from_semi_dual(np.zeros(7), mass, cost.T, smooth.SquaredL2(gamma=temperature)).T
+    loss = contraport.objective("iot-quadratic", closed_form=False, layout="cross", temperature=temperature)
+    torch.testing.assert_close(loss.plan(z0, z1), torch.as_tensor(theirs), rtol=1e-9, atol=1e-13)
+    largest, _ = smooth.SquaredL2(gamma=temperature).max_Omega(-cost.T, mass)
+    value = np.mean((largest + cost.diagonal()) * 7 / temperature) + 0.5
+    torch.testing.assert_close(loss(z0, z1).item(), value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 1.0])
+def test_the_quadratic_plan_of_the_simplex_is_pots_projection(temperature):
+    projection = pytest.importorskip("ot.utils").proj_simplex
+    cost = 1 - formulas.cosine(*views())
+    loss = contraport.objective(
+        "iot-quadratic", closed_form=False, layout="cross", temperature=temperature, constraint="simplex"
+    )
+    theirs = projection(-cost.reshape(-1) / temperature).reshape(7, 7)
+    torch.testing.assert_close(loss.plan(*views()), theirs, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("df", [1, 3])
+def test_t_sne_is_scikit_learns(df):
+    """Its divergence of a symmetric target from the joint Student plan, and its gradient."""
+    t_sne = pytest.importorskip("sklearn.manifold._t_sne")
+    z0, z1 = views(d=2)
+    wanted = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted = (wanted + wanted.T).fill_diagonal_(0)
+    wanted = wanted / wanted.sum()
+    condensed = wanted[tuple(torch.triu_indices(14, 14, 1))].numpy()
+    value, slope = t_sne._kl_divergence(torch.cat([z0, z1]).numpy().ravel(), condensed, df, 14, 2)
+    loss = contraport.objective("t-simclr", df=df, temperature=1.0)
+    ours = outcome(lambda *z: loss(*z, target=wanted), z0, z1)
+    torch.testing.assert_close(ours[0].item(), value, rtol=1e-7, atol=0)
+    if df == 1:  # its slope has the exponent -(df + 1)/2 where the derivative has -1
+        assert_same(ours, (ours[0], torch.as_tensor(slope).reshape(2, 7, 2).unbind()), 1e-7)
+
+
+# Identities
+
+
+@pytest.mark.parametrize("lam", [0.01, 1.0])
+def test_rince_towards_zero_is_info_nce(lam):
+    """(A^q - B^q)/q = log A/B + q/2 (log^2 A - log^2 B) + O(q^2), A/B that of InfoNCE times lam."""
+    q, tau = 1e-5, 0.5
+    z0, z1 = views()
+    similar = formulas.cosine(z0, z1) / tau
+    log_a, log_b = similar.logsumexp(1) + math.log(lam), similar.diagonal()
+    log_a_back = similar.logsumexp(0) + math.log(lam)
+    slope = (log_a.square() + log_a_back.square() - 2 * log_b.square()).mean() / 4
+    ours = contraport.objective("rince", temperature=tau, q=q, lam=lam, layout="cross")(z0, z1)
+    limit = contraport.objective("info-nce", temperature=tau)(z0, z1) + math.log(lam)
+    torch.testing.assert_close(ours, limit + q * slope, rtol=0, atol=1e-8)
+    joint = contraport.objective("rince", temperature=tau, q=q, lam=lam)(z0, z1)
+    nt_xent = contraport.objective("nt-xent", temperature=tau)(z0, z1)
+    torch.testing.assert_close(joint, nt_xent + math.log(lam), rtol=0, atol=50 * q)
+
+
+def test_gca_uot_becomes_gca_ince_as_its_relaxation_grows():
+    strict = outcome(contraport.objective("gca-ince", iterations=4), *views())
+    gaps = [
+        (contraport.objective("gca-uot", iterations=4, relaxation=relaxation)(*views()) - strict[0]).abs().item()
+        for relaxation in [1.0, 10.0, 100.0, 1000.0]
+    ]
+    assert all(after < before / 10 for before, after in itertools.pairwise(gaps))
+    assert_same(outcome(contraport.objective("gca-uot", iterations=4, relaxation=INFINITE), *views()), strict, 1e-12)
+
+
+def test_gca_ince_settles_on_a_plan_with_both_marginals():
+    plan = contraport.objective("gca-ince", temperature=0.2, iterations=300).plan(*views())
+    uniform = torch.full((14,), 1 / 14, dtype=torch.float64)
+    torch.testing.assert_close(plan.sum(1), uniform, rtol=1e-10, atol=0)
+    torch.testing.assert_close(plan.sum(0), uniform, rtol=1e-10, atol=0)
+    torch.testing.assert_close(plan, plan.T, rtol=1e-8, atol=1e-14)  # the kernel is symmetric, so the plan is
+    more = contraport.objective("gca-ince", temperature=0.2, iterations=301)(*views())
+    torch.testing.assert_close(contraport.objective("gca-ince", temperature=0.2, iterations=300)(*views()), more)
+
+
+def test_the_gradient_of_the_settled_plan_is_target_less_plan():
+    """dL/dC = (P~ - P) / tau, for a target with the plan's marginals (inverse optimal transport, eq. 7)."""
+    z0, z1 = views()
+    kernel = contraport.Gibbs("dot", 0.9)
+    loss = o.Objective(o.Cross(symmetric=False), kernel, o.Balanced(3000, 1e-13), o.Pairs(), o.KL())
+    from_cost = (torch.eye(7, dtype=torch.float64) / 7 - loss.plan(z0, z1)) / 0.9
+    value, _ = ours = outcome(loss, z0, z1)
+    assert_same(ours, (value, [-from_cost @ z1, -from_cost.T @ z0]), 1e-8)
+
+
+def test_iot_by_rows_is_nt_xent_and_by_the_simplex_is_equation_16():
+    z0, z1 = views()
+    assert_same(
+        outcome(contraport.objective("iot", constraint="rows", temperature=0.3), z0, z1),
+        outcome(contraport.objective("nt-xent", temperature=0.3), z0, z1),
+        1e-14,
+    )
+    pairing, cost = joint_cost(torch.inf)
+    kernel = (-cost / 0.3).exp()
+    equation = -(14 * kernel[pairing.positive] / kernel.sum()).log().mean()
+    simplex = contraport.objective("iot", constraint="simplex", temperature=0.3)
+    torch.testing.assert_close(simplex(z0, z1), equation, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("negatives", ["both", "same", "other"])
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
+def test_the_gradient_of_alpha_cl_by_entropy_is_that_of_info_nce_without_its_positive(negatives, temperature):
+    ours = contraport.objective("alpha-cl", regularizer="entropy", temperature=temperature, negatives=negatives)
+    theirs = contraport.objective("pairwise", epsilon=0.0, temperature=temperature, negatives=negatives)
+    for a, b in zip(outcome(ours, *views())[1], outcome(theirs, *views())[1], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
+
+
+def test_cmc_of_two_views_is_twice_info_nce():
+    cmc, info_nce = contraport.objective("cmc", temperature=0.3), contraport.objective("info-nce", temperature=0.3)
+    torch.testing.assert_close(cmc(*views()), 2 * info_nce(*views()), rtol=1e-14, atol=0)
+
+
+def test_domains_that_weigh_nothing_are_pairs():
+    for name in ["info-nce", "nt-xent", "gca-uot"]:
+        loss = contraport.objective(name)
+        plain = outcome(loss, *views())
+        assert_same(outcome(lambda *z: loss(*z, target=o.Domains(), domains=DOMAINS), *views()), plain, 1e-13)  # noqa: B023
+
+
+@pytest.mark.parametrize("name", ["info-nce", "rince", "cmc"])
+def test_symmetric_objectives_are_symmetric_in_their_views_under_domains(name):
+    loss = contraport.objective(name, **({"layout": "cross"} if name == "rince" else {}))
+    z0, z1 = views()
+    known = {"target": o.Domains(0.25, 0.125), "domains": DOMAINS}
+    torch.testing.assert_close(loss(z0, z1, **known), loss(z1, z0, **known), rtol=1e-12, atol=0)
+
+
+SYMMETRIC = [
+    case for case in CASES
+    if case[0] not in {"byol", "cmc"} and case[1].get("symmetric", True)
+    and not (case[0] == "iot-quadratic" and case[1]["layout"] == "cross" and case[1]["constraint"] == "rows")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SYMMETRIC, ids=name_case)
+def test_the_order_of_the_views_does_not_matter(case):
+    z0, z1 = views()
+    loss = contraport.objective(case[0], **case[1])
+    value = loss(z0, z1)
+    exact = "iterations" not in case[1] and case[0] not in {"gca-ince", "gca-uot", "gca-rince", "iot", "iot-uniform"}
+    torch.testing.assert_close(loss(z1, z0), value, rtol=1e-12 if exact else 1e-11, atol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=st.sampled_from(CASES), n=st.integers(2, 9), seed=st.integers(0, 10**6))
+def test_the_order_of_the_batch_does_not_matter(case, n, seed):
+    name, chosen = case
+    z0, z1 = views(n, seed=seed)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    loss = contraport.objective(name, **chosen)
+    value, slopes = outcome(loss, z0, z1)
+    shuffled = outcome(loss, z0[order], z1[order])
+    assert_same(shuffled, (value, [slope[order] for slope in slopes]), 1e-8)
+
+
+GRADCHECKED = [case for case in CASES if case[0] not in {"alpha-cl", "quadratic", "byol"} and not case[1].get("c")]
+GRADCHECKED += [
+    ("alpha-cl", {"regularizer": regularizer, "detach": False})
+    for regularizer in ["entropy", "inverse", "square", "direct"]
+]
+
+
+@pytest.mark.parametrize("case", GRADCHECKED, ids=name_case)
+def test_gradcheck(case):
+    name, chosen = case
+    z0, z1 = (z.requires_grad_() for z in views(n=3, d=3, seed=1))
+    with contraport.engine.policy("streamed"):
+        assert torch.autograd.gradcheck(contraport.objective(name, **chosen), (z0, z1))
+
+
+def test_the_closed_form_beyond_its_logarithm_still_pulls_the_pair_together():
+    """Opposite views: 1 + sum_j (C_ij - C_i+) is negative for every row."""
+    z0, z1 = torch.eye(4, dtype=torch.float64), -torch.eye(4, dtype=torch.float64)
+    z1 = z1 + 0.1 * views(4, 4)[1]
+    for constraint, layout in itertools.product(["rows", "simplex"], ["joint", "cross"]):
+        loss = contraport.objective("iot-quadratic", constraint=constraint, layout=layout)
+        value, (slope0, slope1) = outcome(loss, z0, z1)
+        assert value.isfinite()
+        before = (formulas.unit(z0) * formulas.unit(z1)).sum(1)
+        after = (formulas.unit(z0 - 1e-4 * slope0) * formulas.unit(z1 - 1e-4 * slope1)).sum(1)
+        assert (after > before).all()
+
+
+# Plans
+
+
+def plan_of(plan, layout=None, temperature=0.5):
+    divergence = o.FenchelYoung() if isinstance(plan, o.Quadratic) else o.KL()
+    kernel = contraport.Gibbs("cosine", temperature)
+    return o.Objective(layout or o.Joint(), kernel, plan, o.Pairs(), divergence)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    n=st.integers(1, 9), d=st.integers(2, 5), seed=st.integers(0, 10**6), temperature=st.sampled_from([0.05, 0.5, 2.0]),
+    joint=st.booleans(), policy=st.sampled_from(POLICIES),
+)  # fmt: skip
+def test_masses_and_marginals(n, d, seed, temperature, joint, policy):
+    z = views(n, d, seed=seed)
+    layout = o.Joint() if joint else o.Cross(symmetric=False)
+    N = 2 * n if joint else n
+    with contraport.engine.policy(policy):
+        plans = {
+            name: plan_of(plan, layout, temperature).plan(*z)
+            for name, plan in {
+                "Free": o.Free(), "Simplex": o.Simplex(), "Rows": o.Rows(), "Columns": o.Columns(),
+                "Balanced": o.Balanced(3), "Unbalanced": o.Unbalanced(0.7, 3), "Quadratic": o.Quadratic(),
+            }.items()
+        }  # fmt: skip
+    for plan in plans.values():
+        assert (plan >= 0).all()
+        assert not joint or not plan.diagonal().any()
+    share = torch.full((N,), 1 / N, dtype=torch.float64)
+    for name, axis in [("Rows", 1), ("Quadratic", 1), ("Columns", 0), ("Balanced", 0)]:
+        torch.testing.assert_close(plans[name].sum(axis), share, rtol=1e-9, atol=0)
+    torch.testing.assert_close(plans["Simplex"].sum().item(), 1.0, rtol=1e-10, atol=0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(1, 7), seed=st.integers(0, 10**6), iterations=st.integers(1, 6), joint=st.booleans())
+def test_kl_is_zero_at_the_target_and_nowhere_negative(n, seed, iterations, joint):
+    z0, z1 = views(n, seed=seed)
+    layout = o.Joint() if joint else o.Cross(symmetric=False)
+    for plan in [o.Rows(), o.Simplex(), o.Balanced(iterations)]:
+        loss = plan_of(plan, layout)
+        found = loss.plan(z0, z1)
+        value, slopes = outcome(lambda *z: loss(*z, target=found), z0, z1)  # noqa: B023
+        assert abs(value) < 1e-12
+        if not isinstance(plan, o.Balanced):  # an unsettled plan can be closer to itself only at a stationary point
+            assert max(slope.abs().max() for slope in slopes) < 1e-12
+        assert loss(z0, z1) >= -1e-12
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(2, 9), seed=st.integers(0, 10**6), temperature=st.floats(0.02, 5.0))
+def test_quadratic_rows_are_sparsemax(n, seed, temperature):
+    loss = contraport.objective("iot-quadratic", closed_form=False, temperature=temperature)
+    z0, z1 = views(n, 3, seed=seed)
+    pairing = formulas.joint(z0, z1)
+    logits = (formulas.cosine(pairing.x, pairing.y) - 1).masked_fill(~pairing.compared, -INFINITE) * 2 * n / temperature
+    torch.testing.assert_close(loss.plan(z0, z1) * 2 * n, formulas.sparsemax(logits), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("constraint", ["rows", "simplex"])
+@pytest.mark.parametrize("temperature", [1.0, 0.1, 0.03, 0.01, 0.001])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_quadratic_plan_of_equal_costs_is_uniform(constraint, temperature, dtype):
+    """A collapsed batch is no reason to give up: sparsemax of equal numbers is uniform."""
+    z = torch.ones(6, 4, dtype=dtype)
+    loss = contraport.objective("iot-quadratic", closed_form=False, constraint=constraint, temperature=temperature)
+    uniform = (1 - torch.eye(12, dtype=dtype)) / (12 * 11)
+    torch.testing.assert_close(loss.plan(z, z), uniform, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("regularizer", ["entropy", "inverse", "square", "direct", "uniform"])
+@pytest.mark.parametrize("negatives", ["both", "same", "other"])
+def test_the_plan_of_alpha_cl_is_alpha(regularizer, negatives):
+    _, half, among = formulas.half_distances(*views(), negatives, None)
+    if regularizer == "square":
+        alpha = formulas.sparsemax((-half / 0.5).masked_fill(~among, -INFINITE))
+    else:
+        alpha = {
+            "entropy": torch.exp(-half / 0.5),
+            "inverse": (half + 0.5) ** -0.5,
+            "direct": torch.exp(-(half**2) / 0.5),
+            "uniform": torch.ones_like(half),
+        }[regularizer] * among
+        alpha = alpha / alpha.sum(1, keepdim=True)
+    loss = contraport.objective("alpha-cl", regularizer=regularizer, negatives=negatives)
+    torch.testing.assert_close(loss.plan(*views()) * 14, alpha, rtol=1e-10, atol=1e-14)
+
+
+# Hostile input
+
+
+HOSTILE = {
+    "identical": lambda: (torch.ones(6, 4), torch.ones(6, 4)),
+    "all zero": lambda: (torch.zeros(6, 4), torch.zeros(6, 4)),
+    "a zero row": lambda: (torch.cat([torch.zeros(1, 4), torch.randn(5, 4)]), torch.randn(6, 4)),
+    "opposite": lambda: (torch.eye(4), -torch.eye(4)),
+    "orthogonal": lambda: (torch.eye(4), torch.eye(4)),
+    "one line": lambda: (torch.randn(5, 3).sign(), torch.randn(5, 3).sign()),
+    "one item": lambda: (torch.randn(1, 4), torch.randn(1, 4)),
+    "two items": lambda: (torch.randn(2, 4), torch.randn(2, 4)),
+    "large": lambda: (1e4 * torch.randn(6, 4), 1e4 * torch.randn(6, 4)),
+}
+VARIANTS = {
+    (name, tuple((key, value) for key, value in chosen.items() if key != "temperature")) for name, chosen in CASES
+}
+UNSCALED = {"byol", "align-uniform", "quadratic"}
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS, key=repr), ids=lambda v: name_case((v[0], dict(v[1]))))
+def test_hostile_batches(variant):
+    name, chosen = variant[0], dict(variant[1])
+    for batch, dtype in itertools.product(HOSTILE, [torch.float32, torch.bfloat16, torch.float16]):
+        for temperature in [{}] if name in UNSCALED else [{}, {"temperature": 0.001}]:
+            if dtype == torch.float16 and name == "iot-quadratic" and temperature:
+                continue  # a slope of 1/(floor tau) has no place in half precision
+            torch.manual_seed(0)
+            z = [view.to(dtype).requires_grad_() for view in HOSTILE[batch]()]
+            try:
+                value = contraport.objective(name, **chosen, **temperature)(*z)
+            except UsageError:
+                continue
+            value.backward()
+            where = f"{batch}, {dtype}, {temperature}"
+            assert torch.isfinite(value), where
+            assert all(view.grad is None or torch.isfinite(view.grad).all() for view in z), where
+
+
+def test_hostile_targets():
+    z0, z1 = views()
+    nothing_wanted = some_matrix(14).fill_diagonal_(0)
+    nothing_wanted[4:9] = 0
+    different = torch.arange(7)
+    for name, chosen in [*TARGETED, ("iot-quadratic", {}), ("iot-quadratic", {"constraint": "simplex"})]:
+        entries = nothing_wanted[:7, 7:] if name == "info-nce" else nothing_wanted
+        for known in [
+            {"target": entries},
+            {"target": o.Labels(), "labels": different},
+            {"weights": torch.eye(7)[2]},
+            {"ids": torch.zeros(7, dtype=torch.long)},  # every item the same: no negatives are left
+        ]:
+            try:
+                value, slopes = outcome(lambda *z: contraport.objective(name, **chosen)(*z, **known), z0, z1)  # noqa: B023
+            except UsageError:
+                continue
+            assert value.isfinite(), (name, chosen, known)
+            assert all(slope.isfinite().all() for slope in slopes), (name, chosen, known)
+
+
+def test_labels_that_all_differ_are_pairs():
+    ours = outcome(lambda *z: contraport.objective("sup-con")(*z, labels=torch.arange(7)), *views())
+    assert_same(ours, outcome(contraport.objective("nt-xent", temperature=0.1), *views()), 1e-13)
+
+
+# Written form
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case[0] != "pairwise"] + [("sup-con", {})], ids=name_case
+)  # pairwise holds functions
+def test_the_written_form_can_be_pasted_back(case):
+    loss = contraport.objective(case[0], **case[1])
+    names = {**vars(contraport.engine), **vars(o)}
+    again = eval(repr(loss), {"inf": math.inf, **names})
+    assert repr(again) == repr(loss)
+    known = {"labels": LABELS} if case[0] == "sup-con" else {}
+    torch.testing.assert_close(again(*views(), **known), loss(*views(), **known), rtol=0, atol=0)
