@@ -102,7 +102,13 @@ CASES: list[tuple[str, Callable[[], Call], str, str | None, int]] = [
         for policy in ("streamed", "stored")
     ),
     ("gca_ince K=3, autograd", lambda: ours("gca-ince", "dense", temperature=0.1, iterations=3), "joint", None, 8192),
-    ("gca_uot K=3, streamed", lambda: ours("gca-uot", "streamed", temperature=0.1, iterations=3), "joint", None, 1 << 20),
+    (
+        "gca_uot K=3, streamed",
+        lambda: ours("gca-uot", "streamed", temperature=0.1, iterations=3),
+        "joint",
+        None,
+        1 << 20,
+    ),
     ("gca_uot K=3, stored", lambda: ours("gca-uot", "stored", temperature=0.1, iterations=3), "joint", None, 16384),
 ]
 
@@ -214,7 +220,9 @@ def show(rows: int, dimensions: int, measured: dict[str, dict[str, float]]) -> N
         table.add_column(heading, justify="right")
     for name, case in measured.items():
         memory = f"{case['mebibytes']:.0f}" if "mebibytes" in case else ""
-        table.add_row(name, f"{case['products']:.2f}", f"{case['seconds']:.3f}", f"{case['gradient_error']:.1e}", memory)
+        table.add_row(
+            name, f"{case['products']:.2f}", f"{case['seconds']:.3f}", f"{case['gradient_error']:.1e}", memory
+        )
     Console().print(table)
 
 

@@ -1,5 +1,6 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
+from contraport.engine.collectives import gather, gather_batch, local
 from contraport.engine.geometry import Geometry, Mask
 from contraport.engine.kernels import Gibbs, Kernel, RationalQuadratic, StudentT, normalize
 from contraport.engine.links import Doubled, Link, LogOf, TimesCost, positive_part
@@ -26,7 +27,10 @@ __all__ = [
     "Weight",
     "choose",
     "explain",
+    "gather",
+    "gather_batch",
     "held_total",
+    "local",
     "log_sums",
     "normalize",
     "policy",

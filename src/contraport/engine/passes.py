@@ -15,6 +15,8 @@ nothing overflows, and no sum underflows, at any temperature.
 Symmetry. Where rows and columns are the same embeddings, a tile serves the pair (i, j) and the pair (j, i).
 
 Memory. No tensor is larger than a tile, except the embeddings and as many vectors as there are terms.
+
+Processes. Each takes every so many-th tile, and the results are added up; see `collectives`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from contraport.engine.collectives import add_up, join_log_sums, world
 from contraport.engine.geometry import Geometry
 
 TILE = 512
@@ -101,7 +104,7 @@ class Passes:
             right, left = (None if v is None else v.exp()[:, None] for v in centred)
             sums = [None if v is None else v[:, 0].log() for v in self._products(right, left)]
         else:
-            sums, middles = self._running_log_sums(q, p), [0.0, 0.0]
+            sums, middles = self._running_log_sums(q, p), [self.row_bias.new_zeros(()), self.row_bias.new_zeros(())]
         biases = (self.row_bias, self.column_bias)
         by_row, by_column = (
             None if v is None or middle is None else v + middle + bias
@@ -134,6 +137,7 @@ class Passes:
                         total[columns] += term.weight[rows] @ e
                     else:
                         total[rows] += e @ term.weight[columns]
+        add_up(*sums)
         return sums
 
     def gradient(self, terms: Sequence[Term], wanted: Sequence[bool]) -> list[Tensor | None]:
@@ -143,12 +147,12 @@ class Passes:
             if link is not None:
                 weight.mul_(link.derivative(tile.t))
             self.log_kernel.pull(tile.rows, tile.columns, tile.memory, weight, gradients)
-        return self._unaliased(gradients)
+        return self._shared(gradients)
 
     def held_total(
         self, log_rows: Tensor, log_columns: Tensor, wanted: Sequence[bool]
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """Return the total of exp(S_ij + A_i + B_j) T_ij and its gradient on the wanted inputs, the first factor held."""
+        """Return the total of exp(S_ij + A_i + B_j) T_ij and its gradient on the inputs, the first factor held."""
         total, gradients = torch.zeros_like(log_rows[0]), self._slots(wanted)
         term = Term(log_rows, log_columns, "rows", torch.ones_like(log_rows))
         for tile, weight in self._weights([term], with_t=True):
@@ -156,7 +160,8 @@ class Passes:
             total += weight.sum(1) @ self.row_bias[tile.rows] + weight.sum(0) @ self.column_bias[tile.columns]
             if any(wanted):
                 self.log_kernel.pull(tile.rows, tile.columns, tile.memory, weight, gradients)
-        return total, self._unaliased(gradients)
+        add_up(total)
+        return total, self._shared(gradients)
 
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
         core, t, memory = self.log_kernel.tile(rows, columns, self._buffer(rows, columns))
@@ -181,10 +186,11 @@ class Passes:
 
     def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
         n, m = self.geometry.shape
-        for top in range(0, n, TILE):
-            for left in range(top if self.symmetric else 0, m, TILE):
-                rows, columns = slice(top, min(top + TILE, n)), slice(left, min(left + TILE, m))
-                yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
+        corners = [(top, left) for top in range(0, n, TILE) for left in range(top if self.symmetric else 0, m, TILE)]
+        rank, processes = world()
+        for top, left in corners[rank::processes]:
+            rows, columns = slice(top, min(top + TILE, n)), slice(left, min(left + TILE, m))
+            yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
 
     def _products(self, right: Tensor | None, left: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Return E right, (N, k), and E^T left, (M, k), with E = exp(core), in one pass; right (M, k), left (N, k)."""
@@ -197,6 +203,7 @@ class Passes:
                     by_row[rows].addmm_(e, right[columns])
                 if by_column is not None and left is not None:
                     by_column[columns].addmm_(e.T, left[rows])
+        add_up(by_row, by_column)
         return by_row, by_column
 
     def _running_log_sums(self, q: Tensor | None, p: Tensor | None) -> list[Tensor | None]:
@@ -209,6 +216,9 @@ class Passes:
                     by_row.add(rows, core + q[columns])
                 if by_column is not None and p is not None:
                     by_column.add(columns, core.T + p[rows])
+        for sums in (by_row, by_column):
+            if sums is not None:
+                join_log_sums(sums.maximum, sums.total)
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _weights(self, terms: Sequence[Term], *, with_t: bool = False) -> Iterator[tuple[Tile, Tensor]]:
@@ -252,9 +262,12 @@ class Passes:
             slots[1], slots[3] = slots[0], slots[2]
         return slots
 
-    def _unaliased(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Return each gradient once: what both sides share is given back for the rows alone."""
-        return [gradients[0], None, gradients[2], None] if self.symmetric else gradients
+    def _shared(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
+        """Return the gradients over all processes; what both sides share is given back for the rows alone."""
+        if self.symmetric:
+            gradients = [gradients[0], None, gradients[2], None]
+        add_up(*gradients)
+        return gradients
 
 
 class StoredPasses(Passes):
@@ -283,7 +296,7 @@ class _Ranges:
     def may_meet(self, rows: slice, columns: slice) -> bool:
         low, high = self.rows[rows.start // TILE]
         least, most = self.columns[columns.start // TILE]
-        return low <= most and least <= high
+        return bool(low <= most and least <= high)
 
 
 class _LogSum:

@@ -50,7 +50,9 @@ def affinities(x: Tensor, perplexity: float, *, symmetric: bool) -> Tensor:
     distances, neighbors = nearest(x, min(n - 1, math.ceil(SUPPORT * perplexity)))
     shares = spread(distances, perplexity) / n
     rows = torch.arange(n, device=x.device)[:, None].expand_as(neighbors)
-    plan = torch.sparse_coo_tensor(torch.stack([rows, neighbors]).flatten(1), shares.flatten(), (n, n), check_invariants=True)
+    plan = torch.sparse_coo_tensor(
+        torch.stack([rows, neighbors]).flatten(1), shares.flatten(), (n, n), check_invariants=True
+    )
     return ((plan + plan.T) / 2 if symmetric else plan).coalesce()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from contraport.engine import Kernel
+from contraport.engine import Kernel, gather_batch
 from contraport.errors import check
 from contraport.objectives.divergences import KL, Divergence, FenchelYoung
 from contraport.objectives.layouts import Layout, check_views
@@ -125,6 +125,9 @@ class Loss(nn.Module, ABC):
 class Objective(Loss):
     """The divergence of the allowed plan, taken over the compared pairs, from the plan that is wanted.
 
+    Under `torch.distributed` each process calls it on its own items; all get the loss of the whole batch, and the
+    average of their gradients is the gradient of that (see `contraport.engine.collectives`).
+
     Call it on the embeddings of two views, each (n, d) and of any floating point type; it returns a tensor without
     dimensions. Everything inside is in single precision at least, whatever autocast says.
 
@@ -198,9 +201,9 @@ class Objective(Loss):
         check_views(views)
         target = known.pop("target", None)
         rule = self.target if target is None else Matrix(target) if isinstance(target, Tensor) else target
-        attributes = _attributes(views, known)
+        gathered, attributes = gather_batch(views, _attributes(views, known))
         with torch.autocast(views[0].device.type, enabled=False):
-            for block in self.layout(*views):
+            for block in self.layout(*gathered):
                 if "ids" in attributes:
                     block = block.without_duplicates(attributes["ids"])
                 wanted = rule(block, attributes)

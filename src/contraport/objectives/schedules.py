@@ -66,7 +66,7 @@ class Temperature(Part):
     def value(self, step: int) -> float:
         """Return the temperature at a step."""
         progress = SHAPES[self.shape](min(step / self.steps, 1.0))
-        return self.start ** (1 - progress) * self.end**progress
+        return float(self.start ** (1 - progress) * self.end**progress)
 
     def apply(self, loss: Loss, step: int) -> None:
         """Set the temperature of a loss for a step."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, Gibbs, Kernel, LogKernel
+from contraport.engine import Geometry, Gibbs, Kernel, LogKernel, gather
 from contraport.errors import check
 from contraport.objectives.equality import Indicator
 from contraport.objectives.layouts import Block
@@ -403,7 +403,7 @@ def _attribute(name: str, attributes: Attributes) -> Tensor:
 def _feature_sides(features: Tensor | tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
     """Return the features of the rows and of the columns; the same tensor where rows and columns are the same."""
     items = block.size
-    views = features if isinstance(features, tuple) else (features,)
+    views = tuple(gather(view) for view in (features if isinstance(features, tuple) else (features,)))
     for view in views:
         got = f"{tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
         good = isinstance(view, Tensor) and view.ndim == 2 and len(view) == items
