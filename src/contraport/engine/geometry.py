@@ -81,7 +81,7 @@ class Geometry:
             value = value.masked_fill(mask.tile(slice(None), slice(None)), -torch.inf)
         return value
 
-    def reshape(self, link: Link | None, *, scale: float = 1.0, row_bias: Tensor | None = None) -> Geometry:
+    def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
         """Return the same pairs under the kernel h(scale T_ij + bias_i); see `LogKernel.reshape`."""
         return Geometry(self.log_kernel.reshape(link, scale=scale, row_bias=row_bias), self.masks)
 

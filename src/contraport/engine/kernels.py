@@ -122,8 +122,8 @@ class Gibbs(Kernel):
         return kernel if self.power == 1 else kernel.reshape(PowerDecay(self.power))
 
     def __repr__(self) -> str:
-        power = "" if self.power == 1 else f", power={self.power:g}"
-        return f"Gibbs({self.cost!r}, {self.temperature:g}{power}{self._learnable()})"
+        power = "" if self.power == 1 else f", power={self.power!r}"
+        return f"Gibbs({self.cost!r}, {self.temperature!r}{power}{self._learnable()})"
 
 
 class RationalQuadratic(Kernel):
@@ -165,7 +165,7 @@ class RationalQuadratic(Kernel):
         return self._over_cost(x, y, temperature, temperature).reshape(LogDecay(self.power))
 
     def __repr__(self) -> str:
-        return f"RationalQuadratic({self.cost!r}, {self.temperature:g}, power={self.power:g}{self._learnable()})"
+        return f"RationalQuadratic({self.cost!r}, {self.temperature!r}, power={self.power!r}{self._learnable()})"
 
 
 class StudentT(Kernel):
@@ -200,7 +200,7 @@ class StudentT(Kernel):
         return self._over_cost(x, y, temperature * self.df, temperature).reshape(LogDecay((self.df + 1) / 2))
 
     def __repr__(self) -> str:
-        return f"StudentT({self.df:g}, {self.temperature:g}{self._learnable()})"
+        return f"StudentT({self.df!r}, {self.temperature!r}{self._learnable()})"
 
 
 def normalize(z: Tensor) -> Tensor:

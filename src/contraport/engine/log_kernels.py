@@ -66,8 +66,8 @@ class LogKernel(ABC):
         """The same kernel with rows and columns exchanged."""
 
     @abstractmethod
-    def reshape(self, link: Link | None, *, scale: float = 1.0, row_bias: Tensor | None = None) -> Self:
-        """Return the kernel h(scale T_ij + bias_i) with another link h on the same T."""
+    def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
+        """Return the kernel h(scale T_ij + bias_i) with another link h on the same T; its unit is of T without bias."""
 
     @abstractmethod
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -143,12 +143,13 @@ class AffineLogKernel(LogKernel):
     def T(self) -> AffineLogKernel:
         return replace(self, x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias)
 
-    def reshape(self, link: Link | None, *, scale: float = 1.0, row_bias: Tensor | None = None) -> Self:
+    def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         x = self.x * scale**0.5
         y = x if self.y is self.x else self.y * scale**0.5
         r = self.row_bias * scale
         c = r if self.column_bias is self.row_bias else self.column_bias * scale
-        return replace(self, x=x, y=y, row_bias=r if row_bias is None else r + row_bias, column_bias=c, link=link)
+        r = r if row_bias is None else r + row_bias
+        return replace(self, x=x, y=y, row_bias=r, column_bias=c, unit=self.unit / scale, link=link)
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
         inner = (self.x[rows] * self.y[columns]).sum(-1)
@@ -208,13 +209,13 @@ class CallableLogKernel(LogKernel):
     y: Tensor
     temperature: float | Tensor
     link: Link | None = None
-    scale: float = 1.0
+    scale: float | Tensor = 1.0
     row_bias: Tensor | None = None
 
     @property
     def unit(self) -> float | Tensor:  # type: ignore[override]
         """The cost is -unit * T."""
-        return self.temperature
+        return self.temperature / self.scale
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -233,7 +234,7 @@ class CallableLogKernel(LogKernel):
         cost = self.cost.cost if isinstance(self.cost, _Flipped) else _Flipped(self.cost)
         return replace(self, cost=cost, x=self.y, y=self.x)
 
-    def reshape(self, link: Link | None, *, scale: float = 1.0, row_bias: Tensor | None = None) -> Self:
+    def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         bias = None if self.row_bias is None else self.row_bias * scale
         if row_bias is not None:
             bias = row_bias if bias is None else bias + row_bias
@@ -309,9 +310,10 @@ class MatrixLogKernel(LogKernel):
     def T(self) -> MatrixLogKernel:
         return replace(self, matrix=self.matrix.T)
 
-    def reshape(self, link: Link | None, *, scale: float = 1.0, row_bias: Tensor | None = None) -> Self:
+    def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         matrix = self.matrix * scale
-        return replace(self, link=link, matrix=matrix if row_bias is None else matrix + row_bias[:, None])
+        matrix = matrix if row_bias is None else matrix + row_bias[:, None]
+        return replace(self, link=link, matrix=matrix, unit=self.unit / scale)
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
         return self._linked(self.matrix[rows, columns])

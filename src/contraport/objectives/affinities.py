@@ -45,7 +45,7 @@ def affinities(x: Tensor, perplexity: float, *, symmetric: bool) -> Tensor:
     1.0
     """
     n = len(x)
-    good = 1 <= perplexity < n - 1
+    good = isinstance(perplexity, int | float) and 1 <= perplexity < n - 1
     check(good, f"perplexity: expected a number from 1 to below n - 1 = {n - 1}, got {perplexity!r}.")
     distances, neighbors = nearest(x, min(n - 1, math.ceil(SUPPORT * perplexity)))
     shares = spread(distances, perplexity) / n

@@ -183,7 +183,7 @@ def rince(temperature: float = 0.5, q: float = 0.5, lam: float = 0.01, layout: s
         temperature: in units of the cosine similarity; exp(q / temperature) must stay within single precision.
         q: in (0, 1]; towards 0 it is InfoNCE + log lam, at 1 it is symmetric.
         lam: weight of all candidates against the positive, in (0, 1].
-        layout: ``"joint"`` or ``"cross"``.
+        layout: ``"joint"``, or ``"cross"``, both directions averaged.
 
     >>> import torch
     >>> round(rince(temperature=1.0, q=1.0, lam=0.5)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -327,7 +327,7 @@ def iot_quadratic(
         constraint: ``"rows"`` or ``"simplex"``.
         closed_form: use the closed form that lets negative entries pass; else the true plan, with exact zeros, and its
             Fenchel-Young loss.
-        layout: ``"joint"`` or ``"cross"``.
+        layout: ``"joint"``, or ``"cross"``, from view 0 to view 1.
         temperature: factor of the regulariser, in units of the cosine distance.
     """
     layouts: dict[str, Layout] = {"joint": Joint(), "cross": Cross(symmetric=False)}
@@ -434,7 +434,7 @@ def alpha_cl(
     }
     if regularizer not in entropic:
         raise unknown_name("regularizer", regularizer, entropic)
-    plan: Plan = Quadratic("rows") if regularizer == "square" else Rows()
+    plan: Plan = Quadratic("rows", conditional=True) if regularizer == "square" else Rows()
     return Objective(_negatives(negatives), entropic[regularizer](), plan, Pairs(), Energy(detach))
 
 

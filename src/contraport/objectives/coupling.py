@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contraport.engine import Doubled, Geometry, TimesCost, held_total, log_sums
+from contraport.engine import Doubled, Geometry, LogKernel, TimesCost, held_total, log_sums
 from contraport.objectives.targets import TargetPlan
 
 
@@ -72,13 +72,18 @@ class Coupling:
         squared = self.geometry.reshape(None, scale=2.0) if link is None else self.geometry.reshape(Doubled(link))
         return torch.exp(2 * self.f + log_sums(squared, "rows", 2 * self.g)).sum()
 
+    @property
+    def cost_kernel(self) -> LogKernel:
+        """The log-kernel without its link, T = -C / unit."""
+        return self.geometry.log_kernel.reshape(None)
+
     def transport_cost(self, *, held: bool) -> Tensor:
         """Return sum_ij P_ij C_ij for a cost that is a distance; one pass over the pairs.
 
         Args:
             held: whether P is held fixed, so that the gradient is that of the cost alone.
         """
-        unit = self.geometry.log_kernel.unit
+        unit = self.cost_kernel.unit
         if held:
             return -unit * held_total(self.geometry, self.f, self.g)
         weighted = self.geometry.reshape(TimesCost(self.geometry.log_kernel.link))

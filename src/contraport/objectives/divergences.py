@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.objectives.coupling import Coupling
 from contraport.objectives.matching import Matching
 from contraport.objectives.part import Part
 from contraport.objectives.plans import QuadraticCoupling
@@ -155,17 +156,19 @@ class ClosedFormQuadratic(Part):
 
     def __call__(self, matching: Matching) -> Tensor:
         """Return the loss."""
-        log_kernel, compared = matching.coupling.geometry.log_kernel, matching.block.compared()
-        a, _ = matching.target.marginals()
-        wanted = a > 0
-        at_positives = -matching.target.row_inner(log_kernel) / torch.where(wanted, a, 1)
-        totals, counts = -log_kernel.row_inner(compared), compared.counts(a)
+        coupling, compared = matching.coupling, matching.block.compared()
+        totals, counts = -coupling.geometry.log_kernel.row_inner(compared), compared.counts(coupling.f)
         mass = 1.0
         if self.constraint == "simplex":
-            totals, counts, mass = totals.sum(), counts.sum(), float(len(a))
-        argument = (mass + totals - counts * at_positives) / counts.clamp_min(1)
+            totals, counts, mass = totals.sum(), counts.sum(), float(len(coupling.f))
+        level = ((mass + totals) / counts.clamp_min(1)).expand_as(coupling.f)
+        # As T is minus the cost in units of the temperature, the argument at (i, j) is the level of its row plus T.
+        arguments = Coupling(coupling.geometry, level, torch.zeros_like(coupling.g))
+        return -matching.target.expectation(arguments, self._log)
+
+    def _log(self, argument: Tensor) -> Tensor:
         safe = argument.clamp_min(self.floor)
-        return -(a * (safe.log() + (argument - safe) / self.floor)).sum()
+        return safe.log() + (argument - safe) / self.floor
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,8 +177,8 @@ class Cost(Part):
 
     def __call__(self, matching: Matching) -> Tensor:
         """Return the cost."""
-        log_kernel = matching.coupling.geometry.log_kernel
-        return -log_kernel.unit * matching.target.row_inner(log_kernel.reshape(None)).sum()
+        cost_kernel = matching.coupling.cost_kernel
+        return -cost_kernel.unit * matching.target.row_inner(cost_kernel).sum()
 
 
 @dataclass(frozen=True, repr=False)

@@ -210,7 +210,7 @@ class Objective(Loss):
                 there, *back = self.allowed(block.geometry(self.kernel), reciprocal=block.reciprocal)
                 yield Matching(block, wanted, there)
                 for coupling in back:
-                    yield Matching(block.T, wanted.T, coupling)
+                    yield Matching(block.T, rule.mirrored()(block.T, attributes), coupling)
 
     def answers(self) -> dict[str, str]:
         """Return the answer to each of the five questions, as it would be written."""

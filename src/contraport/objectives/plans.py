@@ -11,7 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.engine import Axis, Geometry, LogOf, MatrixLogKernel, Step, log_sums, positive_part, scale
+from contraport.engine import (
+    Axis,
+    Geometry,
+    LogKernel,
+    LogOf,
+    MatrixLogKernel,
+    Step,
+    held_total,
+    log_sums,
+    positive_part,
+    scale,
+)
 from contraport.errors import check, check_positive, require, unknown_name
 from contraport.objectives.coupling import Coupling
 from contraport.objectives.part import Part
@@ -219,11 +230,11 @@ class Unbalanced(Scaling):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class QuadraticCoupling(Coupling):
-    """A plan of the quadratic regulariser, P_ij = share_i [theta_ij - t_i]_+.
+    """A plan of the quadratic regulariser, P_ij = share [theta_ij - t_i]_+.
 
     Attributes:
-        logits: the pairs under theta = -C / (share temperature), without a link.
-        threshold: t, (N,).
+        logits: the pairs under theta, without a link.
+        threshold: t, (N,), with its own gradient.
         share: the mass that a threshold serves: 1/N where each row has its own, else 1.
         per_row: whether each row has its own threshold.
     """
@@ -233,19 +244,35 @@ class QuadraticCoupling(Coupling):
     share: float
     per_row: bool
 
+    @property
+    def cost_kernel(self) -> LogKernel:
+        return self.logits.log_kernel
+
+    def transport_cost(self, *, held: bool) -> Tensor:
+        # theta = [theta - t] + t, and a threshold serves exactly its share of mass (none where nothing is compared)
+        served = self.threshold.sum() if self.per_row else self.threshold[0]
+        if held:
+            plan = self.logits.reshape(positive_part(), row_bias=-self.threshold.detach())
+            total = held_total(plan, self.f, self.g) + self.share * served.detach()
+        else:
+            total = self.share * (self._squares(self.threshold).sum() + served)
+        return -self.cost_kernel.unit * total
+
     def inner_logits(self, target: TargetPlan) -> Tensor:
         """Return sum_ij target_ij theta_ij."""
         return target.row_inner(self.logits.log_kernel).sum()
 
     def conjugate(self, mass: Tensor) -> Tensor:
-        """Return the sum of Omega*(theta) over the thresholds, each by the target's mass there: (N,) per row, else
-        ().
-        """
+        """Return the sum of Omega*(theta), each threshold's times the mass wanted there: (N,) per row, else ()."""
         # At the threshold the derivative in t vanishes, so that t is held and the gradient is still exact.
         t = self.threshold.detach()
-        squares = self.logits.reshape(positive_part(2), row_bias=-t)
-        by_row = log_sums(squares, "rows", torch.zeros_like(self.g)).exp() / 2
+        by_row = self._squares(t) / 2
         return mass @ (by_row + t) if self.per_row else mass * (by_row.sum() + t[0])
+
+    def _squares(self, threshold: Tensor) -> Tensor:
+        """Return sum_j [theta_ij - t_i]_+^2, (N,)."""
+        squares = self.logits.reshape(positive_part(2), row_bias=-threshold)
+        return log_sums(squares, "rows", torch.zeros_like(self.g)).exp()
 
 
 @dataclass(frozen=True, repr=False)
@@ -256,47 +283,57 @@ class Quadratic(Plan):
 
     Args:
         constraint: ``"rows"``, every row has mass 1/N, or ``"simplex"``, the total mass is 1.
+        conditional: with ``"rows"``, regularise the shares of a row, P_i N = sparsemax(-C_i / temperature), rather than
+            its masses, P_i N = sparsemax(-C_i N / temperature).
 
     Raises:
-        UsageError: another constraint; no convergence.
+        UsageError: another constraint; conditional without rows.
 
     Source: the regulariser G of inverse optimal transport for contrastive learning; Martins and Astudillo (2016).
     """
 
     constraint: str = "rows"
+    conditional: bool = False
 
     def __post_init__(self) -> None:
         if self.constraint not in ("rows", "simplex"):
             raise unknown_name("constraint", self.constraint, ("rows", "simplex"))
+        check(self.constraint == "rows" or not self.conditional, "conditional: belongs to the constraint 'rows'.")
 
     def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Coupling]:
         """Return the coupling of each direction."""
         return [self._solve(g) for g in ([geometry, geometry.T] if reciprocal else [geometry])]
 
     def _solve(self, geometry: Geometry) -> QuadraticCoupling:
-        n, _ = geometry.shape
+        n, m = geometry.shape
         per_row = self.constraint == "rows"
         share = 1 / n if per_row else 1.0
-        logits = geometry.reshape(None, scale=1 / share)
-        _, log_b = _uniform_marginals(geometry)
-        zeros = torch.zeros_like(log_b)
+        logits = geometry.reshape(None, scale=1.0 if self.conditional else 1 / share)
+        zeros = logits.log_kernel.inputs[0].detach().new_zeros(m)
         with torch.no_grad():
-            start = self._pool(log_sums(logits, "rows", zeros), log=True)
-            size = math.log(geometry.shape[1] if self.constraint == "rows" else math.prod(geometry.shape))
-            threshold = start - size - 1  # below the largest logit less 1, where the sum is still at least 1
+            log_sum = self._pool(log_sums(logits, "rows", zeros), log=True)
+            # Below the largest logit less 1, where the sum is still at least 1; a row without pairs stays at 0.
+            threshold = (log_sum - math.log(m if per_row else n * m) - 1).masked_fill(log_sum == -torch.inf, 0)
+            # Logits are sums of terms of this size, and no more certain than their rounding.
+            size = threshold.abs().amax() + sum(v.abs().amax() for v in logits.log_kernel.biases() or ())
             for _ in range(_NEWTON_STEPS):
                 step = self._newton(logits, threshold, zeros)
-                threshold = threshold + step
-                if step.abs().amax() <= 8 * torch.finfo(step.dtype).eps * threshold.abs().amax().clamp_min(1):
+                threshold = threshold + step.clamp_min(0)  # below it only by rounding
+                if step.amax() <= 64 * torch.finfo(step.dtype).eps * size:
                     break
             else:
                 check(False, f"plan: the thresholds of Quadratic did not settle in {_NEWTON_STEPS} steps.")
         # One more step, differentiated, carries the threshold's own gradient.
         threshold = threshold + self._newton(logits, threshold, zeros)
         plan = logits.reshape(positive_part(), row_bias=-threshold)
-        f = torch.full_like(threshold, math.log(share))
         return QuadraticCoupling(
-            geometry=plan, f=f, g=zeros, logits=logits, threshold=threshold, share=share, per_row=per_row
+            geometry=plan,
+            f=torch.full_like(threshold, math.log(share)),
+            g=zeros,
+            logits=logits,
+            threshold=threshold,
+            share=share,
+            per_row=per_row,
         )
 
     def _newton(self, logits: Geometry, threshold: Tensor, zeros: Tensor) -> Tensor:

@@ -6,10 +6,11 @@ structured or a matrix, has total mass 1 and never enters a pass over the pairs.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -66,11 +67,16 @@ class TargetPlan(ABC):
         return (matrix[wanted] * function(coupling.log_dense()[wanted])).sum()
 
 
-class Target(Protocol):
+class Target(Part, ABC):
     """A rule that says which plan is wanted on a block, from what is known of the items."""
 
+    @abstractmethod
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         """Return the target plan of total mass 1, less where some rows have nothing that they could want."""
+
+    def mirrored(self) -> Target:
+        """Return the rule for the same block with rows and columns exchanged."""
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +148,7 @@ class StructuredPlan(TargetPlan):
     """A target plan that is constant on a few sets of pairs: p_ij = r_i c_j sum_k level_k [(i, j) in set k].
 
     Attributes:
-        levels: each set, disjoint from the others, with its level.
+        levels: each set, disjoint from the others, with its level, positive.
         row_scale: r, (N,).
         column_scale: c, (M,).
     """
@@ -164,7 +170,7 @@ class StructuredPlan(TargetPlan):
         a, b = self.marginals()
         of_levels = sum(
             (
-                torch.xlogy(torch.tensor(level), level).to(a) * (self.row_scale @ indicator.apply(self.column_scale))
+                level * math.log(level) * (self.row_scale @ indicator.apply(self.column_scale))
                 for level, indicator in self.levels
             ),
             torch.zeros_like(a[0]),
@@ -176,7 +182,7 @@ class StructuredPlan(TargetPlan):
         return StructuredPlan(squared, self.row_scale.square(), self.column_scale.square()).marginals()[0]
 
     def dense(self) -> Tensor:
-        total = sum(level * indicator.dense() for level, indicator in self.levels)
+        total = sum(level * indicator.dense().to(self.row_scale) for level, indicator in self.levels)
         return self.row_scale[:, None] * total * self.column_scale
 
     @property
@@ -186,7 +192,7 @@ class StructuredPlan(TargetPlan):
 
 
 @dataclass(frozen=True, repr=False)
-class Pairs(Part):
+class Pairs(Target):
     """Each row is wanted at its positives: mass 1/N a row, in equal parts.
 
     >>> import torch
@@ -206,7 +212,7 @@ class Pairs(Part):
 
 
 @dataclass(frozen=True, repr=False)
-class Labels(Part):
+class Labels(Target):
     """Each row is wanted at all other embeddings of its class: mass 1/N a row, in equal parts.
 
     The call needs ``labels``, (n,). A row that is alone in its class wants nothing and adds nothing to the loss.
@@ -229,7 +235,7 @@ class Labels(Part):
 
 
 @dataclass(frozen=True, repr=False)
-class Domains(Part):
+class Domains(Target):
     """Each row is wanted at its positives, and somewhat at other items of its own or of other domains.
 
     Proportional to 1 at positives, alpha at other items of the same domain, beta at items of another one; mass 1/N a
@@ -265,8 +271,8 @@ class Domains(Part):
         return _by_rows(block, attributes, tuple((level, pairs) for level, pairs in levels if level > 0))
 
 
-@dataclass(frozen=True, eq=False)
-class Matrix:
+@dataclass(frozen=True, eq=False, repr=False)
+class Matrix(Target):
     """Any plan that is wanted, given entry by entry.
 
     Args:
@@ -310,9 +316,12 @@ class Matrix:
         matrix = matrix * importance[:, None]
         return DensePlan(matrix / matrix.sum())
 
+    def mirrored(self) -> Matrix:
+        return Matrix(self.matrix.T)
 
-@dataclass(frozen=True, eq=False)
-class Soft:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Soft(Target):
     """Each row is wanted where another space finds it alike: the row-normalised kernel of given features.
 
     Args:
@@ -338,9 +347,12 @@ class Soft:
         importance = _importance(block, attributes)
         return DensePlan((wanted * importance[:, None] / block.shape[0]).to(importance))
 
+    def mirrored(self) -> Soft:
+        return Soft(_exchanged(self.features), self.kernel)
 
-@dataclass(frozen=True, eq=False)
-class Neighbors:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Neighbors(Target):
     """Each row is wanted at its nearest neighbours in another space: mass 1/N a row, in equal parts.
 
     Args:
@@ -370,6 +382,9 @@ class Neighbors:
         rows = torch.arange(n, device=x.device)[:, None].expand_as(near)[near]
         share = _importance(block, attributes) / (n * near.sum(1).clamp_min(1))
         return SparsePlan(rows, found.indices[near], share[rows], block.shape)
+
+    def mirrored(self) -> Neighbors:
+        return Neighbors(_exchanged(self.features), self.neighbors)
 
 
 def _by_rows(block: Block, attributes: Attributes, levels: tuple[tuple[float, Indicator], ...]) -> StructuredPlan:
@@ -420,6 +435,10 @@ def _feature_sides(features: Tensor | tuple[Tensor, ...], block: Block) -> tuple
 def _check_compared(refused: list[Tensor]) -> None:
     good = not any(bool(pairs.any()) for pairs in refused)
     check(good, "target: puts mass on pairs that are left out (self pairs, say, or items with equal ids).")
+
+
+def _exchanged(features: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    return features[::-1] if isinstance(features, tuple) else features
 
 
 def _is_sparse(matrix: Tensor) -> bool:

@@ -1,0 +1,222 @@
+"""The passes over all pairs as Triton kernels; `contraport.engine.cuda` launches them.
+
+A program owns BLOCK_M rows, walks over a share of the columns and writes nothing but what it owns, so that a result
+repeats bit for bit. What is summed over rows, or belongs to columns, is the same kernel with the two sides exchanged:
+no kernel transposes a tile that it has computed. Products are accumulated in single precision, and everything but a
+product is in single precision throughout.
+
+Names. ``x`` (n, D) and ``y`` (m, D) are the embeddings of the owned rows and of the columns; T, the link and the masks
+are those of `contraport.engine.log_kernels` and `contraport.engine.geometry`. Without a link the biases are no business
+of the kernels: the caller has them among the exponents.
+"""
+
+# mypy: allow-untyped-defs
+# Triton reads annotations as its own types, and the arguments of a kernel are pointers and numbers of the device.
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+TINY = tl.constexpr(1.1754943508222875e-38)
+INFINITY = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def sums_kernel(
+    x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
+    log_rows, log_columns, weight, out,
+    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
+    LOGARITHM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Write sum_j exp(S_ij + A_i + B_j) v_j, or, with LOGARITHM, log sum_j exp(S_ij + B_j), by share: (shares, n).
+
+    The logarithm is found with a running maximum; it is minus infinity where all terms are.
+    """
+    rows, depth, x_block = _own(x, n, D, BLOCK_M, BLOCK_D)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    if LOGARITHM:
+        top = tl.full([BLOCK_M], -INFINITY, tl.float32)
+    else:
+        a = LOG2E * tl.load(log_rows + rows, mask=rows < n, other=0.0)
+    first, last = _share(m, BLOCK_N)
+    for start in range(first, last, BLOCK_N):
+        columns = start + tl.arange(0, BLOCK_N)
+        y_block = _block(y, columns, depth, m, D)
+        t = _affine(
+            x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
+        )  # fmt: skip
+        s = _masked(_linked(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, KEPT)
+        exponent = LOG2E * s + (LOG2E * tl.load(log_columns + columns, mask=columns < m, other=0.0))[None, :]
+        if LOGARITHM:
+            risen = tl.maximum(top, tl.max(exponent, 1))
+            shift = tl.where(risen == -INFINITY, 0.0, risen)
+            total = total * tl.exp2(top - shift) + tl.sum(tl.exp2(exponent - shift[:, None]), 1)
+            top = risen
+        else:
+            v = tl.load(weight + columns, mask=columns < m, other=0.0)
+            total += tl.sum(tl.exp2(exponent + a[:, None]) * v[None, :], 1)
+    if LOGARITHM:
+        total = LN2 * top + tl.log(total)
+    tl.store(out + tl.program_id(1) * n + rows, total, mask=rows < n)
+
+
+@triton.jit
+def gradient_kernel(
+    x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
+    log_rows, log_columns, row_factors, column_factors, out, mass,
+    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
+    GROUPS: tl.constexpr, RANK: tl.constexpr, HELD: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Write W y, (shares, n, D), and the row sums of W, (shares, n); D is at most BLOCK_D."""
+    rows, depth, x_block = _own(x, n, D, BLOCK_M, BLOCK_D)
+    product = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    first, last = _share(m, BLOCK_N)
+    for start in range(first, last, BLOCK_N):
+        columns = start + tl.arange(0, BLOCK_N)
+        y_block = _block(y, columns, depth, m, D)
+        w = _weight(
+            x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
+            n, m, log_rows, log_columns, row_factors, column_factors,
+            D, LINK, MASKS, KEPT, PRECISION, GROUPS, RANK, HELD, BLOCK_D,
+        )  # fmt: skip
+        total += tl.sum(w, 1)
+        if y_block.dtype == tl.float16:  # of so short a range that the weights of a row need a scale of their own
+            peak = tl.max(tl.abs(w), 1)
+            w = w / tl.where(peak == 0, 1.0, peak)[:, None]
+            product += peak[:, None] * tl.dot(w.to(tl.float16), y_block)
+        else:
+            product = tl.dot(w.to(y_block.dtype), y_block, product, input_precision=PRECISION)
+    place = tl.program_id(1).to(tl.int64) * n + rows
+    tl.store(mass + place, total, mask=rows < n)
+    tl.store(out + place[:, None] * D + depth[None, :], product, mask=(rows[:, None] < n) & (depth[None, :] < D))
+
+
+@triton.jit
+def weights_kernel(
+    x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
+    log_rows, log_columns, row_factors, column_factors, out,
+    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
+    GROUPS: tl.constexpr, RANK: tl.constexpr, HELD: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Write W itself, (n, m), a tile to a program."""
+    rows, depth, x_block = _own(x, n, D, BLOCK_M, BLOCK_D)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    y_block = _block(y, columns, depth, m, D)
+    w = _weight(
+        x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
+        n, m, log_rows, log_columns, row_factors, column_factors,
+        D, LINK, MASKS, KEPT, PRECISION, GROUPS, RANK, HELD, BLOCK_D,
+    )  # fmt: skip
+    place = rows[:, None].to(tl.int64) * m + columns[None, :]
+    tl.store(out + place, w.to(out.dtype.element_ty), mask=(rows[:, None] < n) & (columns[None, :] < m))
+
+
+@triton.jit
+def _own(x, n, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Return the program's rows, the first coordinates, and the embeddings there."""
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    depth = tl.arange(0, BLOCK_D)
+    return rows, depth, _block(x, rows, depth, n, D)
+
+
+@triton.jit
+def _share(m, BLOCK_N: tl.constexpr):
+    """Return the first and the last of the program's columns: whole tiles, as evenly as they go."""
+    tiles = tl.cdiv(m, BLOCK_N)
+    each = tl.cdiv(tiles, tl.num_programs(1)) * BLOCK_N
+    first = tl.program_id(1) * each
+    return first, tl.minimum(first + each, m)
+
+
+@triton.jit
+def _block(matrix, rows, depth, n, D: tl.constexpr):
+    """Load the given rows and coordinates of an (n, D) matrix, zeros outside."""
+    inside = (rows[:, None] < n) & (depth[None, :] < D)
+    return tl.load(matrix + rows[:, None].to(tl.int64) * D + depth[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _affine(
+    x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
+    D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Return T on a tile, less the biases where there is no link; the blocks hold its first BLOCK_D coordinates."""
+    t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
+    for start in range(BLOCK_D, D, BLOCK_D):
+        depth = start + tl.arange(0, BLOCK_D)
+        left, right = _block(x, rows, depth, n, D), _block(y, columns, depth, m, D)
+        t = tl.dot(left, tl.trans(right), t, input_precision=PRECISION)
+    if LINK != "identity":
+        t += tl.load(row_bias + rows, mask=rows < n, other=0.0)[:, None]
+        t += tl.load(column_bias + columns, mask=columns < m, other=0.0)[None, :]
+    return t
+
+
+@triton.jit
+def _linked(t, factor, power, LINK: tl.constexpr):
+    """Return h(T)."""
+    if LINK == "log-decay":
+        s = -factor * tl.log(1 + tl.maximum(-t, 0.0))
+    elif LINK == "power-decay":
+        s = -factor * tl.exp2(power * tl.log2(tl.maximum(-t, TINY)))
+    else:
+        s = t
+    return s
+
+
+@triton.jit
+def _slope(t, factor, power, LINK: tl.constexpr):
+    """Return h'(T) for a link that is not the identity."""
+    if LINK == "log-decay":
+        slope = factor / (1 + tl.maximum(-t, 0.0))
+    else:
+        slope = factor * power * tl.exp2((power - 1) * tl.log2(tl.maximum(-t, TINY)))
+    return slope
+
+
+@triton.jit
+def _masked(s, row_labels, column_labels, rows, columns, n, m, MASKS: tl.constexpr, KEPT: tl.constexpr):
+    """Return S, minus infinity at excluded pairs and beyond the last column.
+
+    The labels of mask k are the rows 2k of the two matrices; if bit k of KEPT is set, those of its exceptions follow.
+    """
+    for k in tl.static_range(MASKS):
+        left = tl.load(row_labels + 2 * k * n + rows, mask=rows < n, other=0)
+        right = tl.load(column_labels + 2 * k * m + columns, mask=columns < m, other=0)
+        excluded = left[:, None] == right[None, :]
+        if (KEPT >> k) & 1:
+            left = tl.load(row_labels + (2 * k + 1) * n + rows, mask=rows < n, other=0)
+            right = tl.load(column_labels + (2 * k + 1) * m + columns, mask=columns < m, other=0)
+            excluded = excluded & (left[:, None] != right[None, :])
+        s = tl.where(excluded, -INFINITY, s)
+    return tl.where(columns[None, :] < m, s, -INFINITY)
+
+
+@triton.jit
+def _weight(
+    x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
+    n, m, log_rows, log_columns, row_factors, column_factors,
+    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
+    GROUPS: tl.constexpr, RANK: tl.constexpr, HELD: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Return W on a tile: the sum over groups of exp(S_ij + A_i + B_j) (U V^T)_ij, times h'(T_ij) unless HELD."""
+    t = _affine(x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D)
+    s = _masked(_linked(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, KEPT)
+    w = tl.zeros_like(s)
+    for group in tl.static_range(GROUPS):
+        a = LOG2E * tl.load(log_rows + group * n + rows, mask=rows < n, other=0.0)
+        b = LOG2E * tl.load(log_columns + group * m + columns, mask=columns < m, other=0.0)
+        outer = tl.zeros_like(s)
+        for k in tl.static_range(group * RANK, (group + 1) * RANK):
+            u = tl.load(row_factors + k * n + rows, mask=rows < n, other=0.0)
+            v = tl.load(column_factors + k * m + columns, mask=columns < m, other=0.0)
+            outer += u[:, None] * v[None, :]
+        w += tl.exp2(LOG2E * s + a[:, None] + b[None, :]) * outer
+    if LINK != "identity" and not HELD:
+        w *= _slope(t, factor, power, LINK)
+    return w

@@ -1,0 +1,657 @@
+"""The parts of an objective, each against loops or matrices: targets, divergences, plans and kernels."""
+
+import itertools
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import contraport
+from contraport import UsageError
+from contraport.engine import Gibbs, RationalQuadratic, StudentT
+from contraport.objectives import (
+    KL,
+    Balanced,
+    Columns,
+    Cross,
+    Domains,
+    Energy,
+    Exact,
+    FenchelYoung,
+    Free,
+    Joint,
+    Labels,
+    MarginalPenalty,
+    Matrix,
+    Neighbors,
+    Objective,
+    Pairs,
+    PlanUniformity,
+    Quadratic,
+    ReverseKL,
+    Rince,
+    Rows,
+    Simplex,
+    Soft,
+    SquaredL2,
+    Unbalanced,
+)
+
+sys.path.insert(0, str(Path(__file__).parent))
+import formulas
+
+POLICIES = ["dense", "stored", "streamed"]
+LABELS = torch.tensor([0, 1, 0, 2, 1, 0, 3])
+DOMAINS = torch.tensor([0, 1, 0, 1, 1, 2, 0])
+IDS = torch.tensor([0, 1, 2, 1, 4, 0, 0])
+LAYOUTS = {"joint": Joint(), "cross": Cross(symmetric=False)}
+
+
+@pytest.fixture(autouse=True)
+def _uneven_tiles(monkeypatch):
+    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+
+
+def views(n=7, d=5, k=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(n, d, dtype=torch.float64, generator=generator) for _ in range(k))
+
+
+FEATURES = views(seed=3, d=4)
+
+
+def outcome(function, *z):
+    z = [view.clone().requires_grad_() for view in z]
+    value = function(*z)
+    slopes = torch.autograd.grad(value, z, allow_unused=True)
+    return value.detach(), [torch.zeros_like(view) if s is None else s for view, s in zip(z, slopes, strict=True)]
+
+
+def assert_same(ours, theirs, rtol=1e-9):
+    torch.testing.assert_close(ours[0], theirs[0], rtol=rtol, atol=rtol)
+    largest = max([slope.abs().max().item() for slope in theirs[1]])
+    for a, b in zip(ours[1], theirs[1], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=rtol * max(largest, 1e-3))
+
+
+def pairing_of(layout, z, ids=None):
+    return (formulas.joint if layout == "joint" else formulas.cross)(*z, ids)
+
+
+# Targets, by loops over rows and columns
+
+
+def entry_of(kind, row, column):
+    """Return how much is wanted, before rows are normalised, for a row and a column, each a pair (view, item)."""
+    (_, i), (_, j) = row, column
+    if kind == "pairs":
+        return float(i == j)
+    if kind == "labels":
+        return float(LABELS[i] == LABELS[j])
+    if kind == "domains":
+        return 1.0 if i == j else (0.2 if DOMAINS[i] == DOMAINS[j] else 0.1)
+    raise KeyError(kind)
+
+
+def looped(kind, layout, ids=None):
+    first = [(0, i) for i in range(7)]
+    second = [(1, i) for i in range(7)]
+    rows, columns = (first + second, first + second) if layout == "joint" else (first, second)
+    target = torch.zeros(len(rows), len(columns), dtype=torch.float64)
+    for r, row in enumerate(rows):
+        allowed = {}
+        for c, column in enumerate(columns):
+            duplicate = ids is not None and row[1] != column[1] and ids[row[1]] == ids[column[1]]
+            if row != column and not duplicate:
+                allowed[c] = (
+                    entry_of(kind, row, column)
+                    if kind in {"pairs", "labels", "domains"}
+                    else kind(FEATURES[row[0]][row[1]], FEATURES[column[0]][column[1]]).item()
+                )
+        if not isinstance(kind, str) and kind.__name__ == "nearest":
+            close = sorted(allowed, key=allowed.get)[:3]
+            allowed = {c: float(c in close) for c in allowed}
+        total = sum(allowed.values())
+        for c, value in allowed.items():
+            target[r, c] = value / total / len(rows) if total else 0.0
+    return target
+
+
+def nearest(x, y):
+    return (x - y).square().sum()
+
+
+def soft(x, y):
+    return torch.exp((torch.cosine_similarity(x, y, dim=0) - 1) / 0.3)
+
+
+def heavy(x, y):
+    return (1 + (x - y).square().sum() / 2) ** -1.5
+
+
+TARGETS = {
+    "pairs": (Pairs(), "pairs"),
+    "labels": (Labels(), "labels"),
+    "domains": (Domains(0.2, 0.1), "domains"),
+    "soft": (Soft(FEATURES, Gibbs("cosine", 0.3)), soft),
+    "soft by Student's t": (Soft(FEATURES, StudentT(2.0)), heavy),
+    "neighbors": (Neighbors(FEATURES, 3), nearest),
+}
+SINGLE = {"domains"}  # computed in single precision inside; see test_domains_keep_double_precision
+
+
+def assert_target(found, expected, tolerance=1e-12):
+    def close(a, b):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+    generator = torch.Generator().manual_seed(0)
+    close(found.dense(), expected)
+    for plan, matrix in [(found, expected), (found.T, expected.T), (found.T.T, expected)]:
+        vectors = torch.randn(matrix.shape[1], 3, dtype=torch.float64, generator=generator)
+        close(plan.dense(), matrix)
+        close(plan.apply(vectors), matrix @ vectors)
+        close(plan.apply(vectors[:, 0]), matrix @ vectors[:, 0])
+        close(plan.marginals()[0], matrix.sum(1))
+        close(plan.marginals()[1], matrix.sum(0))
+        close(plan.entropy(), -torch.special.xlogy(matrix, matrix).sum())
+        close(plan.square_mass(), matrix.square().sum(1))
+
+
+@pytest.mark.parametrize("ids", [None, IDS], ids=["all", "without duplicates"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets(name, layout, ids):
+    target, kind = TARGETS[name]
+    (block,) = LAYOUTS[layout](*views())
+    block = block if ids is None else block.without_duplicates(ids)
+    found = target(block, {"labels": LABELS, "domains": DOMAINS})
+    expected = looped(kind, layout, ids)
+    assert_target(found, expected, 1e-6 if name in SINGLE else 1e-12)
+    torch.testing.assert_close(expected.sum(1), torch.full((len(expected),), 1 / len(expected), dtype=torch.float64))
+    log_kernel = Gibbs("cosine", 0.4)(block.x, block.y)
+    torch.testing.assert_close(found.row_inner(log_kernel), (expected * log_kernel.dense()).sum(1), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+@pytest.mark.parametrize("beta", [0.0, 0.7])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_domains_of_any_level(alpha, beta, layout):
+    (block,) = LAYOUTS[layout](*views())
+    expected = formulas.domains(DOMAINS, alpha, beta)(pairing_of(layout, views()))
+    assert_target(Domains(alpha, beta)(block, {"domains": DOMAINS}), expected, 1e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_domains_keep_double_precision(layout):
+    (block,) = LAYOUTS[layout](*views())
+    assert_target(Domains(0.2, 0.1)(block, {"domains": DOMAINS}), looped("domains", layout), 1e-14)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_matrices(layout, sparse):
+    (block,) = LAYOUTS[layout](*views())
+    entries = torch.rand(block.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    entries = entries * pairing_of(layout, views()).compared * (entries > 0.4)
+    entries[1], entries[:, 2] = 0, 0
+    given = entries.to_sparse() if sparse else entries
+    assert_target(Matrix(given)(block, {}), entries / entries.sum())
+
+
+@pytest.mark.parametrize(
+    "entries", [-torch.eye(7), torch.full((7, 7), math.nan), torch.full((7, 7), math.inf), torch.zeros(7, 7)]
+)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_matrices_that_are_no_plans(entries, sparse):
+    with pytest.raises(UsageError):
+        Matrix(entries.to_sparse() if sparse else entries)(Cross()(*views())[0], {})
+
+
+@pytest.mark.parametrize("target", [Soft(FEATURES[0]), Neighbors(FEATURES[0], 2)])
+def test_features_given_once_stand_for_all_views(target):
+    (block,) = Joint()(*views())
+    twice = type(target)((FEATURES[0], FEATURES[0]), *([2] if isinstance(target, Neighbors) else []))
+    torch.testing.assert_close(target(block, {}).dense(), twice(block, {}).dense())
+
+
+def test_more_neighbors_than_there_are_take_all():
+    (block,) = Joint()(*views())
+    everything = (1 - torch.eye(14, dtype=torch.float64)) / 14 / 13
+    torch.testing.assert_close(Neighbors(FEATURES, 50)(block, {}).dense().double(), everything)
+
+
+# Divergences against the same written with matrices; plans are those of `formulas`
+
+PLANS = {
+    "free": (Free(), lambda kernel, tau: kernel / len(kernel)),
+    "simplex": (Simplex(), lambda kernel, tau: formulas.simplex_plan(kernel)),
+    "rows": (Rows(), lambda kernel, tau: formulas.row_plan(kernel)),
+    "columns": (Columns(), lambda kernel, tau: formulas.row_plan(kernel.T).T),
+    "balanced": (Balanced(2), lambda kernel, tau: formulas.balanced_plan(kernel, 2)),
+    "unbalanced": (
+        Unbalanced((0.3, 2.0), 3),
+        lambda kernel, tau: formulas.unbalanced_plan(kernel, 3, (0.3, 2.0), tau),
+    ),
+}
+
+
+def reverse_kl(target, plan, pairing):
+    found, wanted = plan[pairing.compared], target[pairing.compared]
+    return (found * (found / wanted).log()).sum() - found.sum() + wanted.sum()
+
+
+def marginal_penalty(target, plan, pairing):
+    def from_uniform(mass):
+        return (mass * (mass * len(mass)).log()).sum() - mass.sum() + 1
+
+    return from_uniform(plan.sum(1)) + from_uniform(plan.sum(0))
+
+
+def cost_of(pairing):
+    return 1 - formulas.cosine(pairing.x, pairing.y)
+
+
+DIVERGENCES = {
+    "KL": (KL(), lambda target, plan, pairing: formulas.kl(target, plan)),
+    "ReverseKL": (ReverseKL(), reverse_kl),
+    "SquaredL2": (
+        SquaredL2(),
+        lambda target, plan, pairing: len(plan) / 2 * (plan - target).square().sum(),
+    ),
+    "MarginalPenalty": (MarginalPenalty(), marginal_penalty),
+    "Rince": (Rince(0.7, 0.2), lambda target, plan, pairing: formulas.rince_divergence(target, plan, 0.7, 0.2)),
+    "Energy": (Energy(), lambda target, plan, pairing: ((target - plan.detach()) * cost_of(pairing)).sum()),
+    "Energy with its slope through the plan": (
+        Energy(detach=False),
+        lambda target, plan, pairing: ((target - plan) * cost_of(pairing)).sum(),
+    ),
+    "PlanUniformity": (PlanUniformity(), lambda target, plan, pairing: formulas.plan_uniformity(pairing, plan)),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("divergence", DIVERGENCES)
+def test_divergences(divergence, plan, layout, policy):
+    entries = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 0.1
+    entries = entries.fill_diagonal_(0) if layout == "joint" else entries[:7, 7:]
+    measure, by_matrix = DIVERGENCES[divergence]
+    allowed, plan_of = PLANS[plan]
+    loss = Objective(LAYOUTS[layout], Gibbs("cosine", 0.4), allowed, Matrix(entries), measure)
+
+    def theirs(*z):
+        pairing = pairing_of(layout, z)
+        return by_matrix(entries / entries.sum(), plan_of(formulas.gibbs(pairing, 0.4), 0.4), pairing)
+
+    with contraport.engine.policy(policy):
+        found = outcome(loss, *views())
+    assert_same(found, outcome(theirs, *views()))
+
+
+@pytest.mark.parametrize("target", ["pairs", "labels", "soft", "neighbors"])
+@pytest.mark.parametrize("divergence", sorted(set(DIVERGENCES) - {"ReverseKL"}))
+def test_divergences_from_other_targets(divergence, target):
+    measure, by_matrix = DIVERGENCES[divergence]
+    wanted, kind = TARGETS[target]
+    loss = Objective(Joint(), Gibbs("cosine", 0.4), Balanced(2), wanted, measure)
+
+    def theirs(*z):
+        pairing = formulas.joint(*z)
+        plan = formulas.balanced_plan(formulas.gibbs(pairing, 0.4), 2)
+        return by_matrix(looped(kind, "joint"), plan, pairing)
+
+    assert_same(outcome(lambda *z: loss(*z, labels=LABELS), *views()), outcome(theirs, *views()))
+
+
+@pytest.mark.parametrize("constraint", ["rows", "simplex"])
+@pytest.mark.parametrize("divergence", ["SquaredL2", "Energy", "Energy with its slope through the plan"])
+def test_divergences_from_the_quadratic_plan(divergence, constraint):
+    measure, by_matrix = DIVERGENCES[divergence]
+    loss = Objective(Joint(), Gibbs("cosine", 2.0), Quadratic(constraint), Pairs(), measure)
+
+    def theirs(*z):
+        pairing = formulas.joint(*z)
+        logits = (-cost_of(pairing) / 2).masked_fill(~pairing.compared, -math.inf)
+        if constraint == "rows":
+            plan = formulas.sparsemax(14 * logits) / 14
+        else:
+            plan = formulas.sparsemax(logits.reshape(1, -1)).reshape(14, 14)
+        return by_matrix(formulas.pairs(pairing), plan, pairing)
+
+    assert_same(outcome(loss, *views()), outcome(theirs, *views()))
+
+
+def test_penalties_are_added_with_their_factors():
+    plan = PLANS["unbalanced"]
+    loss = Objective(
+        Joint(), Gibbs("cosine", 0.4), plan[0], Pairs(), KL(), {MarginalPenalty(): 0.3, PlanUniformity(): 2.0}
+    )
+
+    def theirs(*z):
+        pairing = formulas.joint(*z)
+        found = plan[1](formulas.gibbs(pairing, 0.4), 0.4)
+        goal = formulas.pairs(pairing)
+        return (
+            formulas.kl(goal, found)
+            + 0.3 * marginal_penalty(goal, found, pairing)
+            + 2 * formulas.plan_uniformity(pairing, found)
+        )
+
+    assert_same(outcome(loss, *views()), outcome(theirs, *views()))
+
+
+def test_the_energy_of_rows_has_the_slope_of_kl_times_the_temperature():
+    energy = Objective(Joint(), Gibbs("cosine", 0.3), Rows(), Pairs(), Energy())
+    kl = Objective(Joint(), Gibbs("cosine", 0.3), Rows(), Pairs(), KL())
+    for a, b in zip(outcome(energy, *views())[1], outcome(kl, *views())[1], strict=True):
+        torch.testing.assert_close(a, 0.3 * b, rtol=0, atol=1e-14)
+
+
+def test_reverse_kl_wants_some_mass_everywhere():
+    with pytest.raises(UsageError, match="target"):
+        Objective(Joint(), Gibbs(), Rows(), Pairs(), ReverseKL())(*views())
+
+
+# Plans
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", PLANS)
+def test_plans(name, layout, policy):
+    allowed, plan_of = PLANS[name]
+    loss = Objective(LAYOUTS[layout], Gibbs("cosine", 0.4), allowed, Pairs(), KL())
+    with contraport.engine.policy(policy):
+        found = loss.plan(*views())
+    expected = plan_of(formulas.gibbs(pairing_of(layout, views()), 0.4), 0.4)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("temperature", [5.0, 0.5, 0.02])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_quadratic_plan(layout, temperature, policy):
+    pairing = pairing_of(layout, views())
+    logits = (-cost_of(pairing) / temperature).masked_fill(~pairing.compared, -math.inf)
+    N = len(logits)
+    for constraint, expected in [
+        ("rows", formulas.sparsemax(N * logits) / N),
+        ("simplex", formulas.sparsemax(logits.reshape(1, -1)).reshape(logits.shape)),
+    ]:
+        plan = Quadratic(constraint)
+        loss = Objective(LAYOUTS[layout], Gibbs("cosine", temperature), plan, Pairs(), FenchelYoung())
+        with contraport.engine.policy(policy):
+            torch.testing.assert_close(loss.plan(*views()), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-6, 1e-10])
+def test_a_tolerance_bounds_the_error_of_the_rows(tolerance, layout):
+    loss = Objective(LAYOUTS[layout], Gibbs("cosine", 0.3), Balanced(2000, tolerance), Pairs(), KL())
+    plan = loss.plan(*views())
+    assert (plan.sum(1) - 1 / len(plan)).abs().sum() < tolerance
+    torch.testing.assert_close(plan.sum(0), torch.full((len(plan),), 1 / len(plan), dtype=torch.float64))
+    enough = next(
+        k for k in itertools.count(1)
+        if (formulas.balanced_plan(formulas.gibbs(pairing_of(layout, views()), 0.3), k).sum(1) - 1 / len(plan))
+        .abs().sum() < tolerance
+    )  # fmt: skip
+    expected = formulas.balanced_plan(formulas.gibbs(pairing_of(layout, views()), 0.3), enough)
+    torch.testing.assert_close(plan, expected, rtol=0, atol=2 * tolerance / len(plan))
+    assert_same(
+        outcome(loss, *views()),
+        outcome(
+            lambda *z: formulas.kl(
+                formulas.pairs(pairing_of(layout, z)),
+                formulas.balanced_plan(formulas.gibbs(pairing_of(layout, z), 0.3), enough + 300),
+            ),
+            *views(),
+        ),
+        max(100 * tolerance, 1e-8),
+    )
+
+
+def test_too_few_iterations_for_the_tolerance_are_said():
+    loss = Objective(Joint(), Gibbs("cosine", 0.05), Balanced(1, 1e-12), Pairs(), KL())
+    with pytest.warns(UserWarning, match=r"[Tt]olerance|iterations"):
+        loss(*views())
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_exact_plan_is_pots(layout, n):
+    ot = pytest.importorskip("ot")
+    z = views(n)
+    pairing = pairing_of(layout, z)
+    cost = cost_of(pairing).masked_fill(~pairing.compared, 1e3)
+    mass = torch.full((len(cost),), 1 / len(cost), dtype=torch.float64)
+    theirs = ot.emd(mass, mass, cost)
+    plan = Objective(LAYOUTS[layout], Gibbs("cosine", 0.5), Exact(), Pairs(), KL()).plan(*z)
+    torch.testing.assert_close((plan * cost).sum(), (theirs * cost).sum(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(plan.sum(1), mass)
+    torch.testing.assert_close(plan.sum(0), mass)
+    assert (plan >= 0).all()
+    if layout == "cross":  # the solution of a symmetric problem need not be unique
+        torch.testing.assert_close(plan, theirs.to(plan), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 0.05])
+def test_plans_approach_the_exact_one_as_they_cool(temperature):
+    """Its entropy exceeds that of the exact plan by log 7 at most, so its cost does by as many temperatures."""
+    pairing = formulas.cross(*views())
+    kernel = Gibbs("cosine", temperature)
+    exact = Objective(Cross(symmetric=False), kernel, Exact(), Pairs(), KL()).plan(*views())
+    cold = Objective(Cross(symmetric=False), kernel, Balanced(3000, 1e-9), Pairs(), KL()).plan(*views())
+    excess = ((cold - exact) * cost_of(pairing)).sum()
+    assert -1e-9 <= excess <= temperature * math.log(7)
+
+
+def test_the_exact_plan_has_no_loss():
+    with pytest.raises(UsageError, match="Exact"):
+        Objective(Joint(), Gibbs(), Exact(), Pairs(), KL())(*views())
+
+
+# Kernels
+
+
+class Bilinear(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        entries = torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+        self.weight = nn.Parameter(entries / d)
+
+    def forward(self, x, y):
+        return -x @ self.weight @ y.T
+
+
+def log_distance(x, y):
+    return torch.log1p(formulas.squared_distance(x, y))
+
+
+def dot(x, y):
+    return -(x @ y.T)
+
+
+def norms(x, y):
+    """A cost that is smooth but not a function of inner products alone."""
+    return (x[:, None] - y[None]).abs().add(1e-3).log().sum(2)
+
+
+COSTS = {
+    "cosine": lambda x, y: 1 - formulas.cosine(x, y),
+    "negative-cosine": lambda x, y: -formulas.cosine(x, y),
+    "chordal": lambda x, y: 2 - 2 * formulas.cosine(x, y),
+    "sqeuclidean": formulas.squared_distance,
+    "dot": dot,
+}
+
+
+def kernels():
+    for cost, of in COSTS.items():
+        yield f"{cost}", Gibbs(cost, 0.7), lambda x, y, of=of: -of(x, y) / 0.7
+    for cost, power in itertools.product(["cosine", "chordal", "sqeuclidean"], [2.0, 1.5, 0.5]):
+        yield (
+            f"{cost} to the {power}",
+            Gibbs(cost, 0.7, power=power),
+            lambda x, y, of=COSTS[cost], power=power: -(of(x, y) ** power) / 0.7,
+        )
+    for cost, power in itertools.product(["cosine", "chordal", "sqeuclidean"], [1.0, 0.3]):
+        yield (
+            f"rational {cost} to the {power}",
+            RationalQuadratic(cost, 0.7, power=power),
+            lambda x, y, of=COSTS[cost], power=power: -power * (1 + of(x, y) / 0.7).log(),
+        )
+    for df in [1.0, 2.5]:
+        yield (
+            f"Student's t of {df}",
+            StudentT(df, 0.7),
+            lambda x, y, df=df: -(df + 1) / 2 * (1 + formulas.squared_distance(x, y) / (0.7 * df)).log(),
+        )
+    for cost in [log_distance, norms]:
+        yield cost.__name__, Gibbs(cost, 0.7), lambda x, y, cost=cost: -cost(x, y) / 0.7
+
+
+KERNELS = {name: (kernel, log) for name, kernel, log in kernels()}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels(name):
+    kernel, log = KERNELS[name]
+    z0, z1 = views()
+    found, expected = kernel(z0, z1), log(z0, z1)
+    torch.testing.assert_close(found.dense(), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.T.dense(), expected.T, rtol=1e-10, atol=1e-12)
+    rows, columns = torch.tensor([0, 3, 6, 3]), torch.tensor([6, 3, 0, 1])
+    torch.testing.assert_close(found.at(rows, columns), expected[rows, columns], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_in_an_objective(name, layout, policy):
+    kernel, log = KERNELS[name]
+    loss = Objective(LAYOUTS[layout], kernel, Unbalanced(0.8, 2), Pairs(), KL())
+    z = [0.5 * view for view in views()]
+
+    def theirs(*z):
+        pairing = pairing_of(layout, z)
+        return formulas.kl(formulas.pairs(pairing), formulas.unbalanced_plan(entries_of(log, pairing), 2, 0.8, 0.7))
+
+    with contraport.engine.policy(policy):
+        found = outcome(loss, *z)
+    assert_same(found, outcome(theirs, *z), 1e-9)
+
+
+def entries_of(log, pairing):
+    """Return the kernel, row by row, so that a self pair, where a root has no slope, is never looked at."""
+    rows = []
+    for x, compared in zip(pairing.x, pairing.compared, strict=True):
+        row = torch.zeros(len(compared), dtype=x.dtype)
+        rows.append(row.index_put((compared,), log(x[None], pairing.y[compared])[0].exp()))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("plan", ["rows", "balanced", "unbalanced", "simplex"])
+def test_a_module_as_cost_gets_its_gradient(plan, layout, policy):
+    allowed, plan_of = PLANS[plan]
+    ours, theirs = Bilinear(5), Bilinear(5)
+    loss = Objective(LAYOUTS[layout], Gibbs(ours, 0.7), allowed, Pairs(), KL())
+    assert any(parameter is ours.weight for parameter in loss.parameters())
+
+    def expected(*z):
+        pairing = pairing_of(layout, z)
+        entries = (-theirs(pairing.x, pairing.y) / 0.7).exp() * pairing.compared
+        return formulas.kl(formulas.pairs(pairing), plan_of(entries, 0.7))
+
+    z = [view.clone().requires_grad_() for view in views()]
+    with contraport.engine.policy(policy):
+        found = torch.autograd.grad(loss(*z), [*z, ours.weight])
+    for a, b in zip(found, torch.autograd.grad(expected(*z), [*z, theirs.weight]), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10 * b.abs().max().item())
+
+
+LEARNED = {
+    "cosine": (Gibbs("cosine", 0.7, learnable=True), lambda x, y, tau: -(1 - formulas.cosine(x, y)) / tau),
+    "sqeuclidean": (Gibbs("sqeuclidean", 0.7, learnable=True), lambda x, y, tau: -COSTS["sqeuclidean"](x, y) / tau),
+    "power": (
+        Gibbs("cosine", 0.7, power=2, learnable=True),
+        lambda x, y, tau: -((1 - formulas.cosine(x, y)) ** 2) / tau,
+    ),
+    "callable": (Gibbs(log_distance, 0.7, learnable=True), lambda x, y, tau: -log_distance(x, y) / tau),
+    "rational": (
+        RationalQuadratic("sqeuclidean", 0.7, power=0.3, learnable=True),
+        lambda x, y, tau: -0.3 * (1 + formulas.squared_distance(x, y) / tau).log(),
+    ),
+    "Student's t": (
+        StudentT(2.5, 0.7, learnable=True),
+        lambda x, y, tau: -1.75 * (1 + formulas.squared_distance(x, y) / (tau * 2.5)).log(),
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("plan", ["rows", "balanced", "unbalanced", "simplex", "free"])
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_learnable_temperature_gets_its_gradient(name, plan, policy):
+    allowed, plan_of = PLANS[plan]
+    kernel, log = LEARNED[name]
+    kernel = kernel.double()
+    kernel.temperature = 0.7
+    (parameter,) = kernel.parameters()
+    loss = Objective(Cross(symmetric=False), kernel, allowed, Pairs(), KL())
+    tau = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    pairing = formulas.cross(*views())
+    expected = formulas.kl(formulas.pairs(pairing), plan_of(log(pairing.x, pairing.y, tau).exp(), tau))
+    (by_tau,) = torch.autograd.grad(expected, tau)
+    with contraport.engine.policy(policy):
+        value = loss(*views())
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
+    (slope,) = torch.autograd.grad(value, parameter)
+    torch.testing.assert_close(slope.reshape(()), 0.7 * by_tau, rtol=1e-8, atol=1e-9)  # of its logarithm
+
+
+@pytest.mark.parametrize("kernel", [Gibbs("cosine", 0.7), StudentT(2.0, 0.7), RationalQuadratic("cosine", 0.7)])
+def test_the_temperature_can_be_changed(kernel):
+    loss = Objective(Joint(), kernel, Rows(), Pairs(), KL())
+    before = loss(*views())
+    loss.temperature = 0.2
+    assert loss.temperature == kernel.temperature == 0.2
+    assert loss(*views()) != before
+    loss.temperature = 0.7
+    torch.testing.assert_close(loss(*views()), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Gibbs("cosine", 0.0),
+        lambda: Gibbs("cosine", math.nan),
+        lambda: Gibbs("cosine", math.inf),
+        lambda: Gibbs("dot", 1.0, power=2),
+        lambda: Gibbs("cosine", 1.0, power=0),
+        lambda: StudentT(0.0),
+        lambda: RationalQuadratic("dot"),
+        lambda: RationalQuadratic("cosine", power=-1),
+        lambda: Balanced(0),
+        lambda: Balanced(5, tolerance=0),
+        lambda: Unbalanced(-1.0),
+        lambda: Unbalanced((1.0, 0.0)),
+        lambda: Quadratic("columns"),
+        lambda: Rince(q=0),
+        lambda: Rince(q=1.1),
+        lambda: Rince(lam=0),
+        lambda: Domains(alpha=-0.1),
+        lambda: Neighbors(FEATURES, 0),
+        lambda: Joint("some"),
+        lambda: Objective(Joint(), Gibbs(), Quadratic(), Pairs(), KL()),
+    ],
+)
+def test_settings_that_do_not_fit(make):
+    with pytest.raises(UsageError):
+        make()
