@@ -36,7 +36,7 @@ bench: $(READY) ## Measure speed and memory against other libraries (installs th
 	$(BIN)/python -m benchmarks
 
 docs: $(READY) ## Write the generated parts of the documentation again.
-	$(BIN)/python -m docs.generate
+	$(BIN)/python docs/generate.py
 
 clean: ## Remove the environment and the caches.
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

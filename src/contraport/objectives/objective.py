@@ -279,8 +279,8 @@ class Total(Loss):
     def answers(self) -> dict[str, str]:
         """Return the answers of each objective."""
         return {
-            f"{factor:g} x {question}": answer
-            for objective, factor in self._terms()
+            f"{position}. {question}": answer
+            for position, (objective, _) in enumerate(self._terms(), 1)
             for question, answer in objective.answers().items()
         }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ class Pairwise(Part):
     """mean_i phi(log sum_j psi(scale (d_i^2 - d_ij^2) + shift)) over the negatives j of each row.
 
     Args:
+        name: what to call it.
         phi: pointwise, of the logarithm of the sum.
         psi: the link log psi; None is psi = exp.
         scale: factor of the difference.
@@ -38,8 +39,9 @@ class Pairwise(Part):
     Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 1 and table 1.
     """
 
-    phi: Pointwise
-    psi: Link | None = None
+    name: str
+    phi: Pointwise = field(repr=False)
+    psi: Link | None = field(default=None, repr=False)
     scale: float = 1.0
     shift: float = 0.0
 
@@ -88,14 +90,14 @@ Preset = Callable[[float, float, float], Pairwise | SignedPairwise]
 
 PRESETS: dict[str, Preset] = {
     "info_nce": lambda t, e, c: Pairwise(
-        lambda x: t * (x if e == 0 else torch.logaddexp(torch.full_like(x, math.log(e)), x)), scale=1 / t
+        "info_nce", lambda x: t * (x if e == 0 else torch.logaddexp(torch.full_like(x, math.log(e)), x)), scale=1 / t
     ),
-    "mine": lambda t, e, c: Pairwise(lambda x: x),
-    "triplet": lambda t, e, c: Pairwise(torch.exp, positive_part(), shift=e),
-    "soft_triplet": lambda t, e, c: Pairwise(lambda x: t * F.softplus(x), scale=1 / t, shift=e),
-    "n_plus_1_tuplet": lambda t, e, c: Pairwise(F.softplus),
-    "lifted_structured": lambda t, e, c: Pairwise(lambda x: F.relu(x).square(), shift=e),
-    "sigmoid_pairs": lambda t, e, c: Pairwise(torch.exp, LogOf(lambda x: torch.sigmoid(c * x))),
+    "mine": lambda t, e, c: Pairwise("mine", lambda x: x),
+    "triplet": lambda t, e, c: Pairwise("triplet", torch.exp, positive_part(), shift=e),
+    "soft_triplet": lambda t, e, c: Pairwise("soft_triplet", lambda x: t * F.softplus(x), scale=1 / t, shift=e),
+    "n_plus_1_tuplet": lambda t, e, c: Pairwise("n_plus_1_tuplet", F.softplus),
+    "lifted_structured": lambda t, e, c: Pairwise("lifted_structured", lambda x: F.relu(x).square(), shift=e),
+    "sigmoid_pairs": lambda t, e, c: Pairwise("sigmoid_pairs", torch.exp, LogOf(lambda x: torch.sigmoid(c * x))),
     "linear_pairs": lambda t, e, c: SignedPairwise(lambda x: x, lambda x: x),
 }
 """phi and psi of the losses of the paper's table, for a temperature t and constants e and c."""
