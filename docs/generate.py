@@ -91,9 +91,11 @@ def methods() -> str:
 def answers(loss: Loss) -> list[str]:
     """The five answers as code; of a sum of objectives, those of each."""
     columns: list[list[str]] = [[] for _ in range(5)]
-    for k, answer in enumerate(value for question, value in loss.answers().items() if "Penalty" not in question):
+    given = loss.answers().items()
+    for k, answer in enumerate(value for question, value in given if "Penalty" not in question):
         if f"`{answer}`" not in columns[k % 5]:
             columns[k % 5].append(f"`{answer}`")
+    columns[4] += [f"{question.split(' ')[-1]} x `{value}`" for question, value in given if "Penalty" in question]
     return ["; ".join(column).replace("|", "\\|") for column in columns]
 
 

@@ -1,0 +1,123 @@
+"""Inverse optimal transport: planted costs are found again, by a coupling from another library."""
+
+from __future__ import annotations
+
+import numpy as np
+import ot
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from torch import nn
+
+from contraport.errors import UsageError
+from contraport.estimators import InverseOT
+from contraport.estimators.inverse import centered
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(200, 5)), RNG.normal(size=(200, 6))
+W = RNG.normal(size=(5, 6)) / 3
+COST = -X @ W @ Y.T
+TEMPERATURE = 0.5
+
+
+def coupling(cost, a=None, b=None):
+    a, b = (np.full(n, 1 / n) if m is None else m for n, m in zip(cost.shape, (a, b), strict=True))
+    return ot.sinkhorn(a, b, cost, TEMPERATURE, numItermax=100_000, stopThr=1e-13)
+
+
+def correlation(learned, cost):
+    return np.corrcoef(learned.cost_.ravel(), centered(cost).ravel())[0, 1]
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_a_planted_bilinear_cost_is_found(uniform):
+    a, b = (None, None) if uniform else (RNG.dirichlet(np.full(200, 5.0)) for _ in range(2))
+    observed = coupling(COST, a, b)
+    learned = InverseOT(temperature=TEMPERATURE).fit(X, Y, 7 * observed)
+    assert correlation(learned, COST) > 0.999999
+    np.testing.assert_allclose(learned.module_.weight.detach().numpy(), W, atol=1e-5)
+    np.testing.assert_allclose(learned.coupling_, observed, atol=1e-9)
+    assert learned.kl_divergence_ < 1e-9
+    assert learned.marginal_error_ < 1e-6
+
+
+def test_sampled_matches_are_enough():
+    counts = RNG.multinomial(20_000, coupling(COST).ravel()).reshape(200, 200)
+    learned = InverseOT(temperature=TEMPERATURE).fit(X, Y, counts)
+    assert correlation(learned, COST) > 0.99
+
+
+def test_rectangular_and_prediction_for_other_items():
+    observed = coupling(COST[:150])
+    learned = InverseOT(temperature=TEMPERATURE).fit(X[:150], Y, observed)
+    np.testing.assert_allclose(learned.predict(X[150:], Y), COST[150:], atol=1e-5)
+    assert learned.cost_.shape == learned.coupling_.shape == (150, 200)
+
+
+def test_a_strict_matching_needs_a_ridge_and_tells_the_cost_up_to_scale():
+    matching = ot.emd(np.full(200, 1.0), np.full(200, 1.0), COST)
+    learned = InverseOT(temperature=TEMPERATURE, ridge=1e-3, tolerance=1e-6).fit(X, Y, matching)
+    assert correlation(learned, COST) > 0.97
+
+
+class Bend(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.at = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x, y):
+        return self.scale * (x[:, None, 0] - y[None, :, 0] - self.at).square()
+
+
+def test_a_module_as_cost_is_copied_and_fitted():
+    truth, start = Bend(), Bend()
+    with torch.no_grad():
+        truth.scale.fill_(0.7)
+        truth.at.fill_(-0.3)
+        planted = truth(torch.from_numpy(X), torch.from_numpy(Y)).numpy()
+    learned = InverseOT(start, temperature=TEMPERATURE).fit(X, Y, coupling(planted))
+    assert correlation(learned, planted) > 0.999999
+    assert learned.module_.scale.item() == pytest.approx(0.7, abs=1e-4)
+    assert start.scale.item() == 1.0
+
+
+def test_too_few_iterations_are_told():
+    with pytest.warns(ConvergenceWarning, match="stopped after max_iter=2 iterations"):
+        learned = InverseOT(temperature=TEMPERATURE, max_iter=2).fit(X, Y, coupling(COST))
+    assert learned.n_iter_ == 2
+
+
+def test_clone_keeps_the_parameters():
+    estimator = InverseOT(temperature=2.0, ridge=0.1)
+    assert clone(estimator).get_params() == estimator.get_params()
+
+
+UNIFORM = np.full((200, 200), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "message"),
+    [
+        ({"cost": "bilinaer"}, (X, Y, UNIFORM), "cost: unknown name 'bilinaer'; did you mean 'bilinear'"),
+        ({"cost": nn.Flatten()}, (X, Y, UNIFORM), "cost: expected a module with parameters"),
+        ({"temperature": 0}, (X, Y, UNIFORM), "temperature: expected a positive"),
+        ({"ridge": -1}, (X, Y, UNIFORM), "ridge: expected a nonnegative"),
+        ({"tolerance": 0}, (X, Y, UNIFORM), "tolerance: expected a positive"),
+        ({"max_iter": 0}, (X, Y, UNIFORM), "max_iter: expected an integer"),
+        ({}, (X, Y, UNIFORM[:, :9]), r"observed_coupling: expected shape \(200, 200\).* got \(200, 9\)"),
+        ({}, (X, Y, -UNIFORM), "observed_coupling: expected nonnegative"),
+        ({}, (X, Y, np.nan * UNIFORM), "observed_coupling: expected finite numbers, got 40000"),
+        ({}, (X, Y, np.eye(200)[:, ::-1] * (np.arange(200) > 2)[:, None]), "observed_coupling: 3 rows have no mass"),
+        ({}, (X[:, 0], Y, UNIFORM), r"features_rows: expected shape \(n, d\), got \(200,\)"),
+    ],
+)
+def test_mistakes_are_told(settings, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        InverseOT(**settings).fit(*arguments)
+
+
+def test_predict_needs_a_fit():
+    with pytest.raises(UsageError, match="call fit before predict"):
+        InverseOT().predict(X, Y)

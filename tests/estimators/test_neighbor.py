@@ -1,0 +1,199 @@
+"""SNE and t-SNE: the data's plan against scikit-learn's, the value against the formula, and the quality on digits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.manifold import TSNE as Peer
+from sklearn.manifold import trustworthiness
+from sklearn.manifold._t_sne import _joint_probabilities, squareform
+from sklearn.metrics import pairwise_distances
+from torch import nn
+
+from contraport.errors import UsageError
+from contraport.estimators import SNE, TSNE
+from contraport.objectives.affinities import affinities, nearest, spread
+
+ESTIMATORS = [SNE, TSNE]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_digits(n_class=5).data[:300]
+
+
+def clusters(n=60, d=5):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(n, d)) + 8 * np.eye(d)[np.arange(n) % 3], np.arange(n) % 3
+
+
+def test_affinities_are_those_of_the_peer(digits):
+    # With a perplexity above a third of the items every pair is kept, as in the exact method.
+    ours = affinities(torch.from_numpy(digits), 100.0, symmetric=True).to_dense().numpy()
+    distances = pairwise_distances(digits, metric="sqeuclidean").astype(np.float32)
+    peers = squareform(_joint_probabilities(distances, 100.0, verbose=0))
+    np.testing.assert_allclose(ours, peers, atol=2e-8)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
+    plan = affinities(torch.from_numpy(digits), 10.0, symmetric=symmetric).to_dense()
+    assert plan.sum().item() == pytest.approx(1)
+    assert (plan.diagonal() == 0).all()
+    if symmetric:
+        assert torch.equal(plan, plan.T)
+    else:
+        shares = plan * len(plan)
+        torch.testing.assert_close(shares.sum(1), torch.ones(len(plan), dtype=torch.float64))
+        torch.testing.assert_close(
+            torch.special.entr(shares).sum(1).exp(), torch.full((len(plan),), 10.0).double(), rtol=1e-6, atol=0
+        )
+
+
+def test_nearest_in_chunks(monkeypatch, digits):
+    x = torch.from_numpy(digits)
+    whole = nearest(x, 7)
+    monkeypatch.setattr("contraport.objectives.affinities.PAIRS_AT_ONCE", 1000)
+    for part, all_at_once in zip(nearest(x, 7), whole, strict=True):
+        assert torch.equal(part, all_at_once)
+
+
+def test_copies_share_evenly():
+    distances = torch.tensor([[0.0, 0.0, 0.0, 5.0], [3.0, 3.0, 3.0, 3.0]]).double()
+    shares = spread(distances, 2.0)
+    torch.testing.assert_close(shares[0], torch.tensor([1 / 3, 1 / 3, 1 / 3, 0]).double())
+    torch.testing.assert_close(shares[1], torch.full((4,), 0.25).double())
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_the_unit_of_the_data_does_not_matter(scale):
+    X = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
+    torch.testing.assert_close(
+        affinities(X * scale, 5.0, symmetric=True).to_dense(), affinities(X, 5.0, symmetric=True).to_dense()
+    )
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_divergence_is_the_formula(estimator):
+    X, _ = clusters()
+    fitted = estimator(perplexity=8, max_iter=60, random_state=0).fit(X)
+    P = affinities(torch.from_numpy(X), 8, symmetric=estimator is TSNE).to_dense().numpy()
+    distances = pairwise_distances(fitted.embedding_.astype(np.float64), metric="sqeuclidean")
+    K = np.exp(-distances) if estimator is SNE else 1 / (1 + distances)
+    np.fill_diagonal(K, 0)
+    Q = K / K.sum(1, keepdims=True) / len(K) if estimator is SNE else K / K.sum()
+    wanted = P > 0
+    assert fitted.kl_divergence_ == pytest.approx((P[wanted] * np.log(P[wanted] / Q[wanted])).sum(), abs=1e-4)
+    assert fitted.n_iter_ == 60
+
+
+@pytest.mark.parametrize("init", ["pca", "random"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_clusters_stay_apart(estimator, init):
+    X, labels = clusters()
+    Z = estimator(perplexity=8, max_iter=400, init=init, random_state=0).fit_transform(X)
+    assert Z.shape == (60, 2)
+    assert Z.dtype == np.float32
+    assert trustworthiness(X, Z) > 0.9
+    distances = pairwise_distances(Z)
+    np.fill_diagonal(distances, np.inf)
+    assert (labels[distances.argmin(1)] == labels).all()
+
+
+def test_same_seed_same_points_and_the_global_generator_is_left_alone():
+    X, _ = clusters()
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    first, second = (TSNE(perplexity=8, max_iter=30, init="random", random_state=3).fit_transform(X) for _ in range(2))
+    assert np.array_equal(first, second)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_array_init_and_three_dimensions():
+    X, _ = clusters()
+    start = np.random.default_rng(1).normal(size=(60, 3)) * 1e-3
+    fitted = TSNE(3, perplexity=8, max_iter=1, init=start, learning_rate=1e-9).fit(X)
+    np.testing.assert_allclose(fitted.embedding_, start, atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_encoder_embeds_other_data(estimator):
+    X, labels = clusters(120)
+    encoder = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 2))
+    before = [p.clone() for p in encoder.parameters()]
+    fitted = estimator(perplexity=8, max_iter=400, encoder=encoder, learning_rate=0.01, random_state=0).fit(X[:60])
+    assert all(torch.equal(p, q) for p, q in zip(encoder.parameters(), before, strict=True))
+    np.testing.assert_allclose(fitted.transform(X[:60]), fitted.embedding_, atol=1e-6)
+    seen, unseen = fitted.embedding_, fitted.transform(X[60:])
+    assert (labels[pairwise_distances(unseen, seen).argmin(1)] == labels[60:]).mean() > 0.95
+
+
+def test_encoder_by_name_takes_images():
+    images = np.random.default_rng(0).random((20, 1, 8, 8), dtype=np.float32)
+    fitted = TSNE(perplexity=4, max_iter=3, encoder="small-cnn", random_state=0).fit(images)
+    assert fitted.transform(images[:2]).shape == (2, 2)
+
+
+def test_clone_keeps_the_parameters():
+    estimator = TSNE(perplexity=7, init="random", encoder="mlp")
+    assert clone(estimator).get_params() == estimator.get_params()
+
+
+def test_verbose_prints(capsys):
+    X, _ = clusters()
+    TSNE(perplexity=8, max_iter=50, verbose=True).fit(X)
+    assert capsys.readouterr().out.startswith("[TSNE] iteration 50: exaggerated objective ")
+
+
+GOOD = np.random.default_rng(0).normal(size=(20, 3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "X", "message"),
+    [
+        ({"perplexity": 20}, GOOD, "perplexity: expected a number from 1 to below n - 1 = 19, got 20"),
+        ({"perplexity": 0.5}, GOOD, "perplexity: .* got 0.5"),
+        ({"perplexity": float("nan")}, GOOD, "perplexity: .* got nan"),
+        ({"perplexity": "auto"}, GOOD, "perplexity: .* got 'auto'"),
+        ({}, np.where(np.arange(60).reshape(20, 3) == 4, np.nan, GOOD), "X: expected finite numbers, got 1 that"),
+        ({}, np.ones((20, 3)), "X: all 20 items are equal"),
+        ({"perplexity": 1}, GOOD[:3], "X: expected at least 4 items, got 3"),
+        ({}, GOOD[0], r"X: expected shape \(n, d\), got \(3,\)"),
+        ({}, [["a", "b"]] * 5, r"X: expected numbers of shape \(n, d\)"),
+        ({"n_components": 0}, GOOD, "n_components: expected an integer of at least 1, got 0"),
+        ({"perplexity": 3, "n_components": 4}, GOOD, "n_components: the init 'pca' has at most 3, got 4"),
+        ({"max_iter": 2.5}, GOOD, "max_iter: expected an integer"),
+        ({"early_exaggeration": 0.5}, GOOD, "early_exaggeration: expected a number of at least 1"),
+        ({"perplexity": 3, "learning_rate": "fast"}, GOOD, "learning_rate: unknown name 'fast'"),
+        ({"perplexity": 3, "learning_rate": -1.0}, GOOD, "learning_rate: expected a positive"),
+        ({"perplexity": 3, "init": "pcb"}, GOOD, "init: unknown name 'pcb'; did you mean 'pca'"),
+        ({"perplexity": 3, "init": GOOD}, GOOD, r"init: expected shape \(20, 2\), got \(20, 3\)"),
+        ({"perplexity": 3, "encoder": nn.Linear(3, 5)}, GOOD, r"encoder: .* shape \(20, 2\), got \(20, 5\)"),
+        ({"perplexity": 3, "encoder": "mpl"}, GOOD, "encoder: unknown name 'mpl'"),
+        ({"perplexity": 3, "learning_rate": 1e30}, GOOD, "learning_rate: diverged"),
+    ],
+)
+def test_mistakes_are_told(settings, X, message):
+    with pytest.raises(UsageError, match=message):
+        TSNE(**settings).fit(X)
+
+
+def test_transform_needs_an_encoder_and_a_fit():
+    with pytest.raises(UsageError, match="encoder: transform embeds other data by an encoder"):
+        TSNE().transform(GOOD)
+    with pytest.raises(UsageError, match="call fit before transform"):
+        TSNE(encoder="mlp").transform(GOOD)
+
+
+@pytest.mark.slow
+def test_digits_as_good_as_the_peer():
+    X = load_digits().data
+    ours = TSNE(random_state=0).fit(X)
+    peer = Peer(random_state=0).fit(X)
+    measured = [trustworthiness(X, fitted.embedding_, n_neighbors=5) for fitted in (ours, peer)]
+    assert measured[0] > measured[1] - 0.005
+    assert ours.kl_divergence_ < peer.kl_divergence_ + 0.05
