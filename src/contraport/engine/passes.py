@@ -64,7 +64,7 @@ class Tile(NamedTuple):
     rows: slice
     columns: slice
     core: Tensor
-    t: Tensor
+    t: Tensor | None
     memory: object
     mirrored: bool
 
@@ -86,7 +86,8 @@ class Passes:
         self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
         self.limit = MODERATE[like.dtype]
         self.flat = self.log_kernel.bound() <= self.limit
-        self._space: Tensor | None = None
+        self._space = self.row_bias.new_empty(2, TILE, TILE)
+        self._thin: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
         self._labels = [_Ranges(mask.labels) for mask in geometry.masks]
 
     def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -121,13 +122,16 @@ class Passes:
         groups = self._collapse(terms)
         if groups[0].base is None:
             (group,) = groups
-            by_row, by_column = self._products(group.column_factors, group.row_factors)
+            axes = {term.axis for term in terms}
+            by_row, by_column = self._products(
+                group.column_factors.T if "columns" in axes else None, group.row_factors.T if "rows" in axes else None
+            )
             for k, term in enumerate(terms):
                 summed, other = (
                     (by_column, group.column_factors) if term.axis == "rows" else (by_row, group.row_factors)
                 )
                 assert summed is not None
-                sums[k] = summed[:, k] * other[:, k]
+                sums[k] = summed[:, k] * other[k]
             return sums
         for tile in self._tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
@@ -144,7 +148,7 @@ class Passes:
         """Return the gradient of sum_ij W_ij S_ij on each wanted input of the log-kernel, W the sum of the terms."""
         gradients, link = self._slots(wanted), self.log_kernel.link
         for tile, weight in self._weights(terms):
-            if link is not None:
+            if link is not None and tile.t is not None:
                 weight.mul_(link.derivative(tile.t))
             self.log_kernel.pull(tile.rows, tile.columns, tile.memory, weight, gradients)
         return self._shared(gradients)
@@ -156,6 +160,7 @@ class Passes:
         total, gradients = torch.zeros_like(log_rows[0]), self._slots(wanted)
         term = Term(log_rows, log_columns, "rows", torch.ones_like(log_rows))
         for tile, weight in self._weights([term], with_t=True):
+            assert tile.t is not None
             total += (weight * tile.t).sum()
             total += weight.sum(1) @ self.row_bias[tile.rows] + weight.sum(0) @ self.column_bias[tile.columns]
             if any(wanted):
@@ -164,25 +169,35 @@ class Passes:
         return total, self._shared(gradients)
 
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
-        core, t, memory = self.log_kernel.tile(rows, columns, self._buffer(rows, columns))
-        masks = [
-            mask.tile(rows, columns)
-            for mask, labels in zip(self.geometry.masks, self._labels, strict=True)
-            if labels.may_meet(rows, columns)
-        ]
-        if core is t and with_t:
-            core = core.clone()
-        if exponential:
-            core.exp_()
-        for mask in masks:
-            core.masked_fill_(mask, 0 if exponential else -torch.inf)
+        buffer = self._buffer(0, rows, columns)
+        if exponential and not with_t:
+            core, t, memory = self.log_kernel.exponential(rows, columns, buffer), None, None
+        else:
+            core, t, memory = self.log_kernel.tile(rows, columns, buffer)
+            if core is t and with_t:
+                core = core.clone()
+            if exponential:
+                core.exp_()
+        for position in range(len(self.geometry.masks)):
+            self._exclude(position, rows, columns, core, 0 if exponential else -torch.inf)
         return Tile(rows, columns, core, t, memory, self.symmetric and rows != columns)
 
-    def _buffer(self, rows: slice, columns: slice) -> Tensor | None:
+    def _exclude(self, position: int, rows: slice, columns: slice, core: Tensor, value: float) -> None:
+        """Write a value where a mask excludes pairs; the few pairs of a thin mask are found once and remembered."""
+        if not self._labels[position].may_meet(rows, columns):
+            return
+        key = (position, rows.start, columns.start)
+        if key in self._thin:
+            core.index_put_(self._thin[key], core.new_tensor(value))
+            return
+        mask = self.geometry.masks[position].tile(rows, columns)
+        core.masked_fill_(mask, value)
+        if mask.count_nonzero() <= TILE:
+            self._thin[key] = mask.nonzero(as_tuple=True)
+
+    def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor | None:
         """Return where a tile is to be written: every tile overwrites the one before."""
-        if self._space is None:
-            self._space = self.row_bias.new_empty(TILE, TILE)
-        return self._space[: rows.stop - rows.start, : columns.stop - columns.start]
+        return self._space[number, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
         n, m = self.geometry.shape
@@ -277,8 +292,9 @@ class StoredPasses(Passes):
         super().__init__(geometry)
         self._kept: dict[tuple[int, int, bool, bool], Tile] = {}
 
-    def _buffer(self, rows: slice, columns: slice) -> None:
-        """Return no common place: every tile is kept."""
+    def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor | None:
+        """Return no common place for the tiles, which are kept."""
+        return None if number == 0 else super()._buffer(number, rows, columns)
 
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
         key = (rows.start, columns.start, exponential, with_t)
@@ -323,8 +339,8 @@ class _Group(NamedTuple):
 
     Attributes:
         base: A, (N,), and B, (M,); None where they are zero and exp(core) itself is meant.
-        row_factors: U, (N, k).
-        column_factors: V, (M, k).
+        row_factors: U^T, (k, N).
+        column_factors: V^T, (k, M).
     """
 
     base: tuple[Tensor, Tensor] | None
@@ -335,15 +351,18 @@ class _Group(NamedTuple):
         """Return its part of W on a tile, with that of the mirror image transposed and added."""
         rows, columns = tile.rows, tile.columns
         u, v = self.row_factors, self.column_factors
+        out = passes._buffer(1, rows, columns)
+        if self.base is None and tile.mirrored:
+            both = torch.cat([u[:, rows], v[:, rows]]), torch.cat([v[:, columns], u[:, columns]])
+            return _outer(*both, out).mul_(tile.core)
         if self.base is None:
-            if tile.mirrored:
-                return _outer(torch.cat([u[rows], v[rows]], 1), torch.cat([v[columns], u[columns]], 1)).mul_(tile.core)
-            return _outer(u[rows], v[columns]).mul_(tile.core)
+            return _outer(u[:, rows], v[:, columns], out).mul_(tile.core)
         a, b = self.base
-        weight = _exponential(tile.core, a[rows], b[columns], passes, rows, columns).mul_(_outer(u[rows], v[columns]))
+        weight = _exponential(tile.core, a[rows], b[columns], passes, rows, columns)
+        weight.mul_(_outer(u[:, rows], v[:, columns], out))
         if tile.mirrored:
             image = _exponential(tile.core, b[rows], a[columns], passes, rows, columns)
-            weight.addcmul_(image, _outer(v[rows], u[columns]))
+            weight.addcmul_(image, _outer(v[:, rows], u[:, columns], out))
         return weight
 
 
@@ -353,16 +372,16 @@ def _merge(terms: Sequence[Term], base: tuple[Tensor, Tensor] | None, origin: tu
     for k, term in enumerate(terms):
         side = row_factors if term.axis == "rows" else column_factors
         side[k] = side[k] * term.weight
-    return _Group(base, torch.stack(row_factors, 1), torch.stack(column_factors, 1))
+    return _Group(base, torch.stack(row_factors), torch.stack(column_factors))
 
 
-def _outer(left: Tensor, right: Tensor) -> Tensor:
-    """Return left right^T for thin matrices, (n, k) and (m, k); a matrix product is slow at very small k."""
-    if left.shape[1] > _THIN:
-        return left @ right.T
-    total = left[:, :1] * right[:, 0]
-    for k in range(1, left.shape[1]):
-        total.addcmul_(left[:, k : k + 1], right[:, k])
+def _outer(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
+    """Return the sum of k outer products, (k, n) and (k, m) to (n, m); a matrix product is slow at very small k."""
+    if len(left) > _THIN:
+        return torch.mm(left.T, right, out=out)
+    total = torch.mul(left[0, :, None], right[0], out=out)
+    for row, column in zip(left[1:], right[1:], strict=True):
+        total.addcmul_(row[:, None], column)
     return total
 
 
