@@ -39,11 +39,13 @@ POLICIES = ("dense", "stored", "streamed")
 
 
 def main() -> None:
+    """Write every generated page."""
     (ROOT / "docs" / "methods.md").write_text(methods())
     print("written: docs/methods.md")
 
 
 def methods() -> str:
+    """Return the page of methods."""
     from tests.objectives.test_formulas import CASES
 
     settings: dict[str, list[dict[str, object]]] = {name: [] for name in CATALOG}
@@ -52,11 +54,11 @@ def methods() -> str:
     lines = [
         "# Methods",
         "",
-        "Generated from the catalog by `make docs`; do not edit. Every method is a recipe over five questions: which pairs",
-        "are compared (layout), how alike are two embeddings (kernel), which plans are allowed (plan), which plan do we",
-        "want (target), how far is one from the other (divergence).",
+        "Generated from the catalog by `make docs`; do not edit. Every method is a recipe over five questions: which",
+        "pairs are compared (layout), how alike are two embeddings (kernel), which plans are allowed (plan), which",
+        "plan do we want (target), how far is one from the other (divergence).",
         "",
-        "| method | layout | kernel | plan | target | divergence | checked against its formula and | largest difference |",
+        "| method | layout | kernel | plan | target | divergence | checked against its formula and | difference |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name in CATALOG:
@@ -66,9 +68,9 @@ def methods() -> str:
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",
-        "The largest difference is relative, of values and gradients, between the package under every policy of the engine",
-        "and a dense version in double precision written from the paper by someone who had not read the package; over the",
-        "settings in `tests/objectives/test_formulas.py`, on 7 items.",
+        "The largest difference is relative, of values and gradients, between the package under every policy of the",
+        "engine and a dense version in double precision, written from the papers without a look at the package; over",
+        "the settings in `tests/objectives/test_formulas.py`, on 7 items.",
         "",
         "Temperatures differ between libraries: NT-Xent's is 0.5 in SimCLR and lightly, 0.1 in solo-learn, 0.07 in",
         "pytorch-metric-learning and MoCo, 0.05 in sentence-transformers. Ours are in the signatures below.",
@@ -100,6 +102,7 @@ def answers(loss: Loss) -> list[str]:
 
 
 def largest_difference(name: str, settings: list[dict[str, object]]) -> float:
+    """Return the largest relative difference, of value and gradient, over settings and policies."""
     from tests.objectives.test_formulas import LABELS, by_formula, outcome, views
 
     contraport.engine.passes.TILE = 4

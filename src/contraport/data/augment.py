@@ -76,6 +76,9 @@ VECTORS = {
     "strong": VectorStrength(noise=0.6, masked=0.4, scaling=0.4),
 }
 
+STRENGTHS = tuple(VECTORS)
+"""How far views may differ, from little to much."""
+
 
 class Augment(nn.Module):
     """Make random views of a batch.

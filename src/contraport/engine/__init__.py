@@ -5,11 +5,12 @@ from contraport.engine.geometry import Geometry, Mask
 from contraport.engine.kernels import Gibbs, Kernel, RationalQuadratic, StudentT, normalize
 from contraport.engine.links import Doubled, Link, LogOf, TimesCost, positive_part
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
-from contraport.engine.policies import POLICIES, choose, explain, policy
+from contraport.engine.policies import POLICIES, PRECISIONS, choose, explain, policy, precision
 from contraport.engine.scaling import Axis, Step, held_total, log_sums, scale
 
 __all__ = [
     "POLICIES",
+    "PRECISIONS",
     "Axis",
     "Doubled",
     "Geometry",
@@ -35,5 +36,6 @@ __all__ = [
     "normalize",
     "policy",
     "positive_part",
+    "precision",
     "scale",
 ]

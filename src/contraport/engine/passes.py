@@ -99,17 +99,16 @@ class Passes:
         """
         q = None if over_columns is None else self.column_bias + over_columns
         p = None if over_rows is None else self.row_bias + over_rows
-        middles = [None if v is None else (v.amax() + v.amin()) / 2 for v in (q, p)]
+        middles = [torch.zeros_like(self.row_bias[0]) if v is None else (v.amax() + v.amin()) / 2 for v in (q, p)]
         centred = [None if v is None else v - middle for v, middle in zip((q, p), middles, strict=True)]
         if self.flat and self._moderate(*centred):
             right, left = (None if v is None else v.exp()[:, None] for v in centred)
             sums = [None if v is None else v[:, 0].log() for v in self._products(right, left)]
         else:
-            sums, middles = self._running_log_sums(q, p), [self.row_bias.new_zeros(()), self.row_bias.new_zeros(())]
-        biases = (self.row_bias, self.column_bias)
+            sums = self._running_log_sums(*centred)
         by_row, by_column = (
-            None if v is None or middle is None else v + middle + bias
-            for v, middle, bias in zip(sums, middles, biases, strict=True)
+            None if v is None else v + middle + bias
+            for v, middle, bias in zip(sums, middles, (self.row_bias, self.column_bias), strict=True)
         )
         return by_row, by_column
 

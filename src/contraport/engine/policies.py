@@ -7,16 +7,27 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, TypeAlias
 
+import torch
+
+from contraport.engine.cuda import TRITON, CudaPasses, obstacle
 from contraport.engine.geometry import Geometry
 from contraport.engine.passes import Passes, StoredPasses
 from contraport.errors import unknown_name
 
-Policy: TypeAlias = Literal["dense", "stored", "streamed"]
+Policy: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
+Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 POLICIES: dict[str, str] = {
     "dense": "one (N, M) matrix and plain autograd: the oracle, and the fastest for small batches",
     "stored": "log K computed once and kept in tiles; exact gradient in one more pass",
     "streamed": "tiles recomputed in each pass: O((N + M) d) memory",
+    "cuda": "Triton kernels, pairs recomputed in each pass: O((N + M) d) memory",
+}
+
+PRECISIONS: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
 }
 
 DENSE_ENTRIES = 1 << 20
@@ -26,17 +37,21 @@ STORED_BYTES = 256 << 20
 """Up to so many bytes (8,192 by 8,192 in single precision) log K is kept rather than recomputed."""
 
 _forced: ContextVar[Policy | None] = ContextVar("contraport_policy", default=None)
+_precision: ContextVar[Precision] = ContextVar("contraport_precision", default="float32")
 
 
 @contextmanager
 def policy(name: Policy) -> Iterator[None]:
     """Carry out everything within the ``with`` block by one policy, whatever the size.
 
+    ``"cuda"`` is for embeddings on a CUDA device; what its kernels have no form for (see `explain`) is carried out by
+    the policy for its size.
+
     Args:
-        name: ``"dense"``, ``"stored"`` or ``"streamed"``.
+        name: ``"dense"``, ``"stored"``, ``"streamed"`` or ``"cuda"``.
 
     Raises:
-        UsageError: the name is unknown.
+        UsageError: the name is unknown; in what follows, ``"cuda"`` met embeddings on another device, or no Triton.
 
     >>> import torch, contraport
     >>> z0, z1 = torch.randn(2, 64, 8)
@@ -52,15 +67,46 @@ def policy(name: Policy) -> Iterator[None]:
         _forced.reset(token)
 
 
+@contextmanager
+def precision(name: Precision) -> Iterator[None]:
+    """Round embeddings to a precision before they are multiplied, in the ``cuda`` policy, within the ``with`` block.
+
+    Sums, exponents and gradients are in single precision whatever the name. Under ``"float32"``, the default, products
+    are taken as PyTorch takes them: in TF32 where ``torch.set_float32_matmul_precision`` allows it. The other policies
+    take no notice.
+
+    Args:
+        name: ``"float32"``, ``"bfloat16"`` (log K is then known to about 1/256 of 1/temperature) or ``"float16"``
+            (1/2048 of it; embeddings must stay within its range).
+
+    Raises:
+        UsageError: the name is unknown.
+    """
+    if name not in PRECISIONS:
+        raise unknown_name("precision", name, PRECISIONS)
+    token = _precision.set(name)
+    try:
+        yield
+    finally:
+        _precision.reset(token)
+
+
 def choose(geometry: Geometry) -> Policy:
-    """Return the policy for a geometry: the one in force, else by its number of pairs."""
+    """Return the policy for a geometry: the one in force, else by its number of pairs and its device.
+
+    Few pairs are ``"dense"``. More are ``"cuda"`` on a CUDA device, where that has a kernel for them; else ``"stored"``
+    or ``"streamed"`` by their number.
+    """
     forced = _forced.get()
-    if forced is not None:
+    if forced is not None and (forced != "cuda" or obstacle(geometry) is None):
         return forced
     n, m = geometry.shape
+    like = geometry.log_kernel.inputs[0]
     if n * m <= DENSE_ENTRIES:
         return "dense"
-    return "stored" if n * m * geometry.log_kernel.inputs[0].element_size() <= STORED_BYTES else "streamed"
+    if like.is_cuda and TRITON and obstacle(geometry) is None:
+        return "cuda"
+    return "stored" if n * m * like.element_size() <= STORED_BYTES else "streamed"
 
 
 def explain(geometry: Geometry) -> str:
@@ -72,12 +118,21 @@ def explain(geometry: Geometry) -> str:
     >>> print(explain(Geometry(Gibbs()(x, x))))
     4096 x 4096 pairs, 64 MiB as a matrix: stored (log K computed once and kept in tiles; exact gradient in one more
     pass).
+    >>> with policy("cuda"):
+    ...     print(explain(Geometry(Gibbs(torch.cdist)(x, x))))
+    4096 x 4096 pairs, 64 MiB as a matrix: stored (log K computed once and kept in tiles; exact gradient in one more
+    pass). Not cuda: its kernels know functions of inner products alone.
     """
     n, m = geometry.shape
-    name = choose(geometry)
-    megabytes = n * m * geometry.log_kernel.inputs[0].element_size() / (1 << 20)
-    forced = ", as asked for" if _forced.get() else ""
-    return f"{n} x {m} pairs, {megabytes:.3g} MiB as a matrix: {name}{forced} ({POLICIES[name]})."
+    name, forced, like = choose(geometry), _forced.get(), geometry.log_kernel.inputs[0]
+    megabytes = n * m * like.element_size() / (1 << 20)
+    asked = ", as asked for" if forced == name else ""
+    said = f"{n} x {m} pairs, {megabytes:.3g} MiB as a matrix: {name}{asked} ({POLICIES[name]})."
+    if name == "cuda":
+        return f"{said} Embeddings are multiplied in {_precision.get()}."
+    if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
+        return f"{said} Not cuda: {obstacle(geometry) or 'Triton is not installed'}."
+    return said
 
 
 def passes_for(geometry: Geometry) -> Passes | None:
@@ -85,4 +140,6 @@ def passes_for(geometry: Geometry) -> Passes | None:
     name = choose(geometry)
     if name == "dense":
         return None
+    if name == "cuda":
+        return CudaPasses(geometry, PRECISIONS[_precision.get()])
     return StoredPasses(geometry) if name == "stored" else Passes(geometry)

@@ -83,7 +83,7 @@ def scale(
         if passes is None:
             return _scale_dense(geometry, steps, log_marginals, dampings, given, empty)
         problem = _Problem(passes, tuple(steps), len(given), empty)
-        return list(_Scale.apply(problem, *log_marginals, dampings, *given, *geometry.log_kernel.inputs))
+        return list(_Scale.apply(problem, *log_marginals, dampings, *given, *_inputs(passes)))
 
 
 def log_sums(geometry: Geometry, axis: Axis, potential: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def held_total(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
     with torch.autocast(f.device.type, enabled=False):
         passes = passes_for(geometry)
         if passes is not None:
-            total: Tensor = _HeldTotal.apply(passes, f.detach(), g.detach(), *geometry.log_kernel.inputs)
+            total: Tensor = _HeldTotal.apply(passes, f.detach(), g.detach(), *_inputs(passes))
             return total
         plan = torch.exp(geometry.dense() + f[:, None] + g).detach()
         return (plan * geometry.log_kernel.reshape(None).dense()).sum()
@@ -238,6 +238,12 @@ class _HeldTotal(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, seed: Tensor) -> tuple[Tensor | None, ...]:
         return (None, None, None, *(None if v is None else seed * v for v in ctx.saved_tensors))
+
+
+def _inputs(passes: Passes) -> tuple[Tensor | None, ...]:
+    """Return the log-kernel's inputs, each tensor once: `torch.compile` wants it so, and the gradient comes for both."""
+    inputs = passes.log_kernel.inputs
+    return (inputs[0], None, inputs[2], None) if passes.symmetric else inputs
 
 
 def _read(potentials: Sequence[Tensor], step: Step, zeros: dict[str, Tensor]) -> Tensor:

@@ -10,11 +10,15 @@ are those of `contraport.engine.log_kernels` and `contraport.engine.geometry`. W
 of the kernels: the caller has them among the exponents.
 """
 
-# mypy: allow-untyped-defs
-# Triton reads annotations as its own types, and the arguments of a kernel are pointers and numbers of the device.
+# mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def"
+# Triton is optional and reads annotations as its own; the arguments of a kernel are pointers and numbers of the device.
 
 import triton
 import triton.language as tl
+from triton import knobs
+
+INTERPRETED: bool = knobs.runtime.interpret
+"""Whether Triton runs the kernels in Python, on tensors of the CPU: TRITON_INTERPRET=1 in the environment."""
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -39,7 +43,7 @@ def sums_kernel(
     if LOGARITHM:
         top = tl.full([BLOCK_M], -INFINITY, tl.float32)
     else:
-        a = LOG2E * tl.load(log_rows + rows, mask=rows < n, other=0.0)
+        a = tl.load(log_rows + rows, mask=rows < n, other=-INFINITY) * LOG2E
     first, last = _share(m, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
@@ -48,7 +52,7 @@ def sums_kernel(
             x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
         )  # fmt: skip
         s = _masked(_linked(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, KEPT)
-        exponent = LOG2E * s + (LOG2E * tl.load(log_columns + columns, mask=columns < m, other=0.0))[None, :]
+        exponent = s * LOG2E + (tl.load(log_columns + columns, mask=columns < m, other=0.0) * LOG2E)[None, :]
         if LOGARITHM:
             risen = tl.maximum(top, tl.max(exponent, 1))
             shift = tl.where(risen == -INFINITY, 0.0, risen)
@@ -58,7 +62,7 @@ def sums_kernel(
             v = tl.load(weight + columns, mask=columns < m, other=0.0)
             total += tl.sum(tl.exp2(exponent + a[:, None]) * v[None, :], 1)
     if LOGARITHM:
-        total = LN2 * top + tl.log(total)
+        total = top * LN2 + tl.log(total)
     tl.store(out + tl.program_id(1) * n + rows, total, mask=rows < n)
 
 
@@ -209,14 +213,14 @@ def _weight(
     s = _masked(_linked(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, KEPT)
     w = tl.zeros_like(s)
     for group in tl.static_range(GROUPS):
-        a = LOG2E * tl.load(log_rows + group * n + rows, mask=rows < n, other=0.0)
-        b = LOG2E * tl.load(log_columns + group * m + columns, mask=columns < m, other=0.0)
+        a = tl.load(log_rows + group * n + rows, mask=rows < n, other=-INFINITY) * LOG2E
+        b = tl.load(log_columns + group * m + columns, mask=columns < m, other=0.0) * LOG2E
         outer = tl.zeros_like(s)
         for k in tl.static_range(group * RANK, (group + 1) * RANK):
             u = tl.load(row_factors + k * n + rows, mask=rows < n, other=0.0)
             v = tl.load(column_factors + k * m + columns, mask=columns < m, other=0.0)
             outer += u[:, None] * v[None, :]
-        w += tl.exp2(LOG2E * s + a[:, None] + b[None, :]) * outer
+        w += tl.exp2(s * LOG2E + a[:, None] + b[None, :]) * outer
     if LINK != "identity" and not HELD:
         w *= _slope(t, factor, power, LINK)
     return w

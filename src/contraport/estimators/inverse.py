@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from contraport.engine import Geometry, Gibbs, MatrixLogKernel, Step, scale
+from contraport.engine import Gibbs, Kernel, Step, scale
 from contraport.errors import check, check_positive, unknown_name
 from contraport.estimators.arrays import as_tensor
-from contraport.objectives import KL, Coupling, Matrix, Plan
+from contraport.objectives import KL, Coupling, Matrix
 from contraport.objectives.layouts import Block
 from contraport.objectives.matching import Matching
 
@@ -45,23 +46,23 @@ class InverseOT(BaseEstimator):
     """Learns the cost whose optimal transport plan is an observed coupling.
 
     Minimises KL(observed | P) over the parameters of the cost, where P is the entropic plan of that cost with the
-    marginals of the observed coupling. At the converged plan the gradient in the cost is exactly (observed - P) /
-    temperature, so that none is taken through Sinkhorn's iterations.
+    marginals of the observed coupling. KL is stationary in the potentials of P just where its marginals are those, so
+    that cost and potentials are found together, by L-BFGS and without an inner Sinkhorn; for a cost that is linear in
+    its parameters the problem is convex.
 
     Args:
         cost: ``"bilinear"``, `Bilinear`, or a module that maps (n, p) and (m, q) to (n, m), of which a copy is fitted.
         temperature: of the plan, in units of the cost; the cost is learned in this unit.
         ridge: factor of half the squared norm of the parameters, nonnegative; a coupling with zeros (a strict
             matching) needs some, for without it the cost grows without bound.
-        max_iter: of L-BFGS, at most.
-        tolerance: how far the masses of the plan's rows may be off in all, the total being 1.
+        max_iter: of L-BFGS, at most; a warning says so if they do not suffice.
+        tolerance: largest entry of the gradient at which it stops.
 
     Attributes:
         cost_: (n, m), the fitted cost less the means of its rows and columns: the part of it that the plan determines.
         coupling_: (n, m), the plan of the fitted cost, of total mass 1.
         kl_divergence_: KL(observed | coupling_), in nats.
-        marginal_error_: the largest sum of absolute differences between the masses of coupling_ and of the observed
-            coupling, over rows or over columns.
+        marginal_error_: how far the masses of its rows are off in all; those of its columns are exact.
         module_: the fitted cost as a module, in double precision.
         n_iter_: iterations made.
 
@@ -90,8 +91,8 @@ class InverseOT(BaseEstimator):
         *,
         temperature: float = 1.0,
         ridge: float = 0.0,
-        max_iter: int = 500,
-        tolerance: float = 1e-9,
+        max_iter: int = 1000,
+        tolerance: float = 1e-8,
     ) -> None:
         self.cost = cost
         self.temperature = temperature
@@ -111,38 +112,31 @@ class InverseOT(BaseEstimator):
             UsageError: a parameter or a shape does not fit, or a row or column of the coupling is empty.
         """
         check_positive("tolerance", self.tolerance)
+        good = isinstance(self.max_iter, int) and self.max_iter >= 1
+        check(good, f"max_iter: expected an integer of at least 1, got {self.max_iter!r}.")
         good = isinstance(self.ridge, int | float) and self.ridge >= 0
         check(good, f"ridge: expected a nonnegative number, got {self.ridge!r}.")
         x, y = as_tensor("features_rows", features_rows), as_tensor("features_columns", features_columns)
         observed = _observed(observed_coupling, (len(x), len(y)))
         self.module_ = self._module(x.shape[1], y.shape[1])
-        kernel = Gibbs(self.module_, self.temperature)
-        block = _block(x, y)
-        target = Matrix(observed)(block, {})
-        plan = _Held(observed.sum(1).log(), observed.sum(0).log(), self.tolerance)
+        problem = _Problem(x, y, observed, Gibbs(self.module_, self.temperature))
 
-        def matching() -> Matching:
-            # The cost is evaluated once; Sinkhorn's iterations, many of them, go over the matrix.
-            geometry = Geometry(MatrixLogKernel(block.geometry(kernel).dense()))
-            return Matching(block, target, plan(geometry)[0])
-
-        def divergence() -> Tensor:
+        def value() -> Tensor:
             squares = torch.stack([p.square().sum() for p in self.module_.parameters()]).sum()
-            return KL()(matching()) + self.ridge / 2 * squares
+            return KL()(problem.matching()) + self.ridge / 2 * squares
 
-        self.n_iter_ = _minimize(list(self.module_.parameters()), divergence, self.max_iter)
+        self.n_iter_ = _minimize([problem.shift, *self.module_.parameters()], value, self.max_iter, self.tolerance)
         with torch.no_grad():
-            found = matching()
-            coupling = found.coupling.dense()
-            off = [(coupling.sum(k) - observed.sum(k)).abs().sum().item() for k in (0, 1)]
+            found = problem.matching()
             self.cost_ = centered(self.module_(x, y).numpy())
-            self.coupling_ = coupling.numpy()
+            self.coupling_ = found.coupling.dense().numpy()
             self.kl_divergence_ = KL()(found).item()
-            self.marginal_error_ = max(off)
-        if self.marginal_error_ > 2 * self.tolerance:
+            self.marginal_error_ = (found.coupling.log_row_mass().exp() - observed.sum(1)).abs().sum().item()
+        if self.n_iter_ == self.max_iter:
             warnings.warn(
-                f"InverseOT: the masses of the fitted plan are off by {self.marginal_error_:.3g}, more than the "
-                f"tolerance {self.tolerance:.3g}; a ridge, or a higher temperature, keeps the cost smaller.",
+                f"InverseOT: stopped after max_iter={self.max_iter} iterations, the masses of the rows off by "
+                f"{self.marginal_error_:.3g} in all; raise max_iter or ridge.",
+                ConvergenceWarning,
                 stacklevel=2,
             )
         return self
@@ -174,36 +168,27 @@ def centered(cost: ArrayLike) -> NDArray[np.float64]:
     [[0.25, -0.25], [-0.25, 0.25]]
     """
     matrix = np.asarray(cost, dtype=np.float64)
-    return matrix - matrix.mean(0) - matrix.mean(1, keepdims=True) + matrix.mean()
+    return np.asarray(matrix - matrix.mean(0) - matrix.mean(1, keepdims=True) + matrix.mean())
 
 
-class _Held(Plan):
-    """Plans with given marginals, by Sinkhorn's iterations to a tolerance, from where the last ones ended.
+class _Problem:
+    """The plan of a cost with the marginals of an observed coupling, as a function of the cost and one potential."""
 
-    The potentials are held fixed: KL to a target with these marginals, which is stationary in them, still has its exact
-    gradient in the kernel.
-    """
+    def __init__(self, x: Tensor, y: Tensor, observed: Tensor, kernel: Kernel) -> None:
+        rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # two kinds of items that share nothing
+        self.block = Block(x, y, len(x), rows, columns, positives=(rows[:0], rows[:0]))
+        self.target, self.kernel = Matrix(observed)(self.block, {}), kernel
+        self.log_marginals = observed.sum(1).log(), observed.sum(0).log()
+        # The potential of the rows as a multiple of this has a curvature of 1 or a little less.
+        self.unit = observed.sum(1).rsqrt()
+        self.shift = torch.zeros_like(self.unit, requires_grad=True)
 
-    def __init__(self, log_a: Tensor, log_b: Tensor, tolerance: float) -> None:
-        self.log_marginals, self.tolerance = (log_a, log_b), tolerance
-        self.f = torch.zeros_like(log_a)
-
-    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Coupling]:
-        log_a, _ = self.log_marginals
-        with torch.no_grad():
-            for _ in range(_SINKHORN):
-                g, following = scale(
-                    geometry, [Step("columns", 0), Step("rows", 1)], self.log_marginals, given=[self.f]
-                )
-                # The row masses of the plan (f, g) are a e^{f - next f}.
-                off = (torch.exp(log_a + self.f - following) - log_a.exp()).abs().sum()
-                if off <= self.tolerance:
-                    break
-                self.f = following
-        return [Coupling(geometry, self.f, g)]
-
-
-_SINKHORN = 10_000
+    def matching(self) -> Matching:
+        """Return the observed coupling beside the plan, whose columns have their marginal exactly."""
+        log_a, log_b = self.log_marginals
+        geometry, f = self.block.geometry(self.kernel), log_a + self.unit * self.shift
+        (g,) = scale(geometry, [Step("columns", 0)], self.log_marginals, given=[f])
+        return Matching(self.block, self.target, Coupling(geometry, f, g, known_log_column_mass=log_b))
 
 
 def _observed(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
@@ -217,19 +202,14 @@ def _observed(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
     return observed / observed.sum()
 
 
-def _block(x: Tensor, y: Tensor) -> Block:
-    """Return the block that compares every row with every column, items of two kinds that share nothing."""
-    rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))
-    return Block(x, y, len(x), rows, columns, (rows[:0], rows[:0]))
-
-
-def _minimize(parameters: list[nn.Parameter], value: Callable[[], Tensor], iterations: int) -> int:
+def _minimize(parameters: list[Tensor], value: Callable[[], Tensor], iterations: int, tolerance: float) -> int:
     """Minimise by L-BFGS and return how many iterations it took."""
     optimizer = torch.optim.LBFGS(
         parameters,
         max_iter=iterations,
-        tolerance_grad=1e-10,
-        tolerance_change=1e-14,
+        max_eval=10 * iterations,
+        tolerance_grad=tolerance,
+        tolerance_change=0.0,
         history_size=20,
         line_search_fn="strong_wolfe",
     )
@@ -240,5 +220,5 @@ def _minimize(parameters: list[nn.Parameter], value: Callable[[], Tensor], itera
         loss.backward()
         return loss
 
-    optimizer.step(closure)  # type: ignore[arg-type]
+    optimizer.step(closure)
     return int(optimizer.state[parameters[0]]["n_iter"])

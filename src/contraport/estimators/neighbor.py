@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
@@ -15,11 +16,12 @@ from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
 from contraport.encoders import build
-from contraport.engine import Gibbs, StudentT
+from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_positive, unknown_name
 from contraport.estimators.arrays import as_tensor
-from contraport.objectives import KL, Matrix, Objective, Rows, Simplex, Within
+from contraport.objectives import KL, Matrix, Objective, Plan, Rows, Simplex, Within
 from contraport.objectives.affinities import affinities
+from contraport.objectives.divergences import Divergence
 from contraport.objectives.matching import Matching
 
 EARLY = 250
@@ -29,8 +31,12 @@ START = 1e-4
 """The standard deviation of the first coordinate at the start: so small that no two points are out of reach."""
 
 ENCODER_RATE = 1e-3
-SETTLED = 1e-7
-REPORTED = 50
+
+LOOK = 50
+"""After so many iterations the progress is looked at, and told if it is asked for."""
+
+SETTLED = 1e-4
+"""Less progress than this share of the divergence from one look to the next ends it."""
 
 
 class _Attraction:
@@ -76,8 +82,8 @@ class _NeighborEmbedding(BaseEstimator, ABC):
         self.verbose = verbose
 
     @abstractmethod
-    def _objective(self, wanted: Matrix, exaggeration: float) -> Objective:
-        """Return what is minimised over the embedding, its attraction multiplied by the exaggeration."""
+    def _kernel_and_plan(self) -> tuple[Kernel, Plan]:
+        """Return how alike two points of the embedding are, and which plans are allowed there."""
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Find the embedding of the data.
@@ -96,14 +102,14 @@ class _NeighborEmbedding(BaseEstimator, ABC):
             torch.manual_seed(check_random_state(self.random_state).randint(2**31))
             if self.encoder is None:
                 embedding = self._start(data.flatten(1)).requires_grad_()
-                self._minimize(wanted, lambda: embedding, _MomentumWithGains([embedding], self._rate(len(data))))
+                self._minimize(wanted, lambda: embedding, _MomentumWithGains([embedding], *self._rates(len(data))))
             else:
                 self.encoder_ = self._encoder(tuple(data.shape[1:])).to(data)
-                optimizer = torch.optim.Adam(self.encoder_.parameters(), self._rate(len(data)))
+                optimizer = torch.optim.Adam(self.encoder_.parameters(), self._rates(len(data))[1])
                 self._minimize(wanted, lambda: self._encode(data), optimizer)
                 embedding = torch.from_numpy(self.transform(data)).to(data)
         self.embedding_ = embedding.detach().cpu().numpy()
-        self.kl_divergence_ = self._objective(wanted, 1.0).terms(embedding)["KL"]
+        self.kl_divergence_ = self._objective(wanted).terms(embedding)["KL"]
         return self
 
     def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.float32]:
@@ -127,7 +133,7 @@ class _NeighborEmbedding(BaseEstimator, ABC):
         data = as_tensor("X", X, "(n, d)" if self.encoder is None else "(n, d, ...)").to(self.device)
         for name in ("n_components", "max_iter"):
             value = getattr(self, name)
-            good = isinstance(value, int | np.integer) and value >= 1
+            good = isinstance(value, int) and value >= 1
             check(good, f"{name}: expected an integer of at least 1, got {value!r}.")
         good = isinstance(self.early_exaggeration, int | float) and self.early_exaggeration >= 1
         check(good, f"early_exaggeration: expected a number of at least 1, got {self.early_exaggeration!r}.")
@@ -135,13 +141,15 @@ class _NeighborEmbedding(BaseEstimator, ABC):
         check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal; there is nothing to embed.")
         return data
 
-    def _rate(self, n: int) -> float:
+    def _rates(self, n: int) -> tuple[float, float]:
+        """Return the step length while the attraction is exaggerated and after."""
         if self.learning_rate == "auto":
-            return ENCODER_RATE if self.encoder is not None else max(n / self.early_exaggeration / 4, 50.0)
+            # While the points are close to each other the curvature is about 4 exaggeration / n.
+            return (ENCODER_RATE,) * 2 if self.encoder is not None else (n / 4 / self.early_exaggeration, n / 4)
         if isinstance(self.learning_rate, str):
             raise unknown_name("learning_rate", self.learning_rate, ["auto"])
         check_positive("learning_rate", self.learning_rate)
-        return float(self.learning_rate)
+        return (float(self.learning_rate),) * 2
 
     def _start(self, data: Tensor) -> Tensor:
         """Return where the points start, (n, n_components)."""
@@ -159,8 +167,8 @@ class _NeighborEmbedding(BaseEstimator, ABC):
         _, _, axes = torch.linalg.svd(data - data.mean(0), full_matrices=False)
         axes = axes[: self.n_components]
         largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
-        points = (data - data.mean(0)) @ (axes * largest.sign()).T
-        return START * points / points[:, 0].std()
+        points: Tensor = (data - data.mean(0)) @ (axes * largest.sign()).T
+        return points.mul_(START / points[:, 0].std())
 
     def _encoder(self, shape: tuple[int, ...]) -> nn.Module:
         if isinstance(self.encoder, nn.Module):
@@ -169,32 +177,42 @@ class _NeighborEmbedding(BaseEstimator, ABC):
         return nn.Sequential(body, nn.Linear(int(body.num_features), self.n_components))  # type: ignore[arg-type]
 
     def _encode(self, data: Tensor) -> Tensor:
-        embedding = self.encoder_.train()(data)
+        embedding: Tensor = self.encoder_.train()(data)
         expected = (len(data), self.n_components)
         check(
             isinstance(embedding, Tensor) and tuple(embedding.shape) == expected,
             f"encoder: expected one that returns shape {expected}, got {tuple(getattr(embedding, 'shape', ()))}.",
         )
-        return embedding  # type: ignore[no-any-return]
+        return embedding
+
+    def _objective(self, wanted: Matrix, exaggeration: float = 1.0) -> Objective:
+        """Return what is minimised over the embedding, its attraction multiplied by the exaggeration."""
+        penalties: dict[Divergence, float] = {_Attraction(): exaggeration - 1} if exaggeration > 1 else {}
+        return Objective(Within(), *self._kernel_and_plan(), wanted, KL(), penalties)
 
     def _minimize(self, wanted: Matrix, embed: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """Move what `embed` depends on, first under exaggeration, until nothing moves or the iterations are spent."""
-        early, late = self._objective(wanted, self.early_exaggeration), self._objective(wanted, 1.0)
+        """Move what `embed` depends on, first under exaggeration, until it settles or the iterations are spent."""
+        early, late = self._objective(wanted, self.early_exaggeration), self._objective(wanted)
+        last = torch.inf
         for iteration in range(1, self.max_iter + 1):
             exaggerated = iteration <= EARLY
             if iteration == EARLY + 1 and isinstance(optimizer, _MomentumWithGains):
-                optimizer.speed_up()
-            value = (early if exaggerated else late)(embed())
-            check(bool(torch.isfinite(value)), f"learning_rate: diverged after {iteration - 1} iterations; lower it.")
+                optimizer.settle()
+            loss = (early if exaggerated else late)(embed())
+            value = loss.item()
+            check(math.isfinite(value), f"learning_rate: diverged after {iteration - 1} iterations; lower it.")
             optimizer.zero_grad()
-            value.backward()
+            loss.backward()
             optimizer.step()
             self.n_iter_ = iteration
-            if self.verbose and iteration % REPORTED == 0:
+            if iteration % LOOK:
+                continue
+            if self.verbose:
                 phase = "exaggerated objective" if exaggerated else "KL divergence"
-                print(f"[{type(self).__name__}] iteration {iteration}: {phase} {value.item():.4f}")
-            if not exaggerated and _slope(optimizer) < SETTLED:
+                print(f"[{type(self).__name__}] iteration {iteration}: {phase} {value:.4f}")
+            if not exaggerated and last - value < SETTLED * value:
                 break
+            last = torch.inf if exaggerated else value
 
 
 class SNE(_NeighborEmbedding):
@@ -208,7 +226,8 @@ class SNE(_NeighborEmbedding):
         n_components: dimensions of the embedding.
         perplexity: effective number of neighbours, from 1 to below n - 1.
         early_exaggeration: factor of the attraction in the first 250 iterations, at least 1.
-        learning_rate: step length; ``"auto"`` is n / early_exaggeration / 4 and at least 50, for an encoder 0.001.
+        learning_rate: step length; ``"auto"`` is n / 4, divided by the exaggeration while there is one, and for an
+            encoder 0.001.
         max_iter: how many iterations at most.
         init: ``"pca"``, ``"random"`` or an array (n, n_components); an encoder starts from its own weights.
         random_state: seed of the random start and of the encoder's weights.
@@ -236,9 +255,8 @@ class SNE(_NeighborEmbedding):
 
     _symmetric = False
 
-    def _objective(self, wanted: Matrix, exaggeration: float) -> Objective:
-        penalties = {_Attraction(): exaggeration - 1} if exaggeration > 1 else None
-        return Objective(Within(), Gibbs("sqeuclidean", 1.0), Rows(), wanted, KL(), penalties)
+    def _kernel_and_plan(self) -> tuple[Kernel, Plan]:
+        return Gibbs("sqeuclidean", 1.0), Rows()
 
 
 class TSNE(_NeighborEmbedding):
@@ -262,9 +280,8 @@ class TSNE(_NeighborEmbedding):
 
     _symmetric = True
 
-    def _objective(self, wanted: Matrix, exaggeration: float) -> Objective:
-        penalties = {_Attraction(): exaggeration - 1} if exaggeration > 1 else None
-        return Objective(Within(), StudentT(1.0), Simplex(), wanted, KL(), penalties)
+    def _kernel_and_plan(self) -> tuple[Kernel, Plan]:
+        return StudentT(1.0), Simplex()
 
 
 class _MomentumWithGains(torch.optim.Optimizer):
@@ -273,13 +290,13 @@ class _MomentumWithGains(torch.optim.Optimizer):
     Source: Jacobs (1988), Increased rates of convergence through learning rate adaptation, as used by van der Maaten.
     """
 
-    def __init__(self, parameters: list[Tensor], lr: float) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": 0.5})
+    def __init__(self, parameters: list[Tensor], lr: float, late_lr: float) -> None:
+        super().__init__(parameters, {"lr": lr, "late_lr": late_lr, "momentum": 0.5})
 
-    def speed_up(self) -> None:
-        """Raise the momentum, once the points have found their places roughly."""
+    def settle(self) -> None:
+        """Go on with the late step length and more momentum, once the points have found their places roughly."""
         for group in self.param_groups:
-            group["momentum"] = 0.8
+            group |= {"lr": group["late_lr"], "momentum": 0.8}
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -293,8 +310,3 @@ class _MomentumWithGains(torch.optim.Optimizer):
                 gains.copy_(torch.where(lasting, gains + 0.2, gains * 0.8).clamp_(min=0.01))
                 velocity.mul_(group["momentum"]).sub_(group["lr"] * gains * parameter.grad)
                 parameter.add_(velocity)
-
-
-def _slope(optimizer: torch.optim.Optimizer) -> float:
-    """Return the largest norm of a gradient."""
-    return max(p.grad.norm().item() for group in optimizer.param_groups for p in group["params"])

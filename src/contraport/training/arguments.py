@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, cast
 
 import torch
 
+from contraport.data import STRENGTHS
 from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.runs import Run
 from contraport.training.optimization import SCHEDULES, check_optimizer
@@ -18,8 +19,6 @@ from contraport.training.optimization import SCHEDULES, check_optimizer
 P = ParamSpec("P")
 
 DEVICES = {"auto": "auto", "cpu": "cpu", "cuda": "gpu", "mps": "mps"}  # our name -> Lightning's
-
-STRENGTHS = ("weak", "standard", "strong")
 
 _OF_THE_CALL = {"out", "resume", "overwrite", "progress"}
 _OF_THE_MACHINE = {"root", "workers", "device"}

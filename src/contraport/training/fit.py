@@ -116,10 +116,6 @@ def train(
     )
     views = Augment(dataset, strength=augment)
     model = _model(encoder, dataset, projection, seed)
-    check(
-        batch_size <= len(dataset),
-        f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {batch_size}.",
-    )
     batches = loader(dataset, batch_size, shuffle=True, seed=seed, workers=workers, drop_last=True)
     run = Run(out or f"runs/{Path(dataset.name).stem}-{name_of(objective)}")
     config = config_of(arguments)

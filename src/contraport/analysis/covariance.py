@@ -1,0 +1,146 @@
+"""The contrastive covariance: where negatives spread and positives do not; an encoder climbs its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from contraport.analysis.drawing import BLUE, heatmap, panels
+from contraport.engine import Gibbs
+from contraport.errors import check
+from contraport.objectives import Cost, Free, Joint, Matrix, Objective, Pairs, alpha_cl
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class ContrastiveCovariance:
+    """A contrastive covariance and its spectrum.
+
+    Attributes:
+        matrix: (d, d), symmetric, of either sign, in squared units of the data.
+        eigenvalues: (d,), largest first.
+        eigenvectors: (d, d), in columns, in the same order.
+    """
+
+    matrix: Tensor
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+    @property
+    def energy(self) -> float:
+        """The trace: the energy of the embeddings if they are the data themselves."""
+        return float(self.matrix.trace())
+
+    def figure(self) -> Figure:
+        """Draw the matrix and its eigenvalues; those below zero are directions in which the views differ most."""
+        figure, (left, right) = panels(2)
+        heatmap(left, self.matrix, signed=True)
+        left.set_title("contrastive covariance")
+        right.bar(range(1, len(self.eigenvalues) + 1), self.eigenvalues.numpy(), color=BLUE)
+        right.axhline(0, color="black", linewidth=0.8)
+        right.set(title="its eigenvalues", xlabel="rank", ylabel="eigenvalue")
+        return figure
+
+
+def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) -> ContrastiveCovariance:
+    """Return 1/2 mean_i sum_j alpha_ij [(x_i - x_j)(x_i - x_j)^T - (x_i - x_i')(x_i - x_i')^T].
+
+    The mean is over all 2n anchors of the joint layout, x_i' is the other view of x_i.
+
+    Args:
+        x0: the first views, (n, d), n at least 2.
+        x1: the second views, (n, d).
+        alpha: weights of the pairs, (2n, 2n), view 0 before view 1; nonnegative, zero between views of one item, rows
+            that sum to 1. None weighs all negatives alike. See `pair_weights`.
+
+    Raises:
+        UsageError: a shape does not fit, or alpha is no such matrix.
+
+    Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, definition 1.
+
+    >>> x0 = torch.tensor([[1.0, 0.5], [-1.0, 0.5]])
+    >>> x1 = torch.tensor([[1.0, -0.5], [-1.0, -0.5]])  # the views agree in the first coordinate only
+    >>> contrastive_covariance(x0, x1).matrix
+    tensor([[ 2.0000,  0.0000],
+            [ 0.0000, -0.2500]], dtype=torch.float64)
+    """
+    x, alpha = torch.cat([x0, x1]).double(), _weights(x0, x1, alpha)
+    rows, columns, n = alpha.sum(1), alpha.sum(0), len(x0)
+    crossed = x.T @ alpha @ x
+    between = x.T @ ((rows + columns)[:, None] * x) - crossed - crossed.T
+    apart = x - x.roll(n, 0)
+    matrix = (between - apart.T @ (rows[:, None] * apart)) / (4 * n)
+    values, vectors = torch.linalg.eigh(matrix)
+    return ContrastiveCovariance(matrix, values.flip(0), vectors.flip(1))
+
+
+def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
+    """Return the energy of embeddings, the trace of their contrastive covariance: minus the objective of alpha-CL.
+
+    The encoder maximises it, the pair weights minimise it.
+
+    Args:
+        z0: embeddings of the first views, (n, d).
+        z1: embeddings of the second views, (n, d).
+        alpha: weights of the pairs, as in `contrastive_covariance`.
+
+    Raises:
+        UsageError: as in `contrastive_covariance`.
+
+    Source: Tian (2022), eq. 3.
+
+    >>> round(energy(torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [-1.0]])), 6)
+    2.0
+    """
+    with torch.no_grad():
+        return -float(fixed_game(z0, z1, alpha)(z0.double(), z1.double()))
+
+
+def pair_weights(z0: Tensor, z1: Tensor, *, regularizer: str = "direct", temperature: float = 0.5) -> Tensor:
+    """Return the weights that alpha-CL gives to the pairs of embeddings, (2n, 2n), rows summing to 1.
+
+    Args:
+        z0: embeddings of the first views, (n, d).
+        z1: embeddings of the second views, (n, d).
+        regularizer: as in `contraport.objectives.alpha_cl`.
+        temperature: likewise.
+
+    Raises:
+        UsageError: as `alpha_cl` does.
+
+    >>> pair_weights(torch.eye(2), torch.eye(2), regularizer="uniform")[0]
+    tensor([0.0000, 0.5000, 0.0000, 0.5000])
+    """
+    return alpha_cl(temperature, regularizer).plan(z0, z1) * 2 * len(z0)
+
+
+def fixed_game(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the objective of alpha-CL with fixed weights, minus the energy, as a function of embeddings of any length.
+
+    As transport: half the squared distance of the positives, less that of the pairs as the weights weigh them.
+    """
+    wanted, refused = Pairs(), Matrix(_weights(x0, x1, alpha))
+    cost = Objective(Joint(), Gibbs("sqeuclidean", 1.0), Free(), wanted, Cost())
+    return lambda z0, z1: (cost(z0, z1) - cost(z0, z1, target=refused)) / 2
+
+
+def _weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
+    """Return the weights of the pairs, checked, in double precision."""
+    n = len(x0)
+    check(n >= 2, f"x0: expected at least 2 items, got {n}.")
+    good = x0.ndim == 2 and x0.shape == x1.shape
+    check(good, f"x1: expected shape (n, d), that of x0, got {tuple(x0.shape)} and {tuple(x1.shape)}.")
+    if alpha is None:
+        alpha = pair_weights(x0, x1, regularizer="uniform")
+    check(tuple(alpha.shape) == (2 * n, 2 * n), f"alpha: expected shape {(2 * n, 2 * n)}, got {tuple(alpha.shape)}.")
+    alpha = alpha.double()
+    same = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+    good = bool((alpha >= 0).all() and (alpha[same] == 0).all() and ((alpha.sum(1) - 1).abs() < 1e-4).all())
+    check(good, "alpha: expected nonnegative weights, zero between views of one item, with rows that sum to 1.")
+    return alpha / alpha.sum(1, keepdim=True)

@@ -1,0 +1,476 @@
+"""The passes over all pairs on a CUDA device: three Triton kernels behind two torch operators.
+
+They take an `AffineLogKernel` without a link or with a `LogDecay` or `PowerDecay` one (doubled or not), in single
+precision, on a CUDA device; `obstacle` says what keeps a geometry from them, and the policy is then chosen as on a CPU.
+
+Precision. Whatever comes in, exponents and sums are in single precision. Products of embeddings are too, or TF32 where
+``torch.backends.cuda.matmul`` allows it, or of embeddings rounded to bfloat16 or float16 where `precision` asks for it.
+
+Repeatability. No kernel adds to what another program writes, and block shapes follow from the problem by a rule, not
+from timings: a result is the same to the last bit whenever it is computed again on the same device.
+
+Cost, in products of size 2 N M d: one for each log-sum-exp or weighted sum over one axis. The gradient costs four where
+a program can hold embeddings as a whole, see `block_shape` (W is found anew for either side and never leaves the
+program); else three (W goes through a bounded workspace, and the library multiplies). Where rows and columns are the
+same embeddings it is the gradient of W + W^T on the rows, for half of that or two thirds.
+
+The operators are opaque to ``torch.compile``, which keeps them whole. Not yet measured on a GPU: the kernels are tested
+by Triton's interpreter on a CPU and lowered ahead of time to code for compute capability 9.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Sequence
+from contextlib import nullcontext
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from contraport.engine.collectives import add_up, world
+from contraport.engine.geometry import Geometry, Mask
+from contraport.engine.links import Doubled, Link, LogDecay, PowerDecay
+from contraport.engine.log_kernels import AffineLogKernel
+from contraport.engine.passes import REACH, Passes, Term
+from contraport.errors import check
+
+TRITON: bool = importlib.util.find_spec("triton") is not None
+"""Whether Triton is installed; it is loaded where the policy is first used."""
+
+WHOLE_BYTES = 512
+"""Up to so wide an embedding a program holds all of it, and W y with it: 256 dimensions, or 128 in single precision."""
+
+WORKSPACE_BYTES = 64 << 20
+"""The most that the workspace for W takes."""
+
+SPARE_BYTES = 8 << 10
+"""Shared memory that is left for reductions, beside the blocks of embeddings."""
+
+SHARE_COST = 0.02
+"""What one more share of the columns costs, beside the work: results to be written and added up."""
+
+
+class CudaPasses(Passes):
+    """The passes over one geometry by Triton kernels: O((N + M) d) memory and a bounded workspace.
+
+    Under `torch.distributed` each process owns a range of the rows, and of the columns where sums over rows are meant.
+
+    Args:
+        geometry: the pairs; one that has no `obstacle`.
+        operands: what embeddings are rounded to in products.
+
+    Raises:
+        UsageError: the embeddings are not on a CUDA device, and Triton's interpreter is not on.
+    """
+
+    def __init__(self, geometry: Geometry, operands: torch.dtype = torch.float32) -> None:
+        # Nothing of the tiles' own book-keeping is needed, and to read it off the device would mean to wait for that.
+        log_kernel = geometry.log_kernel
+        assert isinstance(log_kernel, AffineLogKernel)
+        check(
+            log_kernel.x.is_cuda or _kernels().INTERPRETED,
+            f"policy: 'cuda' needs embeddings on a CUDA device, got {log_kernel.x.device}; on a CPU its kernels run by "
+            "Triton's interpreter alone, very slowly: set TRITON_INTERPRET=1 before Python starts.",
+        )
+        self.geometry, self.log_kernel, self.symmetric = geometry, log_kernel, geometry.symmetric
+        x, y, row_bias, column_bias = (v.detach().contiguous() for v in log_kernel.inputs)
+        self.biases = row_bias, column_bias
+        zeros = torch.zeros_like(row_bias), torch.zeros_like(column_bias)
+        # Without a link the biases are exponents like any other, and the kernels need not know them.
+        inner, self.outer = (zeros, self.biases) if log_kernel.link is None else (self.biases, zeros)
+        row_labels, column_labels = (_labels(geometry.masks, side, v) for side, v in enumerate(zeros))
+        kept = sum(1 << k for k, mask in enumerate(geometry.masks) if mask.kept is not None)
+        described = _describe(log_kernel.link)
+        assert described is not None
+        link, factor, power = described
+        self.sides = _Sides(
+            x.to(operands), y.to(operands), *inner, row_labels, column_labels, kept, link, factor, power
+        )  # fmt: skip
+
+    def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        row_bias, column_bias = self.outer
+        by_row = by_column = None
+        if over_columns is not None:
+            own = _own(row_bias)
+            found = _sums(*self.sides.restrict(own), over_columns + column_bias)
+            by_row = _together(found, own, row_bias) + row_bias
+        if over_rows is not None:
+            own = _own(column_bias)
+            found = _sums(*self.sides.T.restrict(own), over_rows + row_bias)
+            by_column = _together(found, own, column_bias) + column_bias
+        return by_row, by_column
+
+    def weighted_sum(self, terms: Sequence[Term]) -> list[Tensor]:
+        sums = []
+        for term in terms:
+            sides, a, b = self.sides, term.log_rows + self.outer[0], term.log_columns + self.outer[1]
+            if term.axis == "rows":
+                sides, a, b = sides.T, b, a
+            own = _own(a)
+            sums.append(_together(_sums(*sides.restrict(own), b, a[own], term.weight), own, a))
+        return sums
+
+    def gradient(self, terms: Sequence[Term], wanted: Sequence[bool]) -> list[Tensor | None]:
+        return self._shared(self._pull(terms, wanted, held=False))
+
+    def held_total(
+        self, log_rows: Tensor, log_columns: Tensor, wanted: Sequence[bool]
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        term = Term(log_rows, log_columns, "rows", torch.ones_like(log_rows))
+        x, _, row_mass, column_mass = gradients = self._pull([term], [True] * 4, held=True)
+        assert x is not None
+        assert row_mass is not None
+        # The total is linear in T, and T in <x, y> and the biases: it is what the gradient on them makes of them.
+        # In a symmetric problem the mirror image of W counts every product twice, and each bias for its own side.
+        total = (x * self.sides.x).sum() / (2 if self.symmetric else 1) + row_mass @ self.biases[0]
+        if column_mass is not None:
+            total += column_mass @ self.biases[1]
+        add_up(total)
+        return total, self._shared([v if want else None for v, want in zip(gradients, wanted, strict=True)])
+
+    def _pull(self, terms: Sequence[Term], wanted: Sequence[bool], *, held: bool) -> list[Tensor | None]:
+        """Return what the own rows contribute to the gradient on each wanted input.
+
+        In a symmetric problem that of W and of its mirror image, on the rows alone.
+        """
+        log_rows = torch.stack([t.log_rows + self.outer[0] for t in terms])
+        log_columns = torch.stack([t.log_columns + self.outer[1] for t in terms])
+        u = torch.stack([t.weight if t.axis == "rows" else torch.ones_like(t.log_rows) for t in terms])
+        v = torch.stack([t.weight if t.axis == "columns" else torch.ones_like(t.log_columns) for t in terms])
+        if self.symmetric:
+            log_rows, log_columns = torch.cat([log_rows, log_columns]), torch.cat([log_columns, log_rows])
+            u, v = torch.cat([u, v]), torch.cat([v, u])
+            wanted = [wanted[0], False, wanted[2], False]
+        own = _own(self.outer[0])
+        weights = log_rows[:, own].contiguous(), log_columns, u[:, own].contiguous(), v
+        x, y, row_mass, column_mass = _gradients(*self.sides.restrict(own), *weights, list(wanted), held)
+        found = [_padded(x, own, self.sides.x), y, _padded(row_mass, own, self.outer[0]), column_mass]
+        return [value if want else None for value, want in zip(found, wanted, strict=True)]
+
+
+def _own(like: Tensor) -> slice:
+    """Return the rows that this process works on."""
+    rank, processes = world()
+    return slice(len(like) * rank // processes, len(like) * (rank + 1) // processes)
+
+
+def _padded(part: Tensor, own: slice, like: Tensor) -> Tensor:
+    """Return what stands in the own rows, zeros in those of other processes."""
+    if len(part) == len(like):
+        return part
+    whole = torch.zeros_like(like, dtype=part.dtype)
+    whole[own] = part
+    return whole
+
+
+def _together(part: Tensor, own: slice, like: Tensor) -> Tensor:
+    """Return the rows of all processes."""
+    whole = _padded(part, own, like)
+    add_up(whole)
+    return whole
+
+
+def obstacle(geometry: Geometry) -> str | None:
+    """Say what keeps a geometry from the kernels on any device, or None where nothing does."""
+    log_kernel = geometry.log_kernel
+    if not isinstance(log_kernel, AffineLogKernel):
+        return "its kernels know functions of inner products alone"
+    if _describe(log_kernel.link) is None:
+        return f"its kernels have no link {type(log_kernel.link).__name__}"
+    if log_kernel.x.dtype != torch.float32:
+        return f"its kernels sum in single precision, and the embeddings are {str(log_kernel.x.dtype).split('.')[-1]}"
+    return None
+
+
+class _Sides(NamedTuple):
+    """The owned rows and the columns, and how alike they are: the first arguments of every operator, in their order."""
+
+    x: Tensor
+    y: Tensor
+    row_bias: Tensor
+    column_bias: Tensor
+    row_labels: Tensor
+    column_labels: Tensor
+    kept: int
+    link: str
+    factor: float
+    power: float
+
+    @property
+    def T(self) -> _Sides:
+        return self._replace(
+            x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias,
+            row_labels=self.column_labels, column_labels=self.row_labels,
+        )  # fmt: skip
+
+    def restrict(self, rows: slice) -> _Sides:
+        return self._replace(
+            x=self.x[rows], row_bias=self.row_bias[rows], row_labels=self.row_labels[:, rows].contiguous()
+        )
+
+
+@torch.library.custom_op("contraport::sums", mutates_args=())
+def _sums(
+    x: Tensor, y: Tensor, row_bias: Tensor, column_bias: Tensor, row_labels: Tensor, column_labels: Tensor,
+    kept: int, link: str, factor: float, power: float,
+    log_columns: Tensor, log_rows: Tensor | None = None, weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Return log sum_j exp(S_ij + B_j), (N,), or, with the other two, sum_j exp(S_ij + A_i + B_j) v_j."""
+    sides = _Sides(x, y, row_bias, column_bias, row_labels, column_labels, kept, link, factor, power)
+    blocks = _blocks(x)
+    shares = _shares(sides, blocks)
+    out = log_columns.new_empty(shares, len(x))
+    logarithm = weight is None
+    _launch("sums_kernel", shares, sides, (log_rows, log_columns, weight, out), blocks, LOGARITHM=logarithm)
+    return out.logsumexp(0) if logarithm else out.sum(0)
+
+
+@torch.library.custom_op("contraport::gradients", mutates_args=())
+def _gradients(
+    x: Tensor, y: Tensor, row_bias: Tensor, column_bias: Tensor, row_labels: Tensor, column_labels: Tensor,
+    kept: int, link: str, factor: float, power: float, log_rows: Tensor, log_columns: Tensor,
+    row_weights: Tensor, column_weights: Tensor, wanted: list[bool], held: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return W y, W^T x and the row and column sums of W = sum over terms exp(S + A + B) (u v^T) times h'(T).
+
+    What is not wanted may be anything; the derivative h' is left out where W is held. The terms are the rows of
+    ``log_rows`` (k, N), ``log_columns`` (k, M), ``row_weights`` and ``column_weights``.
+    """
+    sides = _Sides(x, y, row_bias, column_bias, row_labels, column_labels, kept, link, factor, power)
+    if len(x) == 0:  # more processes than rows
+        (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _places(z)] for z in (x, y))
+        return dx, dy, row_mass, column_mass
+    weights = _collapse(log_rows, log_columns, row_weights, column_weights)
+    if _blocks(x)["BLOCK_D"] < x.shape[1]:
+        return _through_workspace(sides, weights, wanted, held)
+    dx, row_mass = _fused(sides, weights, held) if wanted[0] or wanted[2] else _places(x)
+    dy, column_mass = _fused(sides.T, weights.T, held) if wanted[1] or wanted[3] else _places(y)
+    return dx, dy, row_mass, column_mass
+
+
+@_sums.register_fake
+def _(x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty(len(x), dtype=torch.float32)
+
+
+@_gradients.register_fake
+def _(x: Tensor, y: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    (dx, row_mass), (dy, column_mass) = _places(x), _places(y)
+    return dx, dy, row_mass, column_mass
+
+
+class _Weights(NamedTuple):
+    """W = exp(S) o sum over groups of exp(A_i + B_j) (U V^T)_ij.
+
+    Attributes:
+        log_rows: A, (groups, N).
+        log_columns: B, (groups, M).
+        row_factors: U^T, (groups, rank, N), zero where a group has fewer terms.
+        column_factors: V^T, (groups, rank, M).
+    """
+
+    log_rows: Tensor
+    log_columns: Tensor
+    row_factors: Tensor
+    column_factors: Tensor
+
+    @property
+    def T(self) -> _Weights:
+        return _Weights(self.log_columns, self.log_rows, self.column_factors, self.row_factors)
+
+    def restrict(self, rows: slice) -> _Weights:
+        return self._replace(
+            log_rows=self.log_rows[:, rows].contiguous(), row_factors=self.row_factors[..., rows].contiguous()
+        )
+
+
+def _collapse(log_rows: Tensor, log_columns: Tensor, row_weights: Tensor, column_weights: Tensor) -> _Weights:
+    """Gather terms whose exponents lie near each other, up to a constant moved between rows and columns.
+
+    A group takes its exponents from one of its own terms, as exp(S + A + B) of one term is the weight of a softmax.
+    """
+    shifts, distances = [], []
+    for a, b in zip(log_rows, log_columns, strict=True):
+        rows, columns = log_rows - a, log_columns - b
+        shift = (rows.amax(1, keepdim=True) + rows.amin(1, keepdim=True)) / 2
+        shifts.append(shift)
+        distances.append(torch.maximum((rows - shift).abs().amax(1), (columns + shift).abs().amax(1)))
+    near = (torch.stack(distances) <= REACH).tolist()
+    groups: dict[int, list[int]] = {}
+    for k in range(len(near)):
+        leader = next((lead for lead in groups if near[lead][k]), k)
+        groups.setdefault(leader, []).append(k)
+    rank = max(map(len, groups.values()))
+    leaders = list(groups)
+    row_factors = row_weights.new_zeros(len(groups), rank, row_weights.shape[1])
+    column_factors = column_weights.new_zeros(len(groups), rank, column_weights.shape[1])
+    for position, (leader, members) in enumerate(groups.items()):
+        shift, size = shifts[leader][members], len(members)
+        row_factors[position, :size] = row_weights[members] * (log_rows[members] - log_rows[leader] - shift).exp()
+        column_factors[position, :size] = (
+            column_weights[members] * (log_columns[members] - log_columns[leader] + shift).exp()
+        )
+    return _Weights(log_rows[leaders], log_columns[leaders], row_factors, column_factors)
+
+
+def _fused(sides: _Sides, weights: _Weights, held: bool) -> tuple[Tensor, Tensor]:
+    """Return W y and the row sums of W."""
+    blocks = _blocks(sides.x)
+    shares = _shares(sides, blocks)
+    (n, d), like = sides.x.shape, weights.log_rows
+    out, mass = like.new_empty(shares, n, d), like.new_empty(shares, n)
+    _launch("gradient_kernel", shares, sides, (*weights, out, mass), blocks, **_ranks(weights), HELD=held)
+    return out.sum(0), mass.sum(0)
+
+
+def _through_workspace(
+    sides: _Sides, weights: _Weights, wanted: Sequence[bool], held: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return W y, W^T x and the sums of W, with W written stripe by stripe; in bfloat16 unless in single precision."""
+    x, y = sides.x, sides.y
+    n, m = x.shape[0], y.shape[0]
+    dtype = torch.float32 if x.dtype == torch.float32 else torch.bfloat16  # weights need the range, not the digits
+    blocks = _blocks(x)
+    height = max(WORKSPACE_BYTES // (m * dtype.itemsize) // blocks["BLOCK_M"], 1) * blocks["BLOCK_M"]
+    workspace = x.new_empty(min(height, n), m, dtype=dtype)
+    left, right = x.to(dtype), y.to(dtype)
+    dx, row_mass = (v.zero_() for v in _places(x))
+    dy, column_mass = (v.zero_() for v in _places(y))
+    for top in range(0, n, height):
+        rows = slice(top, min(top + height, n))
+        part, w = weights.restrict(rows), workspace[: rows.stop - rows.start]
+        tiles = _ceil(m, blocks["BLOCK_N"])
+        _launch("weights_kernel", tiles, sides.restrict(rows), (*part, w), blocks, **_ranks(weights), HELD=held)
+        if wanted[0]:
+            dx[rows] = _product(w, right)
+        if wanted[1]:
+            dy += _product(w.T, left[rows])
+        if wanted[2]:
+            row_mass[rows] = w.sum(1, dtype=torch.float32)
+        if wanted[3]:
+            column_mass += w.sum(0, dtype=torch.float32)
+    return dx, dy, row_mass, column_mass
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Return the matrix product in single precision, whatever its factors are in."""
+    if left.dtype == torch.float32 or not left.is_cuda:
+        return left.float() @ right.float()
+    return torch.mm(left, right, out_dtype=torch.float32)
+
+
+def _launch(
+    name: str, second: int, sides: _Sides, given: Sequence[Tensor | None], blocks: dict[str, int], **constants: Any
+) -> None:
+    """Run a kernel over all blocks of rows and, along the second axis of the grid, as many programs as it wants."""
+    (n, d), m = sides.x.shape, len(sides.y)
+    with torch.cuda.device(sides.x.device) if sides.x.is_cuda else nullcontext():  # where Triton launches
+        getattr(_kernels(), name)[_ceil(n, blocks["BLOCK_M"]), second](
+            *sides[:6], sides.factor, sides.power, n, m, *given,
+            D=d, LINK=sides.link, MASKS=len(sides.row_labels) // 2, KEPT=sides.kept, PRECISION=_precision(sides.x),
+            **constants, **blocks,
+        )  # fmt: skip
+
+
+def block_shape(dimensions: int, itemsize: int, precision: str, shared_memory: int) -> dict[str, int]:
+    """Return the shape of a kernel's blocks; they hold embeddings as a whole, or else pieces of them.
+
+    The shapes are those whose code for compute capability 9.0 keeps its accumulators in registers.
+
+    Args:
+        dimensions: of the embeddings.
+        itemsize: bytes of a number of theirs.
+        precision: ``"ieee"`` where the tensor cores cannot be used, else ``"tf32"``.
+        shared_memory: bytes that a program may have.
+    """
+    if precision == "ieee":
+        return {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_D": 32, "num_warps": 8, "num_stages": 2}
+    blocks = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8}
+    whole = max(16, 1 << (dimensions - 1).bit_length())
+    stages = 2
+    if whole * itemsize <= min(WHOLE_BYTES, (shared_memory - SPARE_BYTES) // (128 + 64 * stages)):
+        return blocks | {"BLOCK_D": whole, "num_stages": stages}
+    return blocks | {"BLOCK_D": 128 // itemsize, "num_stages": 3}
+
+
+def _blocks(x: Tensor) -> dict[str, int]:
+    if not x.is_cuda:
+        return {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
+    room = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
+    return block_shape(x.shape[1], x.itemsize, _precision(x), room)
+
+
+def _precision(x: Tensor) -> str:
+    """Return how products of such embeddings are taken: as PyTorch's own are."""
+    single = x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
+    return "ieee" if single else "tf32"
+
+
+def _shares(sides: _Sides, blocks: dict[str, int]) -> int:
+    """Return how many programs share the columns of a block of rows."""
+    if not sides.x.is_cuda:
+        return 2
+    processors = torch.cuda.get_device_properties(sides.x.device).multi_processor_count
+    return fewest_waves(_ceil(len(sides.x), blocks["BLOCK_M"]), _ceil(len(sides.y), blocks["BLOCK_N"]), processors)
+
+
+@functools.cache
+def fewest_waves(row_blocks: int, column_blocks: int, processors: int) -> int:
+    """Return into how many shares to cut the columns so that all processors have work to the end, or nearly.
+
+    >>> fewest_waves(32, 64, 132), fewest_waves(256, 512, 132)
+    (4, 1)
+    """
+
+    def duration(shares: int) -> float:
+        return _ceil(row_blocks * shares, processors) / shares * (1 + SHARE_COST * shares)
+
+    return min(range(1, min(column_blocks, 2 * processors) + 1), key=duration, default=1)
+
+
+def _ranks(weights: _Weights) -> dict[str, int]:
+    groups, rank, _ = weights.row_factors.shape
+    return {"GROUPS": groups, "RANK": rank}
+
+
+def _places(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return places for a gradient in z, (n, d), and for the sums beside it, (n,)."""
+    return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
+
+
+def _labels(masks: Sequence[Mask], side: int, like: Tensor) -> Tensor:
+    """Return the labels of one side and those of its exceptions, mask after mask: (2 masks, n), 64-bit integers."""
+    pairs = [(mask.labels, mask.labels if mask.kept is None else mask.kept) for mask in masks]
+    stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
+    return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
+
+
+def _describe(link: Link | None) -> tuple[str, float, float] | None:
+    """Return what the kernels call a link, with its factor and its power; None where they have no such link."""
+    match link:
+        case None:
+            return "identity", 1.0, 1.0
+        case LogDecay(power):
+            return "log-decay", power, 1.0
+        case PowerDecay(power):
+            return "power-decay", 1.0, power
+        case Doubled(inner):
+            described = _describe(inner)
+            return None if described is None else (described[0], 2 * described[1], described[2])
+    return None
+
+
+def _ceil(length: int, block: int) -> int:
+    """Return how many blocks cover a length."""
+    return -(-length // block)
+
+
+def _kernels() -> ModuleType:
+    """Load the kernels, and Triton with them."""
+    check(TRITON, "policy: 'cuda' needs the package 'triton', which PyTorch's builds for CUDA bring along.")
+    from contraport.engine import triton_kernels
+
+    return triton_kernels

@@ -1,0 +1,56 @@
+"""Noise and mixup as targets, against densities from SciPy and against sampled displacements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+
+from contraport.analysis import gaussian_mixture, noise_and_mixup
+from contraport.errors import UsageError
+
+
+def test_the_targets_are_the_densities():
+    found = noise_and_mixup((3,), items=15, mix=0.4)
+    data = gaussian_mixture(15, 3)
+    x, centers = data.x.double().numpy(), data.centers.double().numpy()
+    differences = x[:, None] - x
+    moves = 0.4 * (centers[:, None] - centers).reshape(-1, 3)
+    mixup = sum(multivariate_normal(move, 2 * (0.4 * 0.1) ** 2).pdf(differences) for move in moves)
+    strength = 0.4**2 * 2 * (centers.var(0) + 0.1**2).mean()
+    noise = multivariate_normal(np.zeros(3), strength).pdf(differences)
+    for density, target in ((noise, found.noise_targets[0]), (mixup, found.mixup_targets[0])):
+        np.fill_diagonal(density, 0)
+        np.testing.assert_allclose(target, density / density.sum(1, keepdims=True) / 15, atol=1e-5)
+
+
+def test_the_share_in_the_plane_is_that_of_samples():
+    found = noise_and_mixup((2, 16), items=5000 // 25)
+    x = gaussian_mixture(20_000, 16).x
+    moved = (x[torch.randperm(len(x))] - x).square().mean(0)
+    assert found.mixup_in_plane[1].item() == pytest.approx((moved[:2].sum() / moved.sum()).item(), abs=0.01)
+    assert found.noise_in_plane.tolist() == [1.0, 0.125]
+    assert found.mixup_in_plane[0].item() == pytest.approx(1)
+
+
+def test_every_row_wants_as_much_and_nothing_of_itself():
+    found = noise_and_mixup((2, 8), items=30)
+    for target in (*found.noise_targets, *found.mixup_targets):
+        torch.testing.assert_close(target.sum(1), torch.full((30,), 1 / 30))
+        assert (target.diagonal() == 0).all()
+    assert (found.noise_within > 0.5).all()
+    assert (found.mixup_within <= 1 + 1e-6).all()
+
+
+def test_figure_is_drawn(tmp_path):
+    noise_and_mixup((2, 8), items=20).figure().savefig(tmp_path / "figure.png")
+
+
+def test_mistakes_are_told():
+    with pytest.raises(UsageError, match="mix: expected a number in"):
+        noise_and_mixup(mix=1.0)
+    with pytest.raises(UsageError, match="dimensions: expected at least one"):
+        noise_and_mixup(())
+    with pytest.raises(UsageError, match="dimensions: expected at least 2, got 1"):
+        noise_and_mixup((1,))

@@ -1,0 +1,47 @@
+"""Dimensional collapse: the order of the objectives on digits, and the numbers of a spectrum that is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from contraport.analysis import collapse
+from contraport.errors import UsageError
+from contraport.objectives import nt_xent
+
+
+def test_direct_variants_collapse_less_than_nt_xent():
+    found = collapse(torch.from_numpy(load_digits().data[:100]) / 16, features=32, iterations=80)
+    ranks = found.effective_ranks
+    assert ranks["quadratic"] < ranks["nt-xent"] < ranks["alpha-cl direct"]
+    assert ranks["nt-xent"] < ranks["direct-clr"] < ranks["untrained"]
+    for name, values in found.spectra.items():
+        shares = values / values.sum()
+        assert ranks[name] == pytest.approx(np.exp(-(shares * shares.log()).sum().item()), rel=1e-6)
+        assert values[0] == 1
+
+
+def test_own_objectives_and_the_same_seed():
+    x = torch.randn(20, 6)
+    first, second = (collapse(x, {"mine": nt_xent()}, features=4, iterations=2) for _ in range(2))
+    assert list(first.spectra) == ["untrained", "mine"]
+    assert torch.equal(first.spectra["mine"], second.spectra["mine"])
+
+
+def test_figure_is_drawn(tmp_path):
+    collapse(torch.randn(10, 6), features=4, iterations=1).figure().savefig(tmp_path / "figure.png")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"features": 3}, "features: expected at least 4"),
+        ({"masked": 1.0}, "masked: expected a number in"),
+        ({"x": torch.zeros(1, 3)}, "x: expected shape"),
+    ],
+)
+def test_mistakes_are_told(settings, message):
+    with pytest.raises(UsageError, match=message):
+        collapse(**{"x": torch.randn(10, 6)} | settings)

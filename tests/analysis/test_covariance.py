@@ -1,0 +1,74 @@
+"""The contrastive covariance against its definition, written out as a double loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contraport.analysis import contrastive_covariance, energy, pair_weights
+from contraport.errors import UsageError
+from contraport.objectives import alpha_cl
+
+
+def views(n=7, d=4):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(n, d, generator=generator, dtype=torch.float64) for _ in range(2)]
+
+
+def by_definition(x0, x1, alpha):
+    x, n = torch.cat([x0, x1]), len(x0)
+    total = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
+    for i in range(2 * n):
+        for j in range(2 * n):
+            apart, positive = x[i] - x[j], x[i] - x[(i + n) % (2 * n)]
+            total += alpha[i, j] * (torch.outer(apart, apart) - torch.outer(positive, positive))
+    return total / 2 / (2 * n)
+
+
+@pytest.mark.parametrize("regularizer", ["uniform", "direct", "entropy", "square"])
+def test_covariance_and_energy_are_the_definition(regularizer):
+    x0, x1 = views()
+    alpha = pair_weights(x0, x1, regularizer=regularizer, temperature=0.3)
+    expected = by_definition(x0, x1, alpha)
+    found = contrastive_covariance(x0, x1, alpha)
+    torch.testing.assert_close(found.matrix, expected, atol=1e-6, rtol=1e-6)
+    assert energy(x0, x1, alpha) == pytest.approx(expected.trace().item(), abs=1e-6)
+    assert found.energy == pytest.approx(expected.trace().item(), abs=1e-6)
+    rebuilt = found.eigenvectors @ found.eigenvalues.diag() @ found.eigenvectors.T
+    torch.testing.assert_close(rebuilt, found.matrix)
+    assert (found.eigenvalues.diff() <= 0).all()
+
+
+def test_without_weights_all_negatives_count_alike():
+    x0, x1 = views()
+    same = torch.eye(7).repeat(2, 2)
+    expected = by_definition(x0, x1, (1 - same).double() / 12)
+    torch.testing.assert_close(contrastive_covariance(x0, x1).matrix, expected)
+
+
+@pytest.mark.parametrize("regularizer", ["direct", "entropy", "inverse"])
+def test_minus_the_energy_on_the_sphere_is_alpha_cl(regularizer):
+    z0, z1 = (torch.nn.functional.normalize(z) for z in views())
+    alpha = pair_weights(z0, z1, regularizer=regularizer)
+    assert energy(z0, z1, alpha) == pytest.approx(-alpha_cl(0.5, regularizer)(z0, z1).item(), abs=1e-6)
+
+
+def test_figure_is_drawn(tmp_path):
+    contrastive_covariance(*views()).figure().savefig(tmp_path / "figure.png")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x0, x1, a: (x0[:1], x1[:1], None), "x0: expected at least 2 items"),
+        (lambda x0, x1, a: (x0, x1[:3], None), "x1: expected shape"),
+        (lambda x0, x1, a: (x0, x1, a[:3]), r"alpha: expected shape \(14, 14\), got \(3, 14\)"),
+        (lambda x0, x1, a: (x0, x1, 2 * a), "alpha: expected nonnegative weights"),
+        (lambda x0, x1, a: (x0, x1, -a), "alpha: expected nonnegative weights"),
+        (lambda x0, x1, a: (x0, x1, torch.full((14, 14), 1 / 14)), "zero between views of one item"),
+    ],
+)
+def test_mistakes_are_told(change, message):
+    x0, x1 = views()
+    with pytest.raises(UsageError, match=message):
+        contrastive_covariance(*change(x0, x1, pair_weights(x0, x1)))

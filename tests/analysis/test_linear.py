@@ -1,0 +1,69 @@
+"""Linear encoders under fixed weights find the eigenvectors of the contrastive covariance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import subspace_angles
+from sklearn.datasets import load_digits
+
+from contraport.analysis import contrastive_covariance, deep_linear, linear_encoder, pair_weights
+from contraport.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def digits():
+    x = torch.from_numpy(load_digits().data[:100]) / 16
+    generator = torch.Generator().manual_seed(0)
+    x0, x1 = (x + 0.1 * torch.randn(x.shape, generator=generator, dtype=x.dtype) for _ in range(2))
+    return x0, x1, pair_weights(x0, x1, temperature=0.1)
+
+
+@pytest.mark.parametrize("dimensions", [1, 4])
+def test_the_linear_encoder_reaches_the_top_eigenvectors(digits, dimensions):
+    x0, x1, alpha = digits
+    found = linear_encoder(x0, x1, dimensions, alpha=alpha)
+    top = contrastive_covariance(x0, x1, alpha).eigenvectors[:, :dimensions]
+    torch.testing.assert_close(found.weight @ found.weight.T, torch.eye(dimensions, dtype=torch.float64))
+    assert subspace_angles(found.weight.T.numpy(), top.numpy()).max() < 1e-5
+    assert found.angles[-1].max() < 1e-5
+    assert found.angles[0].max() > 0.5
+    assert found.energies[-1].item() == pytest.approx(found.optimum)
+    assert (found.energies.diff() > -1e-12).all()
+
+
+def test_angles_are_those_of_scipy(digits):
+    x0, x1, alpha = digits
+    found = linear_encoder(x0, x1, 3, alpha=alpha, iterations=2)
+    top = contrastive_covariance(x0, x1, alpha).eigenvectors[:, :3].numpy()
+    np.testing.assert_allclose(found.angles[-1], subspace_angles(found.weight.T.numpy(), top), atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_deep_linear_net_aligns_and_becomes_rank_one(digits, seed):
+    x0, x1, alpha = digits
+    found = deep_linear(x0, x1, (8, 8, 4), alpha=alpha, seed=seed)
+    assert found.alignments.shape[1] == 2
+    assert found.rank_one_shares.shape[1] == 3
+    assert found.alignments[-1].min() > 0.9999
+    assert found.rank_one_shares[-1].min() > 0.9999
+    assert found.rank_one_shares[0].max() < 0.6
+    assert found.direction > 0.9999
+    assert found.energies[-1].item() == pytest.approx(found.optimum, rel=1e-5)
+    for weight in found.weights:
+        assert weight.norm().item() == pytest.approx(1)
+
+
+def test_figures_are_drawn(digits, tmp_path):
+    x0, x1, _ = digits
+    linear_encoder(x0, x1, 2, iterations=3).figure().savefig(tmp_path / "linear.png")
+    deep_linear(x0, x1, (4, 4), iterations=3).figure().savefig(tmp_path / "deep.png")
+
+
+def test_mistakes_are_told(digits):
+    x0, x1, _ = digits
+    with pytest.raises(UsageError, match="dimensions: expected 1 to 64"):
+        linear_encoder(x0, x1, 65)
+    with pytest.raises(UsageError, match="widths: expected positive integers"):
+        deep_linear(x0, x1, ())

@@ -1,0 +1,174 @@
+"""The Triton kernels by Triton's interpreter, on a CPU, against the dense oracle in double precision.
+
+TRITON_INTERPRET=1 must stand in the environment before Triton is loaded: `test_cuda.py` runs this file in a process of
+its own.
+"""
+
+import math
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import contraport
+from contraport.engine import (
+    Geometry,
+    Gibbs,
+    Mask,
+    RationalQuadratic,
+    Step,
+    StudentT,
+    held_total,
+    log_sums,
+    policy,
+    precision,
+    scale,
+)
+
+CHAINS = {
+    "rows": [Step("rows", None)],
+    "sinkhorn 2": [Step("rows", None), Step("columns", 0), Step("rows", 1), Step("columns", 2)],
+    "both directions": [Step("rows", None), Step("columns", None), Step("columns", 0), Step("rows", 1)],
+}
+KERNELS = {
+    "cosine": lambda: Gibbs("cosine", 0.2, learnable=True),
+    "sqeuclidean": lambda: Gibbs("sqeuclidean", 2.0),
+    "powered": lambda: Gibbs("cosine", 0.3, power=2, learnable=True),
+    "rational quadratic": lambda: RationalQuadratic("cosine", 0.3, power=0.5),
+    "student": lambda: StudentT(df=3, temperature=2.0, learnable=True),
+}
+
+
+def outcome(name, kernel, chain, x, y, masks=(), damping=1.0, operands="float32"):
+    """Potentials, a held total, and the gradient of a random functional of both."""
+    x = x.clone().requires_grad_()
+    y = x if y is None else y.clone().requires_grad_()
+    geometry = Geometry(kernel(x, y), masks)
+    log_a, log_b = (x.new_full((n,), -math.log(n)) for n in geometry.shape)
+    with policy(name), precision(operands):
+        potentials = scale(geometry, chain, (log_a, log_b), x.new_full((len(chain),), damping))
+        total = held_total(geometry, potentials[0].detach(), torch.zeros_like(log_b))
+    generator = torch.Generator().manual_seed(3)
+    weights = [torch.randn(len(p), generator=generator).to(p) for p in potentials]
+    value = total + sum(p @ w for p, w in zip(potentials, weights, strict=True))
+    variables = [x] if y is x else [x, y]
+    return [*potentials, total.detach(), *torch.autograd.grad(value, [*variables, *kernel.parameters()])]
+
+
+def assert_near(found, exact, tolerance):
+    for a, b in zip(found, exact, strict=True):
+        assert (a - b).abs().max() <= tolerance * max(0.05, b.abs().max())
+
+
+def problem(n, m, d, device="cpu"):
+    generator = torch.Generator().manual_seed(0)
+    x, y = (2 * d**-0.5 * torch.randn(k, d, generator=generator).to(device) for k in (n, m))
+    rows, columns = (torch.arange(k, device=device) for k in (n, m))
+    return x, y, (Mask((rows % 4, columns % 4), kept=(rows, columns)), Mask((rows, columns)))
+
+
+@pytest.mark.parametrize("dimensions", [5, 40], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_single_precision(kernel, chain, dimensions):
+    x, y, masks = problem(17, 23, dimensions)
+    kernel, chain = KERNELS[kernel](), CHAINS[chain]
+    found = outcome("cuda", kernel, chain, x, y, masks, damping=0.4)
+    exact = outcome("dense", kernel.double(), chain, x.double(), y.double(), masks, damping=0.4)
+    assert_near(found, exact, 2e-5)
+
+
+@pytest.mark.parametrize("dimensions", [5, 40])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_half_precision(kernel, dimensions):
+    x, y, masks = problem(17, 23, dimensions)
+    kernel, chain = KERNELS[kernel](), CHAINS["sinkhorn 2"]
+    found = outcome("cuda", kernel, chain, x, y, masks, operands="float16")
+    assert_near(found, outcome("dense", kernel.double(), chain, x.double(), y.double(), masks), 2e-2)
+
+
+@pytest.mark.parametrize("dimensions", [5, 40])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_symmetric_problem(kernel, dimensions):
+    x, _, _ = problem(19, 1, dimensions)
+    places = torch.arange(19)
+    kernel, chain, masks = KERNELS[kernel](), CHAINS["sinkhorn 2"], (Mask((places, places)),)
+    found = outcome("cuda", kernel, chain, x, None, masks)
+    assert_near(found, outcome("dense", kernel.double(), chain, x.double(), None, masks), 2e-5)
+
+
+@pytest.mark.parametrize("dimensions", [5, 40])
+def test_a_tiny_temperature(dimensions):
+    """Terms then lie hundreds apart: several groups, and a running maximum."""
+    x, y, _ = problem(17, 23, dimensions)
+    found = outcome("cuda", Gibbs("cosine", 1e-3), CHAINS["sinkhorn 2"], x, y)
+    exact = outcome("dense", Gibbs("cosine", 1e-3), CHAINS["sinkhorn 2"], x.double(), y.double())
+    assert all(torch.isfinite(v).all() for v in found)
+    assert_near(found, exact, 5e-4)
+
+
+def test_a_narrow_workspace_changes_nothing(monkeypatch):
+    x, y, masks = problem(50, 23, 40)
+    whole = outcome("cuda", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks)
+    monkeypatch.setattr("contraport.engine.cuda.WORKSPACE_BYTES", 1)
+    assert_near(outcome("cuda", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks), whole, 1e-5)
+
+
+def test_a_row_without_pairs_has_no_effect():
+    x = torch.randn(3, 2, requires_grad=True)
+    masks = (Mask((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
+    uniform = torch.full((3,), -math.log(3))
+    with policy("cuda"):
+        geometry = Geometry(Gibbs()(x, x.detach()), masks)
+        f, g = scale(geometry, CHAINS["sinkhorn 2"][:2], (uniform, uniform))
+        sums = log_sums(geometry, "rows", torch.zeros(3))
+    (f.sum() + g.sum()).backward()
+    assert f[0] == uniform[0]
+    assert sums[0] == -torch.inf
+    assert torch.isfinite(g).all()
+    assert (x.grad[0] == 0).all()
+    assert (x.grad[1] != 0).any()
+
+
+@pytest.mark.parametrize("name", ["info-nce", "gca-uot", "t-simclr", "rince"])
+def test_objectives(name):
+    z0, z1 = (torch.randn(9, 5, requires_grad=True) for _ in range(2))
+    loss = contraport.objective(name)
+    results = []
+    for way in ("cuda", "dense"):
+        with policy(way):
+            value = loss(z0, z1, ids=torch.arange(9) % 7)
+        results.append([value.detach(), *torch.autograd.grad(value, [z0, z1])])
+    assert_near(*results, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-ince", "gca-uot"])
+def test_compile_keeps_the_operators_whole(name):
+    z0, z1 = (torch.randn(9, 5, requires_grad=True) for _ in range(2))
+    loss = contraport.objective(name, temperature=0.2)
+    with policy("cuda"):
+        value, faster = loss(z0, z1), torch.compile(loss, fullgraph=True, backend="aot_eager")(z0, z1)
+    assert value == faster
+    for a, b in zip(*(torch.autograd.grad(v, [z0, z1]) for v in (value, faster)), strict=True):
+        assert torch.equal(a, b)
+
+
+def share(rank, port, exact):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    x, y, masks = problem(17, 23, 5)
+    found = outcome("cuda", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks)
+    dist.destroy_process_group()
+    assert_near(found, exact, 2e-5)
+
+
+def test_processes_share_the_rows():
+    x, y, masks = problem(17, 23, 5)
+    exact = outcome("dense", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks)
+    exact = [v.detach() for v in exact]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(share, (port, exact), nprocs=2)

@@ -1,0 +1,197 @@
+"""The cuda policy: by Triton's interpreter, by its compiler without a device, and (-m gpu) on one."""
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from tests.engine.interpreted import CHAINS, KERNELS, assert_near, outcome, problem
+
+import contraport
+from contraport.engine import Geometry, Gibbs, LogOf, Mask, MatrixLogKernel, choose, explain, policy, precision
+from contraport.engine.cuda import TRITON, block_shape
+from contraport.errors import UsageError
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+needs_triton = pytest.mark.skipif(not TRITON or INTERPRETED, reason="needs Triton, and not its interpreter")
+
+
+@needs_triton
+def test_the_interpreter_agrees():
+    """Everything in `interpreted.py`, which says why in a process of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        Path(__file__).with_name("interpreted.py"),
+    ]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
+def test_what_has_no_kernel_is_said_and_falls_back():
+    x = torch.randn(2000, 3)
+    matrix = Geometry(MatrixLogKernel(torch.zeros(2000, 2000)))
+    link = Geometry(Gibbs("dot", 1.0)(x, x)).reshape(LogOf(torch.sigmoid))
+    double = Geometry(Gibbs()(x.double(), x.double()))
+    with policy("cuda"):
+        for geometry, reason in [(matrix, "inner products"), (link, "LogOf"), (double, "float64")]:
+            assert choose(geometry) == "stored"
+            assert reason in explain(geometry)
+        assert choose(Geometry(Gibbs()(x, x))) == "cuda"
+        assert "as asked for" in explain(Geometry(Gibbs()(x, x)))
+    assert choose(Geometry(Gibbs()(x, x))) == "stored"
+
+
+@needs_triton
+def test_a_cpu_is_refused():
+    z0, z1 = torch.randn(2, 8, 4)
+    with policy("cuda"), pytest.raises(UsageError, match="TRITON_INTERPRET"):
+        contraport.nt_xent()(z0, z1)
+
+
+def test_a_machine_without_triton_is_told(monkeypatch):
+    monkeypatch.setattr("contraport.engine.cuda.TRITON", False)
+    z0, z1 = torch.randn(2, 8, 4)
+    with policy("cuda"), pytest.raises(UsageError, match="package 'triton'"):
+        contraport.nt_xent()(z0, z1)
+
+
+def test_unknown_precision():
+    with pytest.raises(UsageError, match="did you mean 'bfloat16'"), precision("bfloat"):
+        pass
+
+
+def test_the_engine_does_not_load_triton():
+    code = "import sys, contraport.engine; sys.exit(any(name.split('.')[0] == 'triton' for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+KINDS = {"row_labels": "*i64", "column_labels": "*i64", "factor": "fp32", "power": "fp32", "n": "i32", "m": "i32"}
+HOPPER_SHARED_MEMORY = 227 << 10
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("name", "dtype", "way", "dimensions"),
+    [
+        ("sums_kernel", "bf16", "tf32", 128),
+        ("sums_kernel", "fp32", "tf32", 768),
+        ("sums_kernel", "fp32", "ieee", 128),
+        ("gradient_kernel", "bf16", "tf32", 256),
+        ("gradient_kernel", "fp16", "tf32", 128),
+        ("gradient_kernel", "fp32", "tf32", 128),
+        ("gradient_kernel", "fp32", "ieee", 32),
+        ("weights_kernel", "bf16", "tf32", 768),
+        ("weights_kernel", "fp32", "tf32", 768),
+        ("weights_kernel", "fp32", "ieee", 128),
+    ],
+)
+def test_lowering_to_hopper(name, dtype, way, dimensions):
+    """Every kernel, in the blocks that it would have, becomes machine code that fits and uses the tensor cores."""
+    from triton import compile, knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from contraport.engine import triton_kernels
+
+    try:
+        assert knobs.nvidia.ptxas.path
+    except RuntimeError as error:
+        pytest.skip(f"no assembler: {error}")
+    blocks = block_shape(dimensions, 4 if dtype == "fp32" else 2, way, HOPPER_SHARED_MEMORY)
+    options = {key: blocks.pop(key) for key in ("num_warps", "num_stages")}
+    kernel = getattr(triton_kernels, name)
+    constants = {"D": dimensions, "LINK": "log-decay", "MASKS": 1, "KEPT": 1, "PRECISION": way} | blocks
+    constants |= {"LOGARITHM": True} if name == "sums_kernel" else {"GROUPS": 1, "RANK": 6, "HELD": False}
+    kinds = {**KINDS, "x": f"*{dtype}", "y": f"*{dtype}", **dict.fromkeys(constants, "constexpr")}
+    signature = {argument: kinds.get(argument, "*fp32") for argument in kernel.arg_names}
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, (argument, kind) in enumerate(signature.items())
+        if kind.startswith("*") or argument in ("n", "m")
+    }
+    code = compile(ASTSource(kernel, signature, constants, aligned), target=GPUTarget("cuda", 90, 32), options=options)
+    assert code.metadata.shared <= HOPPER_SHARED_MEMORY
+    assert ("wgmma.mma_async" in code.asm["ptx"]) == (way == "tf32")
+    assert len(code.asm["cubin"]) > 0
+
+
+# Largest error, relative to the largest entry, of potentials and gradients at temperature 0.2.
+TOLERANCES = {"float32": 1e-4, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
+
+
+@contextmanager
+def arithmetic(name):
+    """Multiply in one of `TOLERANCES`; afterwards as before."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if name == "tf32" else "ieee"
+    try:
+        with precision("float32" if name == "tf32" else name):
+            yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", TOLERANCES)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("shape", [(2000, 3001, 127), (8192, 8192, 128), (2048, 4096, 256), (2048, 2048, 768)])
+def test_on_a_device(name, kernel, shape):
+    x, y, masks = problem(*shape, device="cuda")
+    kernel, chain = KERNELS[kernel]().cuda(), CHAINS["sinkhorn 2"]
+    with arithmetic(name):
+        found = outcome("cuda", kernel, chain, x, y, masks, damping=0.4)
+        again = outcome("cuda", kernel, chain, x, y, masks, damping=0.4)
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+    exact = outcome("dense", kernel.double(), chain, x.double(), y.double(), masks, damping=0.4)
+    assert_near(found, exact, TOLERANCES[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dimensions", [128, 768])
+def test_a_symmetric_problem_on_a_device(dimensions):
+    x, _, _ = problem(4096, 1, dimensions, device="cuda")
+    kernel, chain = KERNELS["cosine"]().cuda(), CHAINS["sinkhorn 2"]
+    places = torch.arange(4096, device="cuda")
+    with arithmetic("float32"):
+        found = outcome("cuda", kernel, chain, x, None, (Mask((places, places)),))
+    exact = outcome("dense", kernel.double(), chain, x.double(), None, (Mask((places, places)),))
+    assert_near(found, exact, TOLERANCES["float32"])
+
+
+@pytest.mark.gpu
+def test_a_device_gets_the_kernels_unasked():
+    x = torch.randn(4096, 16, device="cuda")
+    assert choose(Geometry(Gibbs()(x, x))) == "cuda"
+    assert "Not cuda" in explain(Geometry(MatrixLogKernel(x @ x.T)))
+
+
+@pytest.mark.gpu
+def test_compiled_on_a_device():
+    z0, z1 = (torch.randn(2048, 128, device="cuda", requires_grad=True) for _ in range(2))
+    loss = contraport.info_nce(temperature=0.2)
+    with policy("cuda"):
+        value, faster = loss(z0, z1), torch.compile(loss, fullgraph=True)(z0, z1)
+    torch.testing.assert_close(value, faster)
+    for a, b in zip(*(torch.autograd.grad(v, [z0, z1]) for v in (value, faster)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["info-nce", "gca-ince"])
+def test_memory_is_linear_in_the_rows(name):
+    rows, dimensions = 65536 if name == "info-nce" else 32768, 128
+    z0, z1 = (torch.randn(rows, dimensions, device="cuda", requires_grad=True) for _ in range(2))
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with arithmetic("bfloat16"):
+        contraport.objective(name, temperature=0.2)(z0, z1).backward()
+    assert torch.cuda.max_memory_allocated() - before < 16 * 65536 * dimensions * 4
