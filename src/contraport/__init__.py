@@ -1,7 +1,8 @@
 """Contrastive learning as transport: say which plan you want between two sets of embeddings.
 
 The losses need torch and numpy only. The verbs (`train`, `evaluate`, `embed`, `report`, `demo`) are the command line's
-commands as functions with the same keywords; they are imported when first used and need the extras.
+commands as functions with the same keywords; they and the estimators (`SNE`, `TSNE`, `InverseOT`) are imported when
+first used and need the extras.
 """
 
 from __future__ import annotations
@@ -74,11 +75,15 @@ from contraport.objectives import (
 
 if TYPE_CHECKING:
     from contraport.cli.demo import demo
+    from contraport.estimators import SNE, TSNE, InverseOT
     from contraport.evaluation import embed, evaluate
     from contraport.report import report
     from contraport.training import train
 
-_VERBS = {
+_LAZY = {
+    "SNE": "contraport.estimators",
+    "TSNE": "contraport.estimators",
+    "InverseOT": "contraport.estimators",
     "train": "contraport.training",
     "evaluate": "contraport.evaluation",
     "embed": "contraport.evaluation",
@@ -88,6 +93,8 @@ _VERBS = {
 
 __all__ = [
     "KL",
+    "SNE",
+    "TSNE",
     "Balanced",
     "ClosedFormQuadratic",
     "Columns",
@@ -101,6 +108,7 @@ __all__ = [
     "Free",
     "FullGraph",
     "Gibbs",
+    "InverseOT",
     "Joint",
     "Labels",
     "Leading",
@@ -159,6 +167,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _VERBS:
-        return getattr(import_module(_VERBS[name]), name)
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'contraport' has no attribute {name!r}")

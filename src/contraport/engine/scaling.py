@@ -241,7 +241,7 @@ class _HeldTotal(torch.autograd.Function):
 
 
 def _inputs(passes: Passes) -> tuple[Tensor | None, ...]:
-    """Return the log-kernel's inputs, each tensor once: `torch.compile` wants it so, and the gradient comes for both."""
+    """Return the log-kernel's inputs, each tensor once, as `torch.compile` wants it; its gradient is that of both."""
     inputs = passes.log_kernel.inputs
     return (inputs[0], None, inputs[2], None) if passes.symmetric else inputs
 

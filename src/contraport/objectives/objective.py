@@ -193,7 +193,7 @@ class Objective(Loss):
             for term, factor in terms:
                 value = factor * matching.block.weight * term(matching)
                 name = type(term).__name__
-                totals[name] = totals[name] + value if name in totals else value
+                totals[name] = totals.get(name, torch.zeros_like(value)) + value
         return totals
 
     def matchings(self, *views: Tensor, **known: Tensor | Target | None) -> Iterator[Matching]:
@@ -265,11 +265,11 @@ class Total(Loss):
 
     def parts(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, Tensor]:
         """Return the parts of all objectives, factors included; see `forward` for the keywords."""
-        return {
-            name: factor * value
-            for objective, factor in self._terms()
-            for name, value in objective.parts(*views, **known).items()
-        }
+        totals: dict[str, Tensor] = {}
+        for objective, factor in self._terms():
+            for name, value in objective.parts(*views, **known).items():
+                totals[name] = totals.get(name, torch.zeros_like(value)) + factor * value
+        return totals
 
     def matchings(self, *views: Tensor, **known: Tensor | Target | None) -> Iterator[Matching]:
         """Yield the matchings of each objective in turn."""
