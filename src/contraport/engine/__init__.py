@@ -1,6 +1,7 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
 from contraport.engine.collectives import gather, gather_batch, local
+from contraport.engine.convergence import converge
 from contraport.engine.geometry import Geometry, Mask
 from contraport.engine.kernels import Gibbs, Kernel, RationalQuadratic, StudentT, normalize
 from contraport.engine.links import Doubled, Link, LogOf, TimesCost, positive_part
@@ -27,6 +28,7 @@ __all__ = [
     "TimesCost",
     "Weight",
     "choose",
+    "converge",
     "explain",
     "gather",
     "gather_batch",

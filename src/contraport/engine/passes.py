@@ -33,8 +33,8 @@ from contraport.engine.geometry import Geometry
 TILE = 512
 """Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache."""
 
-MODERATE = {torch.float32: 40.0, torch.float64: 300.0}
-"""Exponents up to this are taken as they are: a product of three such factors, summed, stays within the precision."""
+MODERATE = {torch.float32: 36.0, torch.float64: 300.0}
+"""Exponents up to this are taken as they are: the product of two such factors, summed over a row, stays in range."""
 
 REACH = 16.0
 """How far (in the exponent) a term may lie from its group's: e^{2 REACH} amplifies what has underflowed below e^-87."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from contraport.engine import (
     LogOf,
     MatrixLogKernel,
     Step,
+    converge,
     held_total,
     log_sums,
     positive_part,
@@ -48,7 +48,7 @@ class Scaling(Plan):
     """
 
     @abstractmethod
-    def half_steps(self, geometry: Geometry) -> tuple[Axis, ...]:
+    def half_steps(self) -> tuple[Axis, ...]:
         """Return the axis of each half step, in order; each reads the potential of the one before."""
 
     def damping(self, axis: Axis, temperature: float | Tensor) -> float | Tensor:
@@ -60,7 +60,7 @@ class Scaling(Plan):
 
         Both directions run together, so that one pass over the pairs serves a half step of each.
         """
-        axes = self.half_steps(geometry)
+        axes = self.half_steps()
         like, temperature = geometry.log_kernel.inputs[0], geometry.log_kernel.temperature
         directions = [geometry, geometry.T] if reciprocal else [geometry]
         steps = [
@@ -130,7 +130,7 @@ class Rows(Scaling):
     Source: the set U(a) of inverse optimal transport; C1 of generalised contrastive alignment.
     """
 
-    def half_steps(self, geometry: Geometry) -> tuple[Axis, ...]:
+    def half_steps(self) -> tuple[Axis, ...]:
         return ("rows",)
 
 
@@ -138,7 +138,7 @@ class Rows(Scaling):
 class Columns(Scaling):
     """Every column has mass 1/M: the mirror of `Rows`."""
 
-    def half_steps(self, geometry: Geometry) -> tuple[Axis, ...]:
+    def half_steps(self) -> tuple[Axis, ...]:
         return ("columns",)
 
 
@@ -148,8 +148,9 @@ class Balanced(Scaling):
 
     Args:
         iterations: pairs of half steps, at least 1; with a tolerance, the most that are made.
-        tolerance: stop once the masses of the rows are off by less than this in all (the total is 1); None runs all
-            iterations. A warning says so if they do not suffice.
+        tolerance: go on until the masses of the rows are off by less than this in all (the total is 1), and take the
+            gradient of the plan at convergence; a warning says so if the iterations do not suffice. None runs all
+            iterations and takes the gradient of just these.
 
     Raises:
         UsageError: iterations is not a positive integer, or the tolerance is not positive.
@@ -165,29 +166,16 @@ class Balanced(Scaling):
         if self.tolerance is not None:
             check_positive("tolerance", self.tolerance)
 
-    def half_steps(self, geometry: Geometry) -> tuple[Axis, ...]:
-        needed = self.iterations if self.tolerance is None else self._needed(geometry, self.tolerance)
-        return ("rows", "columns") * needed
+    def half_steps(self) -> tuple[Axis, ...]:
+        return ("rows", "columns") * self.iterations
 
-    @torch.no_grad()
-    def _needed(self, geometry: Geometry, tolerance: float) -> int:
-        """Return after how many iterations the row masses are right."""
-        log_a, log_b = marginals = _uniform_marginals(geometry)
-        g = torch.zeros_like(log_b)
-        (f,) = scale(geometry, [Step("rows", 0)], marginals, given=[g])
-        for iteration in range(1, self.iterations + 1):
-            g, following = scale(geometry, [Step("columns", 0), Step("rows", 1)], marginals, given=[f])
-            # The next f is log a - log sum_j K e^g, so that f and it tell the row masses of the plan (f, g).
-            error = (torch.exp(log_a + f - following) - log_a.exp()).abs().sum()
-            if error < tolerance:
-                return iteration
-            f = following
-        warnings.warn(
-            f"Balanced: after {self.iterations} iterations the row masses are off by {error:.3g}, more than the "
-            f"tolerance {tolerance:.3g}; raise iterations or the temperature.",
-            stacklevel=2,
-        )
-        return self.iterations
+    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Coupling]:
+        if self.tolerance is None:
+            return super().__call__(geometry, reciprocal=reciprocal)
+        log_a, log_b = _uniform_marginals(geometry)
+        f, g = converge(geometry, (log_a, log_b), self.tolerance, self.iterations)
+        coupling = Coupling(geometry, f, g, known_log_column_mass=log_b)
+        return [coupling, coupling.T] if reciprocal else [coupling]
 
 
 @dataclass(frozen=True, repr=False)
@@ -221,7 +209,7 @@ class Unbalanced(Scaling):
         check(len(rho) == 2, f"relaxation: expected a number or one for rows and one for columns, got {rho!r}.")
         return {"rows": rho[0], "columns": rho[1]}
 
-    def half_steps(self, geometry: Geometry) -> tuple[Axis, ...]:
+    def half_steps(self) -> tuple[Axis, ...]:
         return ("rows", "columns") * self.iterations
 
     def damping(self, axis: Axis, temperature: float | Tensor) -> float | Tensor:
