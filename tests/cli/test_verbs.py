@@ -86,7 +86,12 @@ def test_a_training_that_diverges_says_so(command: Command, tmp_path: Path) -> N
 def test_ctrl_c_and_resume(command: Command, data: str, tmp_path: Path) -> None:
     argv = ["train", "--data", data, "--out", "run", "--batch_size", "20", "--epochs", "100000"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "contraport", *argv], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "contraport", *argv],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that runs the tests in the background has its children ignore the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
     deadline = time.monotonic() + 60

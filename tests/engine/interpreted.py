@@ -77,7 +77,7 @@ def test_single_precision(kernel, chain, dimensions):
     kernel, chain = KERNELS[kernel](), CHAINS[chain]
     found = outcome("cuda", kernel, chain, x, y, masks, damping=0.4)
     exact = outcome("dense", kernel.double(), chain, x.double(), y.double(), masks, damping=0.4)
-    assert_near(found, exact, 2e-5)
+    assert_near(found, exact, 5e-5)
 
 
 @pytest.mark.parametrize("dimensions", [5, 40])
@@ -161,7 +161,7 @@ def share(rank, port, exact):
     x, y, masks = problem(17, 23, 5)
     found = outcome("cuda", KERNELS["cosine"](), CHAINS["sinkhorn 2"], x, y, masks)
     dist.destroy_process_group()
-    assert_near(found, exact, 2e-5)
+    assert_near(found, exact, 5e-5)
 
 
 def test_processes_share_the_rows():

@@ -79,7 +79,7 @@ def loader(
     check(workers is None or workers >= 0, f"workers: expected a number of at least 0, got {workers}.")
     check(
         not drop_last or batch_size <= len(dataset),
-        f"batch_size: expected at most the {len(dataset)} items of the data, got {batch_size}.",
+        f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {batch_size}.",
     )
     if workers is None:
         workers = 0 if dataset.in_memory else min((os.cpu_count() or 1) - 1, _MOST_WORKERS)

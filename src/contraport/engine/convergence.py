@@ -108,7 +108,7 @@ class _Converged(torch.autograd.Function):
         def spread(term: Term) -> Tensor:
             return passes.weighted_sum([term])[0]
 
-        root = (log_a / 2).exp()
+        root: Tensor = (log_a / 2).exp()
         constant = root / root.norm()
 
         def complement(y: Tensor) -> Tensor:
