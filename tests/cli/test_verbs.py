@@ -95,10 +95,13 @@ def test_ctrl_c_and_resume(command: Command, data: str, tmp_path: Path) -> None:
     )
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
     deadline = time.monotonic() + 60
-    while not checkpoint.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    try:
+        while not checkpoint.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "Traceback" not in said
     assert said.splitlines()[-1] == (

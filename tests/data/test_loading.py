@@ -54,7 +54,7 @@ def test_data_in_memory_have_no_workers(dataset):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batch_size": 11, "drop_last": True}, "batch_size: expected at most the 10 items of the data, got 11"),
+        ({"batch_size": 11, "drop_last": True}, "batch_size: expected at most the 10 items of 'arrays', got 11"),
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": -2}, "batch_size"),
         ({"batch_size": 2.5}, "batch_size"),
