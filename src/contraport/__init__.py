@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from contraport import engine, objectives
 from contraport._version import __version__
-from contraport.engine import Gibbs, RationalQuadratic, StudentT
+from contraport.engine import Bilinear, Gibbs, RationalQuadratic, StudentT
 from contraport.errors import UsageError
 from contraport.objectives import (
     KL,
@@ -96,6 +96,7 @@ __all__ = [
     "SNE",
     "TSNE",
     "Balanced",
+    "Bilinear",
     "ClosedFormQuadratic",
     "Columns",
     "CoreView",

@@ -3,7 +3,7 @@
 from contraport.engine.collectives import gather, gather_batch, local
 from contraport.engine.convergence import converge
 from contraport.engine.geometry import Geometry, Mask
-from contraport.engine.kernels import Gibbs, Kernel, RationalQuadratic, StudentT, normalize
+from contraport.engine.kernels import Bilinear, Gibbs, Kernel, RationalQuadratic, StudentT, normalize
 from contraport.engine.links import Doubled, Link, LogOf, TimesCost, positive_part
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
 from contraport.engine.policies import POLICIES, PRECISIONS, choose, explain, policy, precision
@@ -13,6 +13,7 @@ __all__ = [
     "POLICIES",
     "PRECISIONS",
     "Axis",
+    "Bilinear",
     "Doubled",
     "Geometry",
     "Gibbs",

@@ -203,6 +203,29 @@ class StudentT(Kernel):
         return f"StudentT({self.df!r}, {self.temperature!r}{self._learnable()})"
 
 
+class Bilinear(nn.Module):
+    """The learned cost C_ij = -<x_i, W y_j>: how well each feature of a row goes with each feature of a column.
+
+    As the cost of a `Gibbs` kernel it is the bilinear critic; W starts at zero.
+
+    Args:
+        row_features: p.
+        column_features: q.
+
+    >>> import torch
+    >>> Bilinear(2, 3)(torch.ones(4, 2), torch.ones(5, 3)).shape
+    torch.Size([4, 5])
+    """
+
+    def __init__(self, row_features: int, column_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(row_features, column_features))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the cost, (n, m), between x (n, p) and y (m, q)."""
+        return -x @ self.weight @ y.T
+
+
 def normalize(z: Tensor) -> Tensor:
     """Return the rows of z, (n, d), at unit length; a zero row has no direction, stays zero and gets no gradient."""
     squared = z.square().sum(-1, keepdim=True)

@@ -14,32 +14,12 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from contraport.engine import Gibbs, Kernel, Step, scale
+from contraport.engine import Bilinear, Gibbs, Kernel, Step, scale
 from contraport.errors import check, check_positive, unknown_name
 from contraport.estimators.arrays import as_tensor
 from contraport.objectives import KL, Coupling, Matrix
 from contraport.objectives.layouts import Block
 from contraport.objectives.matching import Matching
-
-
-class Bilinear(nn.Module):
-    """The cost C_ij = -<x_i, W y_j>: how well each feature of a row goes with each feature of a column.
-
-    Args:
-        row_features: p.
-        column_features: q.
-
-    >>> Bilinear(2, 3)(torch.ones(4, 2), torch.ones(5, 3)).shape
-    torch.Size([4, 5])
-    """
-
-    def __init__(self, row_features: int, column_features: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(row_features, column_features))
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the cost, (n, m), between x (n, p) and y (m, q)."""
-        return -x @ self.weight @ y.T
 
 
 class InverseOT(BaseEstimator):
