@@ -25,7 +25,7 @@ _MODEL_CARD = """---
 {{ card_data }}
 ---
 
-A [contraport](https://pypi.org/project/contraport/) model. Load it with `contraport.encoders.Model.from_pretrained`.
+A contraport model. Load it with `contraport.encoders.Model.from_pretrained`.
 """
 
 
