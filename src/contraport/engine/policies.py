@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 
@@ -36,8 +36,19 @@ DENSE_ENTRIES = 1 << 20
 STORED_BYTES = 256 << 20
 """Up to so many bytes (8,192 by 8,192 in single precision) log K is kept rather than recomputed."""
 
+Value = TypeVar("Value")
+
 _forced: ContextVar[Policy | None] = ContextVar("contraport_policy", default=None)
 _precision: ContextVar[Precision] = ContextVar("contraport_precision", default="float32")
+
+
+@contextmanager
+def _within(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @contextmanager
@@ -60,11 +71,8 @@ def policy(name: Policy) -> Iterator[None]:
     """
     if name not in POLICIES:
         raise unknown_name("policy", name, POLICIES)
-    token = _forced.set(name)
-    try:
+    with _within(_forced, name):
         yield
-    finally:
-        _forced.reset(token)
 
 
 @contextmanager
@@ -84,11 +92,8 @@ def precision(name: Precision) -> Iterator[None]:
     """
     if name not in PRECISIONS:
         raise unknown_name("precision", name, PRECISIONS)
-    token = _precision.set(name)
-    try:
+    with _within(_precision, name):
         yield
-    finally:
-        _precision.reset(token)
 
 
 def choose(geometry: Geometry) -> Policy:
