@@ -25,6 +25,18 @@ def test_the_smaller_outer_axis_of_an_image_holds_the_channels(shape, expected):
     assert from_arrays(np.zeros(shape, np.uint8)).shapes == (expected,)
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_floats_are_series_and_images_in_units_of_one(kind):
+    values = np.random.default_rng(0).random((5, 32, 32, 3)).astype(kind)
+    dataset = from_arrays([values[..., 0], values])
+    assert dataset.shapes == ((32, 32), (3, 32, 32))
+    batch = dataset.__getitems__([3])
+    assert [view.dtype for view in batch.views] == [torch.float32, torch.float32]
+    assert np.array_equal(batch.views[1].numpy(), values[[3]].transpose(0, 3, 1, 2).astype(np.float32))
+    with pytest.raises(UsageError, match=r"views\[0\]: expected float images in \[0, 1\], got values"):
+        from_arrays(values + kind(1))
+
+
 def test_pixels_keep_their_places():
     pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 7, 3), dtype=np.uint8)
     view = from_arrays(pixels).__getitems__([2, 0]).views[0]
@@ -58,8 +70,8 @@ def test_labels_become_numbers_in_order_of_their_names():
         ([], None, "at least one"),
         (np.zeros(5), None, "rows of items"),
         (np.zeros((0, 3)), None, "rows of items"),
-        (np.zeros((5, 8, 8), np.float32), None, "uint8 images"),
-        (np.zeros((5, 2, 2, 2, 2), np.uint8), None, "uint8 images"),
+        (np.zeros((5, 8, 8), int), None, "float series"),
+        (np.zeros((5, 2, 2, 2, 2), np.uint8), None, "images, uint8 or float"),
         (np.full((5, 2), np.nan), None, "5 of 5 rows, first in row 0"),
         (np.array([[0.0, 1.0], [0.0, np.inf]]), None, "1 of 2 rows, first in row 1"),
         (np.full((5, 2), 1e300), None, "infinity"),
@@ -168,3 +180,23 @@ def test_an_npy_file_by_another_name_is_refused(tmp_path):
 def test_too_few_rows_to_hold_some_out(tmp_path):
     with pytest.raises(UsageError, match="no item in its test split"):
         load(save(tmp_path, x=np.ones((2, 2))), "test")
+
+
+@pytest.mark.parametrize(("array", "shape"), [(np.ones((10, 3)), (3,)), (np.ones((10, 2, 7), np.float32), (2, 7))])
+def test_an_npy_file_is_one_view_of_which_a_fifth_is_held_out(tmp_path, array, shape):
+    np.save(tmp_path / "data.npy", array)
+    train, test = load(tmp_path / "data.npy"), load(tmp_path / "data.npy", "test")
+    assert (len(train), len(test), train.shapes, train.labels) == (8, 2, (shape,), None)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04"])
+def test_a_corrupt_npy_file_is_refused(tmp_path, content):
+    (tmp_path / "data.npy").write_bytes(content)
+    with pytest.raises(UsageError, match=r"data\.npy"):
+        load(tmp_path / "data.npy")
+
+
+def test_an_npy_file_of_objects_is_not_unpickled(tmp_path):
+    np.save(tmp_path / "data.npy", np.array([object()]))
+    with pytest.raises(UsageError, match=r"cannot be read as an \.npy array"):
+        load(tmp_path / "data.npy")

@@ -3,6 +3,8 @@ import pytest
 import torch
 
 from contraport.data import from_arrays
+from contraport.data.dataset import JoinedStore
+from contraport.errors import UsageError
 
 
 def test_statistics_of_images_are_per_channel_in_units_of_one():
@@ -36,3 +38,25 @@ def test_a_fetch_does_not_share_memory():
     dataset = from_arrays(np.zeros((3, 2)))
     dataset.__getitems__([0, 1]).views[0].fill_(9)
     assert torch.equal(dataset[0].views[0], torch.zeros(1, 2))
+
+
+def test_statistics_of_any_view_of_any_kind():
+    rng = np.random.default_rng(0)
+    series, images = rng.normal(3, 2, (700, 2, 9)), rng.random((700, 3, 4, 5))
+    dataset = from_arrays([series, images, np.ones((700, 1))])
+    assert dataset.is_series
+    for view, expected in enumerate((series.transpose(1, 0, 2).reshape(2, -1), images.swapaxes(0, 1).reshape(3, -1))):
+        mean, std = dataset.statistics(view)
+        assert mean == pytest.approx(expected.mean(1), rel=1e-5)
+        assert std == pytest.approx(expected.std(1), rel=1e-5)
+    assert dataset.statistics(2) == ([1.0], [1.0])
+    with pytest.raises(UsageError, match="one of 3 views from 0, got 3"):
+        dataset.statistics(3)
+
+
+def test_joined_stores_give_the_views_of_each():
+    left, right = from_arrays(np.arange(6.0).reshape(3, 2)), from_arrays(np.arange(3.0).reshape(3, 1))
+    joined = left.with_store(JoinedStore((left.store, right.store)))
+    assert joined.shapes == ((2,), (1,))
+    assert joined.in_memory
+    assert [view.tolist() for view in joined[1].views] == [[[2, 3]], [[1]]]

@@ -1,6 +1,7 @@
 import logging
 import struct
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def test_class_folders_give_labels_and_a_split_stratified_by_class(classes):
     assert train.class_names == test.class_names == ("cat", "dog")
     assert train.labels.bincount().tolist() == [8, 8]
     assert test.labels.bincount().tolist() == [2, 2]
-    assert not set(train.store.files) & set(test.store.files)
+    assert not set(train.store.images.files) & set(test.store.images.files)
     assert train.flips
     assert not train.in_memory
 
@@ -126,8 +127,8 @@ def test_an_image_that_claims_to_be_huge_is_left_out(classes):
 
 def test_an_image_that_vanishes_later_is_named(classes):
     dataset = load(classes)
-    dataset.store.files[3].unlink()
-    with pytest.raises(UsageError, match=dataset.store.files[3].name):
+    Path(dataset.store.images.files[3]).unlink()
+    with pytest.raises(UsageError, match=Path(dataset.store.images.files[3]).name):
         dataset[3]
 
 
@@ -177,3 +178,45 @@ def test_worker_processes_give_the_same_batches(classes):
     alone = list(loader(dataset, 5, shuffle=True, seed=1, workers=0))
     helped = list(loader(dataset, 5, shuffle=True, seed=1, workers=2))
     assert all(torch.equal(a.views[0], b.views[0]) for a, b in zip(alone, helped, strict=True))
+
+
+def test_domain_and_class_folders_are_told_apart(tmp_path):
+    for domain in ("art", "photo", "sketch"):
+        for label in ("dog", "horse"):
+            for number in range(10):
+                save(tmp_path / domain / label / f"{number}.png", value=20 * ("dog", "horse").index(label))
+    train, test = load(tmp_path), load(tmp_path, "test")
+    assert train.class_names == test.class_names == ("dog", "horse")
+    assert train.domain_names == test.domain_names == ("art", "photo", "sketch")
+    assert (train.labels * 3 + train.domains).bincount().tolist() == [8] * 6
+    assert (test.labels * 3 + test.domains).bincount().tolist() == [2] * 6
+    pixels = train.__getitems__(list(range(len(train)))).views[0]
+    assert torch.equal(pixels[:, 0, 0, 0].long(), 20 * train.labels)
+
+
+def test_domains_below_train_and_test(tmp_path):
+    for split, domains in (("train", "ab"), ("test", "bc")):
+        for domain in domains:
+            for label in ("dog", "horse"):
+                save(tmp_path / split / domain / label / "0.png")
+    test = load(tmp_path, "test")
+    assert test.domain_names == ("a", "b", "c")
+    assert test.domains.tolist() == [1, 1, 2, 2]
+    assert test.labels.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("second", [("images", "images"), ("left", "right", "up")])
+def test_folders_inside_class_folders_that_differ_or_are_single_are_no_classes(tmp_path, second):
+    for number, name in enumerate(second):
+        for item in range(4):
+            save(tmp_path / ("cat", "dog")[number % 2] / name / f"{item}.png")
+    train = load(tmp_path)
+    assert train.class_names == ("cat", "dog")
+    assert train.domains is None
+
+
+def test_the_test_folder_wins_over_the_validation_folder(tmp_path):
+    for split, count in (("train", 3), ("val", 2), ("test", 1)):
+        for number in range(count):
+            save(tmp_path / split / "cat" / f"{number}.png")
+    assert (len(load(tmp_path)), len(load(tmp_path, "test"))) == (3, 1)

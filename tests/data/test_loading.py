@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.data import from_arrays, loader
+from contraport.data import from_arrays, loader, own_rows
+from contraport.engine import collectives
 from contraport.errors import UsageError
 
 
@@ -26,7 +27,7 @@ def test_the_order_depends_on_seed_and_epoch_alone(dataset):
     first, second = loader(dataset, 3, shuffle=True, seed=5), loader(dataset, 3, shuffle=True, seed=5)
     torch.manual_seed(2)
     assert order(first) == order(first) == order(second)
-    second.sampler.set_epoch(1)
+    second.batch_sampler.set_epoch(1)
     assert order(first) != order(second)
     assert sorted(order(second)) == list(range(10))
     assert order(loader(dataset, 3, shuffle=True, seed=6)) != order(first)
@@ -45,6 +46,49 @@ def test_the_last_batch_may_be_dropped(dataset):
     assert [len(batch.ids) for batch in loader(dataset, 4)] == [4, 4, 2]
     assert [len(batch.ids) for batch in loader(dataset, 4, drop_last=True)] == [4, 4]
     assert [len(batch.ids) for batch in loader(dataset, 400)] == [10]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_may_begin_at_any_batch(dataset, workers):
+    whole = [batch.ids.tolist() for batch in loader(dataset, 3, shuffle=True, seed=5)]
+    batches = loader(dataset, 3, shuffle=True, seed=5, workers=workers)
+    batches.batch_sampler.begin_at(epoch=0, batch=2)
+    assert [batch.ids.tolist() for batch in batches] == whole[2:]
+    assert len(batches) == 4, "an epoch is as long as ever"
+    batches.batch_sampler.set_epoch(1)
+    assert sorted(order(batches)) == list(range(10)), "the next epoch is whole"
+
+
+def test_batches_before_the_first_are_not_fetched(dataset, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(type(dataset), "__getitems__", lambda self, positions: fetched.extend(positions))
+    batches = loader(dataset, 3)
+    batches.batch_sampler.begin_at(epoch=0, batch=2)
+    list(batches)
+    assert fetched == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 7])
+def test_processes_share_each_batch(dataset, monkeypatch, processes):
+    whole = [batch.ids.tolist() for batch in loader(dataset, 7, shuffle=True, seed=5)]
+    parts, starts = [], []
+    for rank in range(processes):
+        monkeypatch.setattr(collectives, "world", lambda rank=rank: (rank, processes))
+        parts.append([batch.ids.tolist() for batch in loader(dataset, 7, shuffle=True, seed=5, shared=True)])
+        starts.append(own_rows(7).start)
+        assert own_rows(7).total == 7
+        assert order(loader(dataset, 7, shuffle=True, seed=5)) == sum(whole, []), "unless they share, each gets all"
+    for batch, together in zip(whole, zip(*parts, strict=True), strict=True):
+        assert sum(together, []) == batch
+        assert max(map(len, together)) - min(map(len, together)) <= 1
+    sizes = [len(part[0]) for part in parts]
+    assert starts == [sum(sizes[:rank]) for rank in range(processes)]
+
+
+def test_a_shared_batch_has_an_item_for_each_process(dataset, monkeypatch):
+    monkeypatch.setattr(collectives, "world", lambda: (0, 4))
+    with pytest.raises(UsageError, match="batch_size: expected an item for each of 4 processes at least, got 3"):
+        loader(dataset, 3, shared=True)
 
 
 def test_data_in_memory_have_no_workers(dataset):

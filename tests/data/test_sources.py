@@ -98,6 +98,7 @@ def test_every_source_says_where_it_looks():
         ("fashion_mnist", "did you mean 'fashion-mnist'"),
         ("no/such/folder", "no file or folder 'no/such/folder'"),
         ("missing.npz", "no file or folder 'missing.npz'"),
+        ("missing.parquet", "no file or folder 'missing.parquet'"),
     ],
 )
 def test_unknown_data_are_told(data, message):
@@ -106,9 +107,9 @@ def test_unknown_data_are_told(data, message):
 
 
 def test_a_file_of_another_kind_is_told(tmp_path):
-    (tmp_path / "data.csv").write_text("1,2")
-    with pytest.raises(UsageError, match=r"expected an \.npz file"):
-        load(tmp_path / "data.csv")
+    (tmp_path / "data.xls").write_text("1,2")
+    with pytest.raises(UsageError, match=r"expected a folder of images or a file \.npz, \.npy, .*data\.xls"):
+        load(tmp_path / "data.xls")
 
 
 def test_an_unknown_split_is_told():
@@ -140,3 +141,9 @@ def test_a_size_out_of_range_is_told(size):
 def test_vectors_have_no_size():
     with pytest.raises(UsageError, match="image_size"):
         load(from_arrays(np.ones((4, 2))), image_size=8)
+
+
+def test_only_the_images_among_the_views_are_resized():
+    dataset = load(from_arrays([np.ones((4, 2)), np.zeros((4, 8, 8), np.uint8)]), image_size=4)
+    assert dataset.shapes == ((2,), (1, 4, 4))
+    assert [view.shape for view in dataset[0].views] == [(1, 2), (1, 1, 4, 4)]

@@ -1,20 +1,25 @@
 """Sources of data, their batches, and the batched transforms that make views of them."""
 
 from contraport.data.arrays import from_arrays
-from contraport.data.augment import STRENGTHS, Augment
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.loading import EpochSampler, loader
+from contraport.data.draws import Rows
+from contraport.data.loading import BatchOrder, loader, own_rows
 from contraport.data.sources import Source, list_sources, load
+from contraport.data.torch_datasets import from_torch
+from contraport.data.views import AUGMENTS, Views
 
 __all__ = [
-    "STRENGTHS",
-    "Augment",
+    "AUGMENTS",
     "Batch",
+    "BatchOrder",
     "Dataset",
-    "EpochSampler",
+    "Rows",
     "Source",
+    "Views",
     "from_arrays",
+    "from_torch",
     "list_sources",
     "load",
     "loader",
+    "own_rows",
 ]

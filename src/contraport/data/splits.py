@@ -1,4 +1,4 @@
-"""Which items are held out where a source has no test split of its own."""
+"""Which items are held out: those that a source marks as its test split, or else a fixed share of each class."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import numpy as np
 
 from contraport.errors import check
 
+HELD_OUT_EVERY = 5
+TEST_NAMES = ("test", "val", "valid", "validation")
+"""What sources call the split that is held out; where there are several the first that is found counts."""
+
 Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
+Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
+Marks = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 def check_split(split: str) -> None:
@@ -14,7 +20,7 @@ def check_split(split: str) -> None:
     check(split in ("train", "test"), f"split: expected 'train' or 'test', got {split!r}.")
 
 
-def split_positions(classes: np.ndarray, split: str, *, every: int) -> Positions:
+def split_positions(classes: np.ndarray, split: str, *, every: int = HELD_OUT_EVERY) -> Positions:
     """Return the positions of one split, in order: every k-th item of each class, drawn at random, is held out.
 
     The split depends on nothing but the classes, and holds out ``1 / every`` of each class to within one item.
@@ -27,3 +33,40 @@ def split_positions(classes: np.ndarray, split: str, *, every: int) -> Positions
     held_out = np.zeros(len(classes), dtype=bool)
     held_out[by_class[every // 2 :: every]] = True
     return np.flatnonzero(held_out if split == "test" else ~held_out)
+
+
+def choose(
+    split: str, length: int, *, is_test: Marks | None, labels: Codes | None, domains: Codes | None = None
+) -> Positions:
+    """Return the positions of one split: the items marked so, or else a fifth of each class of each domain held out.
+
+    >>> choose("test", 4, is_test=np.array([False, True, True, False]), labels=None).tolist()
+    [1, 2]
+    """
+    if is_test is not None:
+        return np.flatnonzero(is_test if split == "test" else ~is_test)
+    groups = np.zeros(length, dtype=np.int64) if labels is None else labels
+    if domains is not None:
+        groups = groups * (domains.max() + 1) + domains
+    return split_positions(groups, split)
+
+
+def marks_of_names(names: np.ndarray, where: str) -> tuple[Marks | None, Marks]:
+    """Return which items are the test split's, or None where no split but "train" is named, and which are of neither.
+
+    Where a source has both a test and a validation split, the test split is taken and the other belongs to neither.
+
+    Raises:
+        UsageError: a name that is no split's, or no training item.
+    """
+    lower = np.char.lower(names.astype(str))
+    known = np.isin(lower, ("train", *TEST_NAMES))
+    check(
+        bool(known.all()),
+        f"data: {where}: expected 'train' or one of {TEST_NAMES} as split, got {names[~known][:1].tolist()}.",
+    )
+    check(bool((lower == "train").any()), f"data: {where}: expected items of the split 'train', found none.")
+    chosen = next((name for name in TEST_NAMES if name in lower), None)
+    if chosen is None:
+        return None, np.zeros(len(lower), dtype=bool)
+    return lower == chosen, (lower != "train") & (lower != chosen)

@@ -1,0 +1,168 @@
+"""Encoded images, wherever they lie: which can be decoded, how large they are, and their pixels as a square."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median_low
+from typing import Protocol
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from contraport.data.splits import Positions
+from contraport.errors import UsageError, check
+
+SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pnm"))
+SMALLEST_SIZE, LARGEST_SIZE = 8, 64
+_MEASURED_IMAGES = 200
+_NAMED_IMAGES = 5
+_CHECKED_TOGETHER = 1024
+_UNBOUNDED_MODES = ("I", "F")
+
+_log = logging.getLogger(__name__)
+
+
+class EncodedImages(Protocol):
+    """Images in a format such as PNG or JPEG, by position."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int) -> Path | bytes:
+        """Return the file of an image, or its content."""
+
+    def take(self, positions: Positions) -> EncodedImages:
+        """Return the images at some positions."""
+
+    def name(self, position: int) -> str:
+        """Return what messages call an image."""
+
+
+@dataclass(frozen=True)
+class FileImages:
+    """Images in files; their paths are text because that is all that grows with the data."""
+
+    files: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, position: int) -> Path:
+        return Path(self.files[position])
+
+    def take(self, positions: Positions) -> FileImages:
+        """Return the images at some positions."""
+        return FileImages(tuple(self.files[position] for position in positions.tolist()))
+
+    def name(self, position: int) -> str:
+        """Return the path of an image."""
+        return self.files[position]
+
+
+@dataclass(frozen=True)
+class ImageStore:
+    """Encoded images as one view; a fetch decodes them, resizes the shorter side and crops the centre, as RGB."""
+
+    images: EncodedImages
+    size: int
+    in_memory: bool = False
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+        return ((3, self.size, self.size),)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the images at some positions, stacked."""
+        return (torch.stack([_pixels(self.images, position, self.size) for position in positions.tolist()]),)
+
+
+def unreadable(views: Sequence[EncodedImages], positions: Sequence[int]) -> dict[int, str]:
+    """Return which of some positions have an image that cannot be decoded in any view, with its name.
+
+    The log says how many, and why the first.
+
+    Raises:
+        UsageError: none of them can be decoded.
+    """
+    reasons: dict[int, tuple[str, str]] = {}
+    with ThreadPoolExecutor() as pool:  # decoders release the interpreter's lock
+        for first in range(0, len(positions), _CHECKED_TOGETHER):
+            together = positions[first : first + _CHECKED_TOGETHER]
+            for images in views:
+                found = pool.map(partial(_why_unreadable, images), together)
+                for position, reason in zip(together, found, strict=True):
+                    if reason is not None:
+                        reasons[position] = (images.name(position), reason)
+    described = [f"{name} ({reason})" for name, reason in reasons.values()]
+    check(
+        len(reasons) < len(positions),
+        f"data: none of the {len(positions)} images can be read, first {described[:1]}.",
+    )
+    if reasons:
+        shown = "; ".join(described[:_NAMED_IMAGES]) + ("; ..." if len(described) > _NAMED_IMAGES else "")
+        _log.warning("%d of %d images cannot be read and are left out: %s", len(reasons), len(positions), shown)
+    return {position: name for position, (name, _) in sorted(reasons.items())}
+
+
+def common_size(images: EncodedImages, positions: Sequence[int]) -> int:
+    """Return the median shorter side of evenly spread images, kept within bounds that train on a small machine."""
+    step = -(-len(positions) // _MEASURED_IMAGES)
+    sides = list(_shorter_sides(images, positions[::step]))
+    return min(max(median_low(sides or [LARGEST_SIZE]), SMALLEST_SIZE), LARGEST_SIZE)
+
+
+def as_pixels(image: Image.Image, size: int) -> Tensor:
+    """Return the centre of an upright image, resized, as uint8 RGB, ``(3, size, size)``."""
+    square = ImageOps.fit(_eight_bits(image).convert("RGB"), (size, size), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
+
+
+def _shorter_sides(images: EncodedImages, positions: Sequence[int]) -> Iterator[int]:
+    for position in positions:
+        if _why_unreadable(images, position) is None:
+            with _open(images[position]) as image:
+                yield min(image.size)
+
+
+def _open(source: Path | bytes) -> Image.Image:
+    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+
+
+def _why_unreadable(images: EncodedImages, position: int) -> str | None:
+    """Return why an image cannot be decoded, or None; far cheaper than decoding where the format allows."""
+    try:
+        with _open(images[position]) as image:
+            check(image.mode not in _UNBOUNDED_MODES, f"pixels of mode {image.mode} have no known range")
+            if image.format == "PNG":
+                image.verify()  # the checksum of each chunk
+            else:
+                image.draft("RGB", (1, 1))  # JPEG: reads all of the file but transforms an eighth of each side
+                image.load()
+    except Exception as error:  # on hostile bytes the decoders raise whatever they like
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _pixels(images: EncodedImages, position: int, size: int) -> Tensor:
+    try:
+        with _open(images[position]) as image:
+            image.draft("RGB", (size, size))
+            return as_pixels(ImageOps.exif_transpose(image), size)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UsageError(f"data: {images.name(position)} could be read before and cannot be now: {error}") from error
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Return a 16-bit grey image with 8 bits; Pillow itself would cut bright pixels off at 255."""
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I;16") else image

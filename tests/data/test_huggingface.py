@@ -1,0 +1,118 @@
+import builtins
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from contraport.data import load, loader
+from contraport.errors import UsageError
+
+
+@pytest.fixture
+def hub():
+    return pytest.importorskip("datasets")
+
+
+def grey(value):
+    return Image.new("RGB", (10, 12), (value,) * 3)
+
+
+def saved(folder, dataset):
+    dataset.save_to_disk(str(folder))
+    return folder
+
+
+def test_a_dataset_on_disk_is_split_by_class_and_stays_there(hub, tmp_path):
+    features = hub.Features({"image": hub.Image(), "label": hub.ClassLabel(names=["x", "y", "z"])})
+    rows = {"image": [grey(4 * i) for i in range(20)], "label": [i % 2 for i in range(20)]}
+    path = saved(tmp_path / "hf", hub.Dataset.from_dict(rows, features=features))
+    train, test = load(path), load(str(path), "test")
+    assert (len(train), len(test)) == (16, 4)
+    assert train.shapes == ((3, 10, 10),)
+    assert train.class_names == test.class_names == ("x", "y", "z")
+    assert not train.in_memory
+    for part in (train, test):
+        batch = part.__getitems__(list(range(len(part))))
+        assert torch.equal(batch.labels, batch.views[0][:, 0, 0, 0].long() // 4 % 2)
+
+
+def test_splits_arrays_and_sequences(hub, tmp_path):
+    features = hub.Features(
+        {
+            "series": hub.Array2D((2, 5), "float32"),
+            "vector": hub.Sequence(hub.Value("float32")),
+            "a": hub.Value("int32"),
+            "b": hub.Value("float64"),
+            "target": hub.Value("string"),
+            "domain": hub.Value("int64"),
+        }
+    )
+
+    def part(numbers):
+        rows = [
+            {"series": np.full((2, 5), i), "vector": [i] * 3, "a": i, "b": -i, "target": "pq"[i % 2], "domain": i % 3}
+            for i in numbers
+        ]
+        return hub.Dataset.from_list(rows, features=features)
+
+    whole = hub.DatasetDict({"train": part(range(8)), "validation": part(range(8, 10)), "unused": part([0])})
+    path = saved(tmp_path / "hf", whole)
+    train, test = load(path), load(path, "test")
+    assert train.shapes == ((2, 5), (3,), (2,))
+    assert (len(train), len(test)) == (8, 2)
+    batch = test.__getitems__([1, 0])
+    assert batch.views[0][:, 0, 0].tolist() == batch.views[1][:, 0].tolist() == [9, 8]
+    assert batch.views[2].tolist() == [[9, -9], [8, -8]]
+    assert (test.class_names, test.domains.tolist()) == (("p", "q"), [2, 0])
+    chosen = load(path, columns={"views": ["vector", ["b", "a"]], "labels": None})
+    assert (chosen.shapes, chosen.labels) == (((3,), (2,)), None)
+    helped = torch.cat([batch.views[0][:, 0, 0] for batch in loader(train, 3, workers=2)])
+    assert helped.tolist() == list(range(8))
+
+
+def test_corrupt_images_are_left_out(hub, tmp_path):
+    features = hub.Features({"image": hub.Image(decode=False)})
+    good = tmp_path / "good.png"
+    grey(3).save(good)
+    rows = [{"image": {"bytes": good.read_bytes(), "path": None}} for _ in range(9)]
+    rows.append({"image": {"bytes": b"no", "path": "x.png"}})
+    path = saved(tmp_path / "hf", hub.Dataset.from_list(rows, features=features))
+    parts = [load(path, split) for split in ("train", "test")]
+    assert (*parts[0].skipped, *parts[1].skipped) == (f"{path}, column 'image', row 9",)
+    assert sum(len(part) for part in parts) == 9
+
+
+def test_unlabelled_is_minus_one(hub, tmp_path):
+    features = hub.Features({"x": hub.Value("float32"), "label": hub.ClassLabel(names=["a"])})
+    rows = hub.Dataset.from_dict({"x": [1.0] * 5, "label": [-1] * 5}, features=features)
+    assert load(saved(tmp_path / "hf", rows)).labels is None
+
+
+def test_what_is_no_data_is_told_by_column(hub, tmp_path):
+    uneven = saved(tmp_path / "uneven", hub.Dataset.from_dict({"x": [[1.0], [1.0, 2.0]] * 5}))
+    dataset = load(uneven)
+    with pytest.raises(UsageError, match="uneven: column 'x': expected lists of one length"):
+        dataset.__getitems__(list(range(len(dataset))))
+    no_train = saved(tmp_path / "no_train", hub.DatasetDict({"test": hub.Dataset.from_dict({"x": [1.0]})}))
+    with pytest.raises(UsageError, match=r"expected a split 'train', got \['test'\]"):
+        load(no_train)
+    file = next((tmp_path / "uneven").glob("*.arrow"))
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(UsageError, match="cannot be read as a dataset of Hugging Face"):
+        load(uneven)
+
+
+def test_a_missing_package_is_told_with_the_command_that_installs_it(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name == "datasets":
+            raise ImportError
+        return real(name, *rest)
+
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    monkeypatch.setattr(builtins, "__import__", without)
+    (tmp_path / "dataset_dict.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"pip install 'contraport\[data\]'"):
+        load(tmp_path)

@@ -1,0 +1,210 @@
+import io
+import json
+import logging
+import tarfile
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from contraport.data import load, loader
+from contraport.errors import UsageError
+
+
+def encoded(value, kind="PNG", size=(10, 12)):
+    content = io.BytesIO()
+    Image.new("RGB", size, (value,) * 3).save(content, kind)
+    return content.getvalue()
+
+
+def array(values):
+    content = io.BytesIO()
+    np.save(content, values)
+    return content.getvalue()
+
+
+def write(path, files):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, content in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def sample(number, **more):
+    return [
+        (f"dir/{number:04}.{'png' if number % 2 else 'JPEG'}", encoded(4 * number, "PNG" if number % 2 else "JPEG")),
+        (f"dir/{number:04}.cls", str(number % 3 + 8).encode()),
+        *((f"dir/{number:04}.{field}", content) for field, content in more.items()),
+    ]
+
+
+@pytest.fixture
+def shards(tmp_path):
+    for shard in range(3):
+        write(
+            tmp_path / f"train-{shard:03}.tar",
+            [file for i in range(20) for file in sample(20 * shard + i, txt=b"hello")],
+        )
+    return tmp_path
+
+
+def numbers(dataset):
+    """The sample that each item is, told by its pixels."""
+    return (dataset.__getitems__(list(range(len(dataset)))).views[0][:, 0, 5, 5] / 4.0).round().long()
+
+
+def test_samples_are_images_with_classes_and_a_fifth_of_each_is_held_out(shards, caplog):
+    with caplog.at_level(logging.INFO):
+        train, test = load(shards), load(f"{shards}/train-{{000..002}}.tar", "test")
+    assert (len(train), len(test)) == (48, 12)
+    assert train.shapes == ((3, 10, 10),)
+    assert train.class_names == test.class_names == ("8", "9", "10")
+    assert sorted([*numbers(train).tolist(), *numbers(test).tolist()]) == list(range(60))
+    for part in (train, test):
+        assert torch.equal(part.labels, numbers(part) % 3)
+    assert "left out 60 .txt" in caplog.text
+
+
+def test_one_archive_and_alternatives_in_braces(shards):
+    assert len(load(shards / "train-000.tar")) + len(load(shards / "train-000.tar", "test")) == 20
+    write(shards / "val-0.tar", sample(70) + sample(71))
+    both = f"{shards}/{{train-000,val-0}}.tar"
+    assert (len(load(both)), len(load(both, "test"))) == (20, 2)
+    assert (len(load(shards)), len(load(shards, "test"))) == (60, 2)
+
+
+def test_folders_of_splits(tmp_path):
+    write(tmp_path / "train" / "0.tar", sample(0) + sample(1))
+    write(tmp_path / "test" / "0.tar", sample(2))
+    assert numbers(load(tmp_path)).tolist() == [0, 1]
+    assert numbers(load(tmp_path, "test")).tolist() == [2]
+
+
+def test_several_images_and_arrays_are_several_views(tmp_path):
+    files = []
+    for i in range(10):
+        about = json.dumps({"label": "ab"[i % 2], "domain": i % 5, "caption": "x"}).encode()
+        files += [(f"{i}.right.png", encoded(i)), (f"{i}.left.jpg", encoded(100 + i, "JPEG"))]
+        files += [(f"{i}.npy", array(np.full((2, 7), i, np.float32))), (f"{i}.json", about)]
+    train = load(write(tmp_path / "a.tar", files))
+    assert train.shapes == ((3, 10, 10), (2, 7), (3, 10, 10))
+    batch = train.__getitems__(list(range(len(train))))
+    order = batch.views[1][:, 0, 0].long()
+    assert torch.equal(batch.views[2][:, 0, 0, 0].long(), order)
+    assert torch.equal(batch.labels, order % 2)
+    assert torch.equal(batch.domains, order % 5)
+
+
+def test_corrupt_images_and_incomplete_samples_are_left_out_and_told(tmp_path, caplog):
+    files = [file for i in range(1, 11) for file in sample(i)]
+    files[4] = (files[4][0], files[4][1][:60])
+    files += [("lonely.cls", b"3"), ("half.npy", array(np.zeros(3)))]
+    with caplog.at_level(logging.WARNING):
+        path = write(tmp_path / "a.tar", files)
+        parts = [load(path, split) for split in ("train", "test")]
+    assert [name for part in parts for name in part.skipped] == [f"{path}: dir/0003.image"]
+    assert sorted(number for part in parts for number in numbers(part).tolist()) == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    assert "1 samples lack one of ['image']" in caplog.text
+
+
+def test_order_does_not_depend_on_worker_processes(shards):
+    dataset = load(shards)
+    alone = list(loader(dataset, 8, shuffle=True, seed=3, workers=0))
+    helped = list(loader(dataset, 8, shuffle=True, seed=3, workers=2))
+    assert all(torch.equal(a.views[0], b.views[0]) for a, b in zip(alone, helped, strict=True))
+
+
+def peak(path):
+    tracemalloc.start()
+    dataset = load(path)
+    dataset.__getitems__([0, 1])
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
+
+
+def test_memory_does_not_grow_with_the_payload(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, length in (("small", 10), ("large", 100_000)):
+        write(tmp_path / f"{name}.tar", [(f"{i}.npy", array(rng.random(length, np.float32))) for i in range(50)])
+    assert (tmp_path / "large.tar").stat().st_size > 20e6
+    assert peak(tmp_path / "large.tar") < peak(tmp_path / "small.tar") + 6e6  # a batch of two and its conversion
+
+
+@pytest.mark.parametrize("lost", [1, 700, 5_000, 10_240])
+def test_a_cut_archive_is_told(shards, lost):
+    path = shards / "train-001.tar"
+    content = path.read_bytes()
+    used = len(content.rstrip(b"\0"))
+    path.write_bytes(content[: used - lost])
+    with pytest.raises(UsageError, match=r"train-001\.tar"):
+        load(shards)
+
+
+def test_an_archive_cut_between_two_members_is_told(tmp_path):
+    path = write(tmp_path / "a.tar", sample(0) + sample(1))
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1].offset
+    path.write_bytes(path.read_bytes()[:last])
+    with pytest.raises(UsageError, match=f"cut off after {last} bytes"):
+        load(path)
+
+
+def test_an_archive_overwritten_in_its_middle_is_told(tmp_path):
+    path = write(tmp_path / "a.tar", sample(0) + sample(1))
+    with tarfile.open(path) as tar:
+        third = tar.getmembers()[2].offset
+    content = bytearray(path.read_bytes())
+    content[third : third + 512] = b"x" * 512
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=f"no header of a member at byte {third}"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], "a.tar"),
+        ([("a.txt", b"x")], "holds no image"),
+        ([*sample(0), ("z.png", encoded(3))], "'z' has no label"),
+        ([("a.png", encoded(1)), ("a.jpg", encoded(1))], "two files"),
+        ([("a.png", encoded(1)), ("a.json", b"{")], r"a\.json cannot be read"),
+        ([("a.png", encoded(1)), ("a.json", b"[1]")], "expected an object"),
+        ([("a.png", encoded(1)), ("a.json", b'{"label": 1.5}')], "integer or text"),
+        ([(f"{i}.png", b"x") for i in range(9)], "none of the"),
+        ([(f"{i}.npy", b"x") for i in range(9)], r"0\.npy cannot be read as an array"),
+        ([(f"{i}.npy", array(np.array([object()]))) for i in range(9)], r"0\.npy cannot be read as an array"),
+        ([(f"{i}.npy", array(np.full(3, np.nan))) for i in range(9)], r"0\.npy: expected finite"),
+    ],
+)
+def test_samples_that_are_no_data_are_told(tmp_path, files, message):
+    with pytest.raises(UsageError, match=message):
+        load(write(tmp_path / "a.tar", files))
+
+
+def test_unequal_arrays_are_told_when_they_are_fetched(tmp_path):
+    dataset = load(write(tmp_path / "a.tar", [(f"{i}.npy", array(np.zeros(3 + (i > 4)))) for i in range(10)]))
+    with pytest.raises(UsageError, match=r"5\.npy: expected an array of shape \(3,\)"):
+        dataset.__getitems__(list(range(len(dataset))))
+
+
+def test_compressed_and_missing_archives_are_told(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w:gz"):
+        pass
+    with pytest.raises(UsageError, match="uncompressed"):
+        load(tmp_path / "a.tar")
+    with pytest.raises(UsageError, match="2 of 2 archives"):
+        load(f"{tmp_path}/b-{{0..1}}.tar")
+
+
+def test_an_archive_beside_class_folders_is_no_shard(shards):
+    for name in ("cat", "dog"):
+        (shards / name).mkdir()
+        for number in range(5):
+            (shards / name / f"{number}.png").write_bytes(encoded(number))
+    assert load(shards).class_names == ("cat", "dog")

@@ -1,0 +1,215 @@
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from contraport.data import load
+from contraport.errors import UsageError
+
+
+def write(folder, text, name="data.csv"):
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def lines(header, rows):
+    return "\n".join([header, *(",".join(str(value) for value in row) for row in rows)])
+
+
+def write_parquet(folder, **columns):
+    pq.write_table(pa.table(columns), folder / "data.parquet")
+    return folder / "data.parquet"
+
+
+def whole(path, **options):
+    """Both splits as (view0, labels), in no particular order."""
+    parts = [load(path, split, **options) for split in ("train", "test")]
+    views = [part.__getitems__(list(range(len(part)))).views[0] for part in parts]
+    return torch.cat(views), None if parts[0].labels is None else torch.cat([part.labels for part in parts])
+
+
+def test_names_of_columns_say_what_they_are_for(tmp_path):
+    rows = [(i, i / 2, "cat" if i % 2 else "dog", "north" if i < 10 else "south", -i) for i in range(20)]
+    path = write(tmp_path, lines("id,a,Label,domain,b", rows))
+    train, test = load(path), load(path, "test")
+    assert (len(train), len(test)) == (16, 4)
+    assert train.shapes == ((2,),)
+    assert (train.class_names, train.domain_names) == (("cat", "dog"), ("north", "south"))
+    assert test.domains.bincount(minlength=2).tolist() == [2, 2]
+    view, labels = whole(path)
+    order = view[:, 0].argsort()
+    assert torch.equal(view[order], torch.tensor([[i / 2, -i] for i in range(20)]))
+    assert torch.equal(labels[order], torch.tensor([0 if i % 2 else 1 for i in range(20)]))
+
+
+def test_whole_numbers_that_turn_to_fractions_late_are_numbers(tmp_path):
+    values = [[i] for i in range(300_000)] + [[0.5]]
+    assert whole(write(tmp_path, lines("x", values)))[0].max() == 299_999
+
+
+def test_numbered_columns_are_views_by_their_number(tmp_path):
+    rows = np.arange(40.0).reshape(10, 4)
+    path = write(tmp_path, lines("view1.a,view0_b,view1.c,view0", rows))
+    train = load(path)
+    assert train.shapes == ((2,), (2,))
+    first, second = train.__getitems__([0]).views
+    assert (first - second).tolist() == [[1, 1]]
+
+
+def test_columns_says_what_names_do_not(tmp_path):
+    rows = [(i, 2 * i, 3 * i, i % 2, i % 3) for i in range(12)]
+    path = write(tmp_path, lines("audio_1,audio_2,video,kind,label", rows))
+    columns = {"views": ["audio_*", ["video", "audio_1"][:1]], "labels": "kind", "domains": "label"}
+    dataset = load(path, columns=columns)
+    assert dataset.shapes == ((2,), (1,))
+    assert dataset.class_names == ("0", "1")
+    assert dataset.domain_names == ("0", "1", "2")
+    unlabelled = load(path, columns={"labels": None})
+    assert unlabelled.labels is None
+    assert unlabelled.shapes == ((5,),)
+
+
+def test_a_column_of_splits_is_heeded(tmp_path):
+    names = ["train", "val", "train", "test", "Train"]
+    path = write(tmp_path, lines("x,split,y", [(i, name, "ab"[i % 2]) for i, name in enumerate(names)]))
+    assert load(path).store.views[0].flatten().tolist() == [0, 2, 4]
+    assert load(path, "test").store.views[0].flatten().tolist() == [3]
+    assert load(path, "test").class_names == load(path).class_names == ("a", "b")
+
+
+def test_lists_in_parquet_are_vectors_series_and_images(tmp_path):
+    rng = np.random.default_rng(0)
+    vectors, series, pixels = rng.random((9, 3)), rng.random((9, 2, 5)), rng.integers(0, 255, (9, 4, 6), np.uint8)
+    path = write_parquet(
+        tmp_path,
+        vector=pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 3),
+        series=pa.array(series.tolist()),
+        pixels=pa.array(pixels.tolist(), pa.list_(pa.list_(pa.uint8()))),
+        a=pa.array(range(9)), b=pa.array([True] * 9), target=pa.array(["x", "y", "z"] * 3).dictionary_encode(),
+    )  # fmt: skip
+    train = load(path)
+    assert train.shapes == ((3,), (2, 5), (1, 4, 6), (2,))
+    assert train.class_names == ("x", "y", "z")
+    batch = train.__getitems__(list(range(len(train))))
+    rows = batch.views[3][:, 0].long().numpy()
+    assert np.allclose(batch.views[1].numpy(), series[rows])
+    assert np.array_equal(batch.views[2].numpy()[:, 0], pixels[rows])
+    assert batch.views[2].dtype == torch.uint8
+
+
+def png(value, size=(9, 12)):
+    content = io.BytesIO()
+    Image.new("RGB", size, (value,) * 3).save(content, "PNG")
+    return content.getvalue()
+
+
+def test_columns_name_image_files_and_those_that_cannot_be_read_are_left_out(tmp_path):
+    (tmp_path / "images").mkdir()
+    for number in range(10):
+        (tmp_path / "images" / f"{number}.png").write_bytes(png(20 * number) if number != 4 else b"x")
+    path = write(tmp_path, lines("photo,age,label", [(f"images/{i}.png", i, i % 2) for i in range(10)]))
+    parts = [load(path, split, columns={"views": ["photo", "age"]}) for split in ("train", "test")]
+    assert parts[0].shapes == ((3, 9, 9), (1,))
+    assert parts[0].flips
+    assert (*parts[0].skipped, *parts[1].skipped) == (str(tmp_path / "images" / "4.png"),)
+    ages = []
+    for part in parts:
+        batch = part.__getitems__(list(range(len(part))))
+        ages += batch.views[1].flatten().tolist()
+        assert torch.equal(batch.views[0][:, 0, 0, 0].float(), 20 * batch.views[1].flatten())
+        assert torch.equal(batch.labels, batch.views[1].flatten().long() % 2)
+    assert sorted(ages) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert load(path, columns={"views": ["photo", "age"]}, image_size=16).shapes == ((3, 16, 16), (1,))
+
+
+def test_images_in_parquet_as_hugging_face_writes_them(tmp_path):
+    images = [{"bytes": png(10 * i), "path": None} for i in range(9)] + [{"bytes": b"no image", "path": "9.png"}]
+    parts = [load(write_parquet(tmp_path, image=images, label=[0, 1] * 5), split) for split in ("train", "test")]
+    assert parts[0].shapes == ((3, 9, 9),)
+    assert (*parts[0].skipped, *parts[1].skipped) == (f"{tmp_path}/data.parquet, column 'image', row 9",)
+    assert sum(len(part) for part in parts) == 9
+
+
+HOSTILE = {
+    "text": (lines("x,z", [(1, 2), (3, "oops"), (5, 6)]), r"column 'z'.*'oops' in row 1"),
+    "empty cell": (lines("x,z", [(1, 2), (3, ""), (5, 6)]), r"column 'z'.*1 of 3 rows, first in row 1"),
+    "nan": (lines("x,z", [(1, 2), (3, 4), ("nan", 6)]), r"column 'x'.*first in row 2"),
+    "infinite": (lines("x,z", [(1, 2), (3, "inf"), (5, 6)]), r"column 'z'.*inf in row 1"),
+    "unequal rows": ("x,z\n1,2\n3\n", r"data\.csv cannot be read as \.csv: .*Expected 2 columns"),
+    "no names": ("1,2\n3,4\n", "names of the columns in the first line"),
+    "empty": ("", "is empty"),
+    "no row": ("x,z\n", "has no row"),
+    "no view": ("id,label\n1,2\n", "expected a column that is a view"),
+    "two labels": ("x,label,y\n1,2,3\n", r"one column of labels, got \['label', 'y'\]"),
+    "same name": ("x,x\n1,2\n", r"\['x'\] more than once"),
+    "a gap": ("view0,view2\n1,2\n", "without a gap"),
+    "beside views": ("view0,age\n1,2\n", r"there are \['age'\]"),
+    "text alone": ("name,x\nann,2\n", r"column 'name'.*'ann' in row 0; columns="),
+    "missing label": (lines("x,label", [(1, "a"), (2, "")]), "column 'label'.*nothing in row 1"),
+    "a fraction for a label": ("x,label\n1,0.5\n", "column 'label': expected integers or text, got double"),
+    "unknown split": ("x,split\n1,train\n2,tset\n", "'tset'"),
+    "no train": ("x,split\n1,test\n", "expected items of the split 'train'"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_table_that_is_no_data_is_told_by_file_and_column(tmp_path, name):
+    text, message = HOSTILE[name]
+    path = write(tmp_path, text)
+    with pytest.raises(UsageError, match=message) as caught:
+        load(path)
+    assert "data.csv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"view": ["x"]}, "did you mean 'views'"),
+        ({"views": "x"}, "expected a list"),
+        ({"views": []}, "expected a list"),
+        ({"views": ["x", 3]}, "names of columns, got 3"),
+        ({"views": ["z*"]}, "unknown name 'z\\*'"),
+        ({"labels": "lable"}, "did you mean 'label'"),
+        ({"views": ["x", "x"]}, r"\['x'\] in two"),
+        ({"views": ["x", "label"]}, r"\['label'\] in two"),
+    ],
+)
+def test_wrong_columns_are_told(tmp_path, columns, message):
+    path = write(tmp_path, lines("x,label", [(1, 2), (3, 4)]))
+    with pytest.raises(UsageError, match=message):
+        load(path, columns=columns)
+
+
+def test_only_tables_have_columns(tmp_path):
+    with pytest.raises(UsageError, match="only tables"):
+        load("digits", columns={"labels": "x"})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[1.0, 2.0], [3.0]], "one length.*row 1"),
+        ([[1.0, 2.0], None], "one length.*row 1"),
+        ([[[1.0], [2.0]], [[3.0], [4.0, 5.0]]], "one length.*row 1"),
+        ([[1.0, 2.0], [None, 3.0]], "nothing in row 1"),
+        ([[1.0, 2.0], [float("nan"), 3.0]], "nan in row 1"),
+        ([["a"], ["b"]], "lists of numbers, got lists of string"),
+        ([[], []], "one length"),
+        ([None, 1.0], "1 of 2 rows, first in row 0"),
+    ],
+)
+def test_a_parquet_column_that_is_no_view_is_told(tmp_path, values, message):
+    with pytest.raises(UsageError, match=f"data.parquet: column 'x'.*{message}"):
+        load(write_parquet(tmp_path, x=values))
+
+
+def test_a_corrupt_parquet_file_is_told(tmp_path):
+    path = write_parquet(tmp_path, x=list(range(1000)))
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UsageError, match=r"data\.parquet cannot be read"):
+        load(path)

@@ -1,0 +1,135 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from torchvision.datasets import FakeData, ImageFolder
+from torchvision.transforms import ToTensor
+
+from contraport.data import from_torch, load, loader
+from contraport.errors import UsageError
+
+
+class Listed(Dataset):
+    def __init__(self, items):
+        self.items = items
+        self.asked = 0
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, position):
+        self.asked += 1
+        return self.items[position]
+
+
+def grey(value, size=(6, 5)):
+    return Image.new("L", size, value)
+
+
+def test_items_are_views_and_the_last_of_a_tuple_may_be_a_label():
+    items = [((np.full((4, 9), i, np.float32), grey(i)), torch.ones(3), torch.tensor(7 + i % 2)) for i in range(6)]
+    dataset = load(Listed(items))
+    assert dataset.shapes == ((4, 9), (1, 5, 6), (3,))
+    assert dataset.class_names == ("7", "8")
+    batch = dataset.__getitems__([4, 1])
+    assert batch.views[0][:, 0, 0].tolist() == [4, 1]
+    assert batch.views[1].dtype == torch.uint8
+    assert batch.labels.tolist() == [0, 1]
+
+
+def test_one_array_is_one_view_without_labels():
+    dataset = load(Listed([np.zeros(3)] * 4))
+    assert (dataset.shapes, dataset.labels) == (((3,),), None)
+
+
+def test_text_is_a_label():
+    assert load(Listed([(np.zeros(3), name) for name in "bab"])).class_names == ("a", "b")
+
+
+def test_torchvision_floats_are_images_in_units_of_one():
+    dataset = load(FakeData(size=8, image_size=(3, 16, 16), num_classes=3, transform=ToTensor()))
+    assert dataset.shapes == ((3, 16, 16),)
+    mean, std = dataset.statistics()
+    expected = torch.cat([item.views[0] for item in dataset]).double()
+    assert mean == pytest.approx(expected.mean(dim=(0, 2, 3)).tolist())
+    assert std == pytest.approx(expected.std(dim=(0, 2, 3), correction=0).tolist())
+
+
+def test_labels_beside_the_items_save_asking_each():
+    items = Listed([(np.zeros(3), label) for label in (2, 0, 2)])
+    items.targets = [2, 0, 2]
+    items.classes = ["x", "y", "z"]
+    dataset = load(items)
+    assert dataset.labels.tolist() == [2, 0, 2]
+    assert dataset.class_names == ("x", "y", "z")
+    assert items.asked < 4
+    assert load(Subset(items, [1, 2])).labels.tolist() == [0, 1]
+
+
+def test_a_target_transform_is_heeded():
+    items = Listed([(np.zeros(3), 10 * label) for label in (2, 0, 2)])
+    items.targets = [2, 0, 2]
+    items.target_transform = lambda label: 10 * label
+    assert load(items).class_names == ("0", "20")
+
+
+def test_an_image_folder_of_torchvision_with_unequal_images(tmp_path):
+    for number, name in enumerate(("cat", "dog") * 3):
+        (tmp_path / name).mkdir(exist_ok=True)
+        Image.new("RGB", (20 + number, 30), (10 * number,) * 3).save(tmp_path / name / f"{number}.png")
+    folder = ImageFolder(str(tmp_path))
+    with pytest.raises(UsageError, match=r"item 5: expected views of shapes.*image_size"):
+        load(folder).__getitems__([0, 5])
+    dataset = load(folder, image_size=16)
+    assert dataset.shapes == ((3, 16, 16),)
+    assert dataset.class_names == ("cat", "dog")
+    assert dataset.__getitems__([0, 5]).labels.tolist() == [0, 1]
+
+
+def test_given_labels_and_domains_come_first():
+    dataset = from_torch(TensorDataset(torch.zeros(4, 2)), labels=list("aabb"), domains=[5, 6, 5, 6])
+    assert dataset.labels.tolist() == [0, 0, 1, 1]
+    assert dataset.domain_names == ("5", "6")
+
+
+def test_minus_one_throughout_is_no_label():
+    assert load(Listed([(np.zeros(3), -1)] * 4)).labels is None
+
+
+def test_tensors_are_resized_too():
+    dataset = load(TensorDataset(torch.zeros(4, 3, 8, 8, dtype=torch.uint8)), image_size=4)
+    assert dataset.__getitems__([0]).views[0].shape == (1, 3, 4, 4)
+
+
+def test_worker_processes_give_the_same_batches():
+    dataset = load(Listed([np.full(3, i) for i in range(20)]))
+    for workers in (0, 2):
+        seen = torch.cat([batch.views[0][:, 0] for batch in loader(dataset, 6, workers=workers)])
+        assert seen.tolist() == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([], "no item"),
+        ([{"image": 1}], "got dict"),
+        ([5], "got int"),
+        ([(5,)], "expected a view"),
+        ([np.full(3, np.nan)], "item 0, view 0: expected finite"),
+        ([torch.full((3, 4, 4), 2.0)], r"float images in \[0, 1\]"),
+        ([(np.zeros(3), 1), (np.zeros(3), np.zeros(2))], "item 1 of Listed has no label"),
+    ],
+)
+def test_items_of_another_kind_are_told(items, message):
+    with pytest.raises(UsageError, match=message):
+        load(Listed(items))
+
+
+def test_an_iterable_dataset_is_told():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield torch.zeros(3)
+
+    with pytest.raises(UsageError, match="map-style"):
+        load(Stream())
