@@ -50,6 +50,15 @@ def cross(z0: Tensor, z1: Tensor, ids: Tensor | None = None, *, transposed: bool
     return Pairing(z0, z1, items, items, ~duplicates(items, items, ids), transposed)
 
 
+def beside(pairing: Pairing, negatives: Tensor, twins: Tensor) -> Pairing:
+    """Put negatives beside the columns, (k, d), less the pairs of an item and a twin of it, (n, k) Booleans."""
+    return pairing._replace(
+        y=torch.cat([pairing.y, negatives]),
+        column_items=torch.cat([pairing.column_items, torch.full((len(negatives),), -1)]),
+        compared=torch.cat([pairing.compared, ~twins[pairing.row_items]], 1),
+    )
+
+
 # Distances
 
 
@@ -84,7 +93,7 @@ def pairs(pairing: Pairing) -> Tensor:
 def classes(labels: Tensor) -> Target:
     def target(pairing: Pairing) -> Tensor:
         alike = labels[pairing.row_items][:, None] == labels[pairing.column_items]
-        return by_rows((alike & pairing.compared).double())
+        return by_rows((alike & (pairing.column_items >= 0) & pairing.compared).double())
 
     return target
 
@@ -92,7 +101,7 @@ def classes(labels: Tensor) -> Target:
 def domains(of: Tensor, alpha: float, beta: float) -> Target:
     def target(pairing: Pairing) -> Tensor:
         alike = of[pairing.row_items][:, None] == of[pairing.column_items]
-        level = (alpha * alike.double() + beta * (~alike).double()) * pairing.negative
+        level = (alpha * alike.double() + beta * (~alike).double()) * pairing.negative * (pairing.column_items >= 0)
         return by_rows(level + pairing.positive)
 
     return target
@@ -100,7 +109,8 @@ def domains(of: Tensor, alpha: float, beta: float) -> Target:
 
 def matrix(entries: Tensor) -> Target:
     def target(pairing: Pairing) -> Tensor:
-        return (entries.T if pairing.transposed else entries) / entries.sum()
+        plan = (entries.T if pairing.transposed else entries) / entries.sum()
+        return torch.nn.functional.pad(plan, (0, len(pairing.y) - plan.shape[1]))
 
     return target
 
@@ -311,7 +321,8 @@ def half_distances(z0: Tensor, z1: Tensor, negatives: str, ids: Tensor | None) -
     half = squared_distance(unit(pairing.x), unit(pairing.y)) / 2
     view = torch.arange(2).repeat_interleave(len(z0))
     own = view[:, None] == view
-    among = {"both": own | ~own, "same": own, "other": ~own}[negatives] & pairing.negative
+    among = {"both": own | ~own, "same": own, "other": ~own}[negatives]
+    among = torch.nn.functional.pad(among, (0, half.shape[1] - len(half)), value=True) & pairing.negative
     return half[pairing.positive][:, None], half, among
 
 
@@ -377,3 +388,26 @@ def t_simclr(z0, z1, temperature=8.0, df=5.0, conditional=False, target=None, we
 def cmc(*views, temperature=0.1, graph="full", **known):
     edges = [(v, w) for w in range(len(views)) for v in range(w) if graph == "full" or v == 0]
     return sum(2 * info_nce(views[v], views[w], temperature, **known) for v, w in edges)
+
+
+def sigmoid(z0, z1, temperature=0.1, bias=-10.0, weights=None, ids=None):
+    pairing = cross(z0, z1, ids)
+    learned = math.exp(torch.tensor(math.log(temperature)).item())  # its logarithm is a parameter in single precision
+    logits = cosine(pairing.x, pairing.y) / learned + bias
+    return labelled(logits, pairing, weights)
+
+
+def cmc_nce(z0, z1, temperature=0.07, momentum=0.9, weights=None, ids=None):
+    """The first batch's own normaliser, held; the momentum has nothing to do yet."""
+    pairing = cross(z0, z1, ids)
+    kernel = (cosine(pairing.x, pairing.y) / temperature).exp()
+    noise = (len(pairing.y) - 1) * kernel[pairing.compared].mean().detach()
+    return labelled((kernel / noise).log(), pairing, weights)
+
+
+def labelled(logits, pairing, weights):
+    """Return the loss of a logistic regression of "positive", summed over each row."""
+    probability = torch.sigmoid(logits)
+    likelihood = torch.where(pairing.positive, probability, 1 - probability)
+    each = -(torch.where(pairing.compared, likelihood, 1).log()).sum(1)
+    return each.mean() if weights is None else (each * weights / weights.mean())[pairing.row_items].mean()

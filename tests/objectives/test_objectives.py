@@ -15,7 +15,7 @@ from contraport.objectives import CATALOG
 
 SETTINGS = {"direct-clr": {"dimensions": 2}}
 KNOWN = {"sup-con": {"labels": lambda n: torch.arange(n) % 3}}
-NEEDS_TWO_ITEMS = {"align-uniform", "pairwise"}
+NEEDS_TWO_ITEMS = {"align-uniform", "pairwise", "cmc-nce"}
 NO_TEMPERATURE = {"byol", "align-uniform", "quadratic"}
 ONE_SIDED = {"byol"}
 SIGNED = {"rince", "gca-rince", "align-uniform", "alpha-cl", "quadratic", "t-simclr", "iot-quadratic"}
@@ -23,7 +23,7 @@ UNNORMALISED = {"t-simclr"}
 
 
 def build(name, **settings):
-    return contraport.objective(name, **SETTINGS.get(name, {}), **settings)
+    return contraport.objective(name, **SETTINGS.get(name, {}), **settings).double()
 
 
 def known(name, n):
@@ -113,7 +113,7 @@ def test_a_reciprocal_balanced_plan_scales_each_direction_from_its_own_rows():
 @pytest.mark.parametrize("name", CATALOG)
 @pytest.mark.parametrize("policy", ["stored", "streamed"])
 def test_policies_agree_on_every_objective(monkeypatch, name, policy):
-    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
 
     def outcome(chosen):
         z0, z1 = (z.requires_grad_() for z in views())
@@ -133,6 +133,8 @@ def test_gradcheck(name):
         z1 = z1.detach()
     held = {"alpha-cl": {"detach": False}}  # the slope of a value whose weights are held is not that of the value
     loss = build(name, **held.get(name, {}))
+    loss(z0, z1, **known(name, 4))  # what is averaged over batches is held from here on
+    loss.eval()
     if name != "quadratic":
         assert torch.autograd.gradcheck(lambda a, b: loss(a, b, **known(name, 4)), (z0, z1))
 
@@ -277,3 +279,47 @@ def test_any_target_matrix():
 def test_mistakes_are_named(call, message):
     with pytest.raises(UsageError, match=message):
         call()
+
+
+def mass_of(plan, layout=None):
+    from contraport import Gibbs, Joint, Objective, Pairs
+
+    divergence = contraport.FenchelYoung() if isinstance(plan, contraport.Quadratic) else contraport.Cost()
+    loss = Objective(layout or Joint(), Gibbs("cosine", 0.5), plan, Pairs(), divergence)
+    assert loss.mass is None
+    loss(*views())
+    return loss.mass, loss.plan(*views()).sum().item()
+
+
+@pytest.mark.parametrize("relaxation", [0.1, (0.1, math.inf), (math.inf, 0.1), math.inf])
+def test_the_mass_of_an_unbalanced_plan(relaxation):
+    mass, total = mass_of(contraport.Unbalanced(relaxation, iterations=3))
+    assert mass == pytest.approx(total, rel=1e-12)
+    assert (mass == pytest.approx(1)) == (relaxation != 0.1 and relaxation != (math.inf, 0.1))
+
+
+@pytest.mark.parametrize(
+    "plan", [contraport.Rows(), contraport.Columns(), contraport.Balanced(2), contraport.Balanced(500, 1e-9),
+             contraport.Simplex()], ids=repr
+)  # fmt: skip
+def test_the_mass_of_plans_with_a_marginal(plan):
+    assert mass_of(plan) == pytest.approx((1, 1))
+
+
+@pytest.mark.parametrize("plan", [contraport.Free(), contraport.Quadratic()], ids=repr)
+def test_a_mass_that_would_take_a_pass_is_not_told(plan):
+    assert mass_of(plan)[0] is None
+
+
+def test_the_mass_is_the_mean_of_the_directions():
+    plan, (z0, z1) = contraport.Unbalanced(0.2, 2), views()
+    one_way = contraport.Cross(symmetric=False)
+    loss = contraport.Objective(contraport.Cross(), contraport.Gibbs(), plan, contraport.Pairs(), contraport.KL())
+    loss(z0, z1)
+    masses = []
+    for z in [(z0, z1), (z1, z0)]:
+        single = contraport.Objective(one_way, contraport.Gibbs(), plan, contraport.Pairs(), contraport.KL())
+        single(*z)
+        masses.append(single.mass)
+    assert loss.mass == pytest.approx(sum(masses) / 2)
+    assert contraport.align_uniform().mass is None

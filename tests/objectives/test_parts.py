@@ -42,39 +42,14 @@ from contraport.objectives import (
 
 sys.path.insert(0, str(Path(__file__).parent))
 import formulas
+from comparing import DOMAINS, IDS, LABELS, POLICIES, assert_same, outcome, views
 
-POLICIES = ["dense", "stored", "streamed"]
-LABELS = torch.tensor([0, 1, 0, 2, 1, 0, 3])
-DOMAINS = torch.tensor([0, 1, 0, 1, 1, 2, 0])
-IDS = torch.tensor([0, 1, 2, 1, 4, 0, 0])
+pytestmark = pytest.mark.usefixtures("uneven_tiles")
+
 LAYOUTS = {"joint": Joint(), "cross": Cross(symmetric=False)}
 
 
-@pytest.fixture(autouse=True)
-def _uneven_tiles(monkeypatch):
-    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
-
-
-def views(n=7, d=5, k=2, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(n, d, dtype=torch.float64, generator=generator) for _ in range(k))
-
-
 FEATURES = views(seed=3, d=4)
-
-
-def outcome(function, *z):
-    z = [view.clone().requires_grad_() for view in z]
-    value = function(*z)
-    slopes = torch.autograd.grad(value, z, allow_unused=True)
-    return value.detach(), [torch.zeros_like(view) if s is None else s for view, s in zip(z, slopes, strict=True)]
-
-
-def assert_same(ours, theirs, rtol=1e-9):
-    torch.testing.assert_close(ours[0], theirs[0], rtol=rtol, atol=rtol)
-    largest = max([slope.abs().max().item() for slope in theirs[1]])
-    for a, b in zip(ours[1], theirs[1], strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=rtol * max(largest, 1e-3))
 
 
 def pairing_of(layout, z, ids=None):
@@ -354,6 +329,27 @@ def test_the_energy_of_rows_has_the_slope_of_kl_times_the_temperature():
 def test_reverse_kl_wants_some_mass_everywhere():
     with pytest.raises(UsageError, match="target"):
         Objective(Joint(), Gibbs(), Rows(), Pairs(), ReverseKL())(*views())
+
+
+@pytest.mark.parametrize("divergence", sorted(DIVERGENCES))
+@pytest.mark.parametrize("target", ["pairs", "labels", "soft", "matrix", "sparse matrix"])
+@pytest.mark.parametrize("kernel", [Gibbs("cosine", 0.4), StudentT(2.0)], ids=repr)
+def test_stripes_change_nothing(monkeypatch, divergence, target, kernel):
+    """What is no pass goes through stripes of rows, each computed again for its gradient."""
+    entries = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 0.1
+    entries = entries.fill_diagonal_(0)
+    matrices = {"matrix": Matrix(entries), "sparse matrix": Matrix(entries.to_sparse())}
+    wanted = matrices[target] if target in matrices else TARGETS[target][0]
+    if divergence == "ReverseKL" and target in {"pairs", "labels"}:
+        wanted = Domains(0.2, 0.1)  # mass everywhere
+    loss = Objective(Joint(), kernel, Balanced(2), wanted, DIVERGENCES[divergence][0])
+
+    def found():
+        return outcome(lambda *z: loss(*z, labels=LABELS, domains=DOMAINS), *views())
+
+    whole = found()
+    monkeypatch.setattr("contraport.engine.stripes.STRIPE_ENTRIES", 45)  # three rows, and two in the end
+    assert_same(found(), whole, 1e-12)
 
 
 # Plans

@@ -7,6 +7,7 @@ from contraport.objectives.catalog import (
     alpha_cl,
     byol,
     cmc,
+    cmc_nce,
     direct_clr,
     gca_ince,
     gca_rince,
@@ -21,6 +22,7 @@ from contraport.objectives.catalog import (
     pairwise,
     quadratic,
     rince,
+    sigmoid,
     sup_con,
     t_simclr,
 )
@@ -39,10 +41,12 @@ from contraport.objectives.divergences import (
     SquaredL2,
 )
 from contraport.objectives.layouts import Block, CoreView, Cross, FullGraph, Joint, Leading, Within
+from contraport.objectives.logistic import Logistic, NoiseContrast
 from contraport.objectives.matching import Matching
 from contraport.objectives.objective import Loss, Objective, Total
 from contraport.objectives.pairwise import PRESETS, Pairwise, SignedPairwise
 from contraport.objectives.plans import Balanced, Columns, Exact, Free, Plan, Quadratic, Rows, Simplex, Unbalanced
+from contraport.objectives.prototypes import assignments
 from contraport.objectives.schedules import Relax, Temperature, Tighten
 from contraport.objectives.targets import Domains, Labels, Matrix, Neighbors, Pairs, Soft, TargetPlan
 
@@ -68,11 +72,13 @@ __all__ = [
     "Labels",
     "Leading",
     "LogMean",
+    "Logistic",
     "Loss",
     "MarginalPenalty",
     "Matching",
     "Matrix",
     "Neighbors",
+    "NoiseContrast",
     "Objective",
     "Pairs",
     "Pairwise",
@@ -96,8 +102,10 @@ __all__ = [
     "Within",
     "align_uniform",
     "alpha_cl",
+    "assignments",
     "byol",
     "cmc",
+    "cmc_nce",
     "direct_clr",
     "gca_ince",
     "gca_rince",
@@ -112,6 +120,7 @@ __all__ = [
     "pairwise",
     "quadratic",
     "rince",
+    "sigmoid",
     "sup_con",
     "t_simclr",
 ]

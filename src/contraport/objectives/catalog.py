@@ -24,6 +24,7 @@ from contraport.objectives.divergences import (
     Rince,
 )
 from contraport.objectives.layouts import CoreView, Cross, FullGraph, Joint, Layout, Leading, Within
+from contraport.objectives.logistic import Logistic, NoiseContrast
 from contraport.objectives.objective import Loss, Objective, Origin, Total
 from contraport.objectives.pairwise import PRESETS, SignedPairwise
 from contraport.objectives.plans import Balanced, Free, Plan, Quadratic, Rows, Simplex, Unbalanced
@@ -123,19 +124,23 @@ def list_objectives() -> list[str]:
     "van den Oord, Li and Vinyals (2018), Representation learning with contrastive predictive coding, eq. 4.",
     r"-\tfrac1n \sum_i \log \frac{e^{s_{ii}/\tau}}{\sum_j e^{s_{ij}/\tau}}",
 )
-def info_nce(temperature: float = 0.1, symmetric: bool = True, target: Target | None = None) -> Loss:
+def info_nce(
+    temperature: float = 0.1, symmetric: bool = True, target: Target | None = None, shared_columns: bool = False
+) -> Loss:
     """Pick the matching item of the other view among the batch.
 
     Args:
         temperature: in units of the cosine distance.
         symmetric: average both directions.
         target: the plan that is wanted; None is `Pairs`.
+        shared_columns: the second view is no view but prototypes, as in `Cross`; see `assignments` for their target.
 
     >>> import torch
     >>> info_nce(temperature=1.0)(torch.eye(2), torch.eye(2))
     tensor(0.3133)
     """
-    return Objective(Cross(symmetric), Gibbs("cosine", temperature), Rows(), target or Pairs(), KL())
+    layout = Cross(symmetric, shared_columns=shared_columns)
+    return Objective(layout, Gibbs("cosine", temperature), Rows(), target or Pairs(), KL())
 
 
 @recipe(
@@ -504,3 +509,47 @@ def cmc(temperature: float = 0.1, graph: str = "full") -> Loss:
     if graph not in layouts:
         raise unknown_name("graph", graph, layouts)
     return Objective(layouts[graph], Gibbs("cosine", temperature), Rows(), Pairs(), KL())
+
+
+@recipe(
+    "Tian, Krishnan and Isola (2020), Contrastive multiview coding, eq. 5-7, with Z a moving average.",
+    r"\tfrac1n \sum_i \Big[-\log \tfrac{h_{ii}}{h_{ii} + 1} - \sum_{j \neq i} \log \tfrac{1}{h_{ij} + 1}\Big],\;"
+    r" h_{ij} = \frac{e^{s_{ij}/\tau}}{K Z}",
+)
+def cmc_nce(temperature: float = 0.07, momentum: float = 0.9) -> Loss:
+    """Tell the matching item from noise, one pair at a time; the noise is the batch and ``negatives=``, from a bank.
+
+    It goes from the first view to the second. Further directions are further objectives, each with the bank of its
+    second view and a normaliser of its own.
+
+    Args:
+        temperature: in units of the cosine similarity.
+        momentum: the weight of the past in the moving average Z of the kernel, in [0, 1).
+
+    >>> import torch
+    >>> round(cmc_nce(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
+    0.9515
+    """
+    kernel = Gibbs("negative-cosine", temperature)
+    return Objective(Cross(symmetric=False), kernel, Free(), Pairs(), NoiseContrast(momentum))
+
+
+@recipe(
+    "Zhai, Mustafa, Kolesnikov and Beyer (2023), Sigmoid loss for language image pre-training (SigLIP), section 3.2.",
+    r"-\tfrac1n \sum_{ij} \log \sigma\big(m_{ij} (s_{ij}/\tau + b)\big),\; m_{ii} = 1,\; m_{i \neq j} = -1",
+)
+def sigmoid(temperature: float = 0.1, bias: float = -10.0) -> Loss:
+    """Judge each pair of the two views by itself, as matched or not; temperature and bias are learned.
+
+    Both are parameters of the objective, to be given to the optimizer.
+
+    Args:
+        temperature: where its learning starts, in units of the cosine similarity.
+        bias: where its learning starts.
+
+    >>> import torch
+    >>> round(sigmoid(temperature=1.0, bias=0.0)(torch.eye(2), torch.eye(2)).item(), 4)
+    1.0064
+    """
+    kernel = Gibbs("negative-cosine", temperature, learnable=True)
+    return Objective(Cross(symmetric=False), kernel, Free(), Pairs(), Logistic(bias))

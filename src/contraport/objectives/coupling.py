@@ -58,8 +58,13 @@ class Coupling:
 
     def mass(self) -> Tensor:
         """Return the total mass, from the marginal that is known where one is."""
-        known = self.known_log_row_mass if self.known_log_row_mass is not None else self.known_log_column_mass
+        known = self.known_log_mass
         return (self.log_row_mass() if known is None else known).exp().sum()
+
+    @property
+    def known_log_mass(self) -> Tensor | None:
+        """The logarithm of the mass of each row, or else of each column, where finding the plan has left it known."""
+        return self.known_log_row_mass if self.known_log_row_mass is not None else self.known_log_column_mass
 
     def inner_log(self, target: TargetPlan) -> Tensor:
         """Return sum_ij target_ij log P_ij, without a pass over the pairs; masks aside, where no target has mass."""
@@ -88,6 +93,10 @@ class Coupling:
             return -unit * held_total(self.geometry, self.f, self.g)
         weighted = self.geometry.reshape(TimesCost(self.geometry.log_kernel.link))
         return unit * torch.exp(self.f + log_sums(weighted, "rows", self.g)).sum()
+
+    def restrict(self, rows: slice) -> Coupling:
+        """Return the plan on some of its rows."""
+        return Coupling(self.geometry.restrict(rows), self.f[rows], self.g)
 
     def log_dense(self) -> Tensor:
         """Return log P as an (N, M) tensor."""

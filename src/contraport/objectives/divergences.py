@@ -1,7 +1,7 @@
 """Divergences: how far the plan that came out is from the plan that is wanted.
 
-They are written with the few questions that a coupling and a target plan answer, and see no (N, M) matrix except where
-they say so. Penalties, which judge the plan by itself, have the same form.
+They are written with the few questions that a coupling and a target plan answer, and see no (N, M) matrix. Penalties,
+which judge the plan by itself, have the same form.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from contraport.engine import by_stripes
 from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.objectives.coupling import Coupling
 from contraport.objectives.matching import Matching
@@ -44,19 +45,24 @@ class KL(Part):
 class ReverseKL(Part):
     """KL(P | t): it punishes mass where the target has none, so that the target must have some on every compared pair.
 
-    It looks at the plan as an (N, M) matrix.
-
     Raises:
         UsageError: in the call, for a target that is zero where the plan is not.
     """
 
     def __call__(self, matching: Matching) -> Tensor:
         """Return KL(coupling | target)."""
-        log_plan, target = matching.coupling.log_dense(), matching.target.dense()
-        present = log_plan > -torch.inf
-        check(bool((target[present] > 0).all()), "target: ReverseKL expects mass on every compared pair, got zeros.")
-        log_ratio = log_plan[present] - target[present].log()
-        return (log_plan[present].exp() * (log_ratio - 1)).sum() + target.sum()
+        coupling, target = matching.coupling, matching.target
+
+        def divergence(rows: slice) -> Tensor:
+            log_plan, wanted = coupling.restrict(rows).log_dense(), target.restrict(rows).dense()
+            present = log_plan > -torch.inf
+            check(
+                bool((wanted[present] > 0).all()), "target: ReverseKL expects mass on every compared pair, got zeros."
+            )
+            log_ratio = log_plan[present] - wanted[present].log()
+            return (log_plan[present].exp() * (log_ratio - 1)).sum() + wanted.sum()
+
+        return torch.stack(by_stripes(divergence, coupling.shape)).sum()
 
 
 @dataclass(frozen=True, repr=False)
@@ -214,9 +220,7 @@ class LogMean(Part):
     def __call__(self, matching: Matching) -> Tensor:
         """Return log mean K."""
         check(matching.block.size > 1, "z0: uniformity needs at least 2 items, got 1.")
-        coupling = matching.coupling
-        log_total = (coupling.log_row_mass() - coupling.f).logsumexp(0)
-        return log_total - matching.block.compared().counts(coupling.f).sum().log()
+        return log_mean(matching)
 
 
 @dataclass(frozen=True, repr=False)
@@ -250,6 +254,13 @@ class MarginalPenalty(Part):
         """Return KL(P 1 | a) + KL(P^T 1 | b)."""
         coupling = matching.coupling
         return _kl_from_uniform(coupling.log_row_mass()) + _kl_from_uniform(coupling.log_column_mass())
+
+
+def log_mean(matching: Matching) -> Tensor:
+    """Return log of the mean of the kernel over the compared pairs; one pass unless the plan has left it known."""
+    coupling = matching.coupling
+    log_total = (coupling.log_row_mass() - coupling.f).logsumexp(0)
+    return log_total - matching.block.compared().counts(coupling.f).sum().log()
 
 
 def _kl_from_uniform(log_mass: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import Mask
@@ -75,6 +76,14 @@ class Indicator:
         """Return the indicator of what is in this set and not in the other."""
         both = self & other
         return Indicator(self.rules + tuple(Rule(-r.sign, r.rows, r.columns) for r in both.rules))
+
+    def restrict(self, rows: slice) -> Indicator:
+        """Return the set on some of its rows."""
+        return Indicator(tuple(Rule(r.sign, r.rows[rows], r.columns) for r in self.rules))
+
+    def beside(self, columns: int) -> Indicator:
+        """Return the set with so many further columns, of which any pair may be in it."""
+        return Indicator(tuple(Rule(r.sign, r.rows, F.pad(r.columns, (0, 0, 0, columns))) for r in self.rules))
 
     def apply(self, y: Tensor) -> Tensor:
         """Return the sum of y over the columns in the set, for each row: (M, ...) to (N, ...)."""

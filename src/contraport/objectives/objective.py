@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from contraport.engine import Kernel, gather_batch
-from contraport.errors import check
-from contraport.objectives.divergences import KL, Divergence, FenchelYoung
-from contraport.objectives.layouts import Layout, check_views
+from contraport.errors import UsageError, check
+from contraport.objectives.coupling import Coupling
+from contraport.objectives.divergences import KL, Cost, Divergence, FenchelYoung
+from contraport.objectives.layouts import Block, Layout, check_negatives, check_views
 from contraport.objectives.matching import Matching
 from contraport.objectives.plans import Plan, Quadratic
-from contraport.objectives.targets import Attributes, Matrix, Target
+from contraport.objectives.targets import Attributes, Matrix, Target, TargetPlan
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,19 @@ class Loss(nn.Module, ABC):
     @abstractmethod
     def temperature(self, value: float) -> None: ...
 
+    @property
+    @abstractmethod
+    def takes_several(self) -> bool:
+        """Whether it is called on any number of views, rather than on two."""
+
+    @property
+    @abstractmethod
+    def mass(self) -> float | None:
+        """The mass of the plan of the last call, a mean over directions; None where no marginal tells it.
+
+        Reading it waits for the device; no call does.
+        """
+
     def forward(
         self,
         *views: Tensor,
@@ -71,6 +85,8 @@ class Loss(nn.Module, ABC):
         ids: Tensor | None = None,
         weights: Tensor | None = None,
         target: Tensor | Target | None = None,
+        negatives: Tensor | None = None,
+        negative_ids: Tensor | None = None,
     ) -> Tensor:
         """Return the loss, a tensor without dimensions.
 
@@ -81,9 +97,18 @@ class Loss(nn.Module, ABC):
             ids: identity of each item, (n,) integers; items with equal ids are never each other's negatives.
             weights: importance of each item's positives, (n,), nonnegative; scaled to mean 1.
             target: the plan that is wanted in this call, instead of the objective's own: a matrix as in `Matrix`, or a
-                rule.
+                rule. It says nothing of negatives.
+            negatives: embeddings of further columns, (k, d), to which nothing is matched: a queue, a memory bank. They
+                stand beside the columns of every block and direction and are columns like the others: a plan with
+                column marginals gives each of all columns the same mass, so that it keeps the share k / M of the mass
+                away from what is wanted. Under `torch.distributed` every process brings the same ones.
+            negative_ids: identity of each negative, (k,) integers, beside ``ids``: a negative is left out of the rows
+                that show the same item.
         """
-        parts = self.parts(*views, labels=labels, domains=domains, ids=ids, weights=weights, target=target)
+        parts = self.parts(
+            *views, labels=labels, domains=domains, ids=ids, weights=weights, target=target, negatives=negatives,
+            negative_ids=negative_ids,
+        )  # fmt: skip
         return torch.stack(list(parts.values())).sum()
 
     def terms(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, float]:
@@ -174,6 +199,26 @@ class Objective(Loss):
         )
         self.layout, self.kernel, self.allowed, self.target, self.divergence = layout, kernel, plan, target, divergence
         self.penalties = dict(penalties or {})
+        self._log_masses: list[Tensor | None] = []
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether it is called on any number of views, rather than on two."""
+        return self.layout.takes_several
+
+    @property
+    def mass(self) -> float | None:
+        """The mass of the plan of the last call, a mean over directions; None where no marginal tells it.
+
+        >>> import torch, contraport
+        >>> loss = contraport.gca_uot(temperature=1.0)
+        >>> _ = loss(torch.eye(2), torch.eye(2))
+        >>> round(loss.mass, 4)
+        1.9065
+        """
+        known = [v for v in self._log_masses if v is not None]
+        complete = known and len(known) == len(self._log_masses)
+        return torch.stack([v.exp().sum() for v in known]).mean().item() if complete else None
 
     @property
     def temperature(self) -> float:
@@ -188,8 +233,13 @@ class Objective(Loss):
         """Return the divergence and each penalty, factors included; see `forward` for the keywords."""
         check(self.allowed.differentiable, f"plan: {self.allowed!r} has no gradient; use it in plan(...), to look at.")
         terms = [(self.divergence, 1.0), *self.penalties.items()]
+        repels = any(not isinstance(term, Cost) for term, _ in terms)
+        check(repels or known.get("negatives") is None, "negatives: the divergence Cost pushes nothing apart.")
         totals: dict[str, Tensor] = {}
+        self._log_masses = []
         for matching in self.matchings(*views, **known):
+            log_mass = matching.coupling.known_log_mass
+            self._log_masses.append(None if log_mass is None else log_mass.detach())
             for term, factor in terms:
                 value = factor * matching.block.weight * term(matching)
                 name = type(term).__name__
@@ -198,19 +248,39 @@ class Objective(Loss):
 
     def matchings(self, *views: Tensor, **known: Tensor | Target | None) -> Iterator[Matching]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
-        check_views(views)
+        shared = self.layout.shared_columns
+        check_views(views, shared_columns=shared)
         target = known.pop("target", None)
+        negatives = _negatives(views, known)
         rule = self.target if target is None else Matrix(target) if isinstance(target, Tensor) else target
-        gathered, attributes = gather_batch(views, _attributes(views, known))
+        items, columns = (views[:-1], (_beside(views[0], views[-1]),)) if shared else (views, ())
+        gathered, attributes = gather_batch(items, _attributes(views, known))
+        if shared:
+            if not isinstance(rule, Matrix):
+                raise UsageError(f"target: nothing is positive with shared columns; expected a matrix, got {rule!r}.")
+            rule = rule.gathered()
         with torch.autocast(views[0].device.type, enabled=False):
-            for block in self.layout(*gathered):
+            for block in self.layout(*gathered, *columns):
                 if "ids" in attributes:
                     block = block.without_duplicates(attributes["ids"])
-                wanted = rule(block, attributes)
-                there, *back = self.allowed(block.geometry(self.kernel), reciprocal=block.reciprocal)
-                yield Matching(block, wanted, there)
-                for coupling in back:
-                    yield Matching(block.T, rule.mirrored()(block.T, attributes), coupling)
+                directions = [(block, rule(block, attributes))]
+                if block.reciprocal:
+                    directions.append((block.T, rule.mirrored()(block.T, attributes)))
+                if negatives is None:
+                    couplings = self.allowed(block.geometry(self.kernel), reciprocal=block.reciprocal)
+                    yield from _matchings(directions, couplings)
+                else:
+                    directions = [self._widened(*direction, *negatives, attributes) for direction in directions]
+                    couplings = [found for side, _ in directions for found in self.allowed(side.geometry(self.kernel))]
+                    yield from _matchings(directions, couplings)
+
+    def _widened(
+        self, block: Block, target: TargetPlan, negatives: Tensor, ids: Tensor | None, attributes: Attributes
+    ) -> tuple[Block, TargetPlan]:
+        """Return a direction with negatives beside its columns."""
+        further = self.layout.further(negatives)
+        both = None if ids is None else (attributes["ids"], ids)
+        return block.beside(further, both), target.beside(len(further))
 
     def answers(self) -> dict[str, str]:
         """Return the answer to each of the five questions, as it would be written."""
@@ -263,6 +333,16 @@ class Total(Loss):
     def temperature(self, value: float) -> None:
         next(self._terms())[0].temperature = value
 
+    @property
+    def takes_several(self) -> bool:
+        """Whether all its objectives are called on any number of views, rather than on two."""
+        return all(objective.takes_several for objective, _ in self._terms())
+
+    @property
+    def mass(self) -> float | None:
+        """The total mass of the first objective's plan in the last call; see `Objective.mass`."""
+        return next(self._terms())[0].mass
+
     def parts(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, Tensor]:
         """Return the parts of all objectives, factors included; see `forward` for the keywords."""
         totals: dict[str, Tensor] = {}
@@ -287,6 +367,30 @@ class Total(Loss):
     def __repr__(self) -> str:
         terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self._terms())
         return f"Total({{{terms}}})"
+
+
+def _matchings(directions: list[tuple[Block, TargetPlan]], couplings: list[Coupling]) -> Iterator[Matching]:
+    for (block, target), coupling in zip(directions, couplings, strict=True):
+        yield Matching(block, target, coupling)
+
+
+def _beside(view: Tensor, columns: Tensor) -> Tensor:
+    """Return columns that are no view in the precision of the view, single at least."""
+    return columns.to(torch.promote_types(view.dtype, torch.float32))
+
+
+def _negatives(
+    views: tuple[Tensor, ...], known: dict[str, Tensor | Target | None]
+) -> tuple[Tensor, Tensor | None] | None:
+    """Take the negatives and their ids from what is known in the call, checked."""
+    negatives, ids = known.pop("negatives", None), known.pop("negative_ids", None)
+    check(ids is None or negatives is not None, "negative_ids: expected negatives= with them.")
+    check(ids is None or known.get("ids") is not None, "negative_ids: expected ids= of the items with them.")
+    if negatives is None:
+        return None
+    check_negatives(negatives, ids, views)
+    assert isinstance(negatives, Tensor)
+    return _beside(views[0], negatives), ids.to(negatives.device) if isinstance(ids, Tensor) else None
 
 
 def _attributes(views: tuple[Tensor, ...], known: Mapping[str, Tensor | Target | None]) -> Attributes:

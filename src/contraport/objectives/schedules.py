@@ -24,6 +24,30 @@ SHAPES: dict[str, Callable[[float], float]] = {
 """How a schedule goes from its start (0) to its end (1) as progress x goes from 0 to 1."""
 
 
+def parse_course(argument: str, text: float | str) -> tuple[float, float, str]:
+    """Read the start, the end and the shape of a course: ``"start:end:shape"``, ``"start:end"`` or a lone number.
+
+    Raises:
+        UsageError: it is none of these, or the shape has an unknown name; the message names the argument.
+
+    >>> parse_course("temperature", "0.5:0.1:linear"), parse_course("momentum", 0.99)
+    ((0.5, 0.1, 'linear'), (0.99, 0.99, 'constant'))
+    """
+    words = str(text).split(":")
+    try:
+        numbers = [float(word) for word in words[:2]]
+    except ValueError:
+        numbers = []
+    check(
+        len(words) <= 3 and len(numbers) == min(len(words), 2),
+        f"{argument}: expected a number, or start:end:shape such as 0.5:0.1:cosine, got {text!r}.",
+    )
+    shape = (*words, "cosine")[2] if len(words) > 1 else "constant"
+    if shape not in SHAPES:
+        raise unknown_name(f"{argument}: shape", shape, SHAPES)
+    return numbers[0], numbers[-1], shape
+
+
 class Schedule(Protocol):
     """Sets one property of a loss from the step alone."""
 
@@ -62,6 +86,18 @@ class Temperature(Part):
         check(self.steps >= 1, f"steps: expected at least 1, got {self.steps!r}.")
         if self.shape not in SHAPES:
             raise unknown_name("shape", self.shape, SHAPES)
+
+    @classmethod
+    def parse(cls, text: float | str, steps: int) -> Temperature:
+        """Return what a number, ``"start:end"`` or ``"start:end:shape"`` says.
+
+        >>> Temperature.parse("0.5:0.1", steps=100)
+        Temperature(start=0.5, end=0.1, steps=100)
+        """
+        start, end, shape = parse_course("temperature", text)
+        for value in (start, end):
+            check_positive("temperature", value)
+        return cls(start, end, steps, shape)
 
     def value(self, step: int) -> float:
         """Return the temperature at a step."""
@@ -121,6 +157,32 @@ class Relax(Tighten):
 
     def _sets(self) -> Sequence[Plan]:
         return _NARROWING[::-1]
+
+
+CONSTRAINTS: dict[str, type[Tighten]] = {"tighten": Tighten, "relax": Relax}
+"""The schedules of the allowed set by name."""
+
+
+def parse_constraint(text: str, unit: int) -> Tighten:
+    """Return the schedule that ``"tighten:every=10"`` or ``"relax:every=10"`` says.
+
+    Args:
+        text: the name and the interval.
+        unit: how many steps the interval counts as one, such as those of an epoch.
+
+    Raises:
+        UsageError: the name is unknown, or the interval is not a positive whole number.
+
+    >>> parse_constraint("tighten:every=10", unit=50)
+    Tighten(every=500)
+    """
+    name, _, settings = str(text).partition(":")
+    if name not in CONSTRAINTS:
+        raise unknown_name("constraint", name, CONSTRAINTS)
+    key, _, value = settings.partition("=")
+    good = key == "every" and value.isdecimal() and int(value) >= 1
+    check(good, f"constraint: expected {name}:every=N, N a whole number from 1 on, got {text!r}.")
+    return CONSTRAINTS[name](int(value) * unit)
 
 
 _NARROWING: tuple[Plan, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))

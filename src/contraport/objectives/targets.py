@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Geometry, Gibbs, Kernel, LogKernel, gather
+from contraport.engine import Geometry, Gibbs, Kernel, LogKernel, by_stripes, gather
 from contraport.errors import check
 from contraport.objectives.equality import Indicator
 from contraport.objectives.layouts import Block
@@ -56,15 +57,27 @@ class TargetPlan(ABC):
     def T(self) -> TargetPlan:
         """The same plan with rows and columns exchanged."""
 
+    @abstractmethod
+    def restrict(self, rows: slice) -> TargetPlan:
+        """Return the plan on some of its rows."""
+
+    @abstractmethod
+    def beside(self, columns: int) -> TargetPlan:
+        """Return the plan with so many further columns, on which it has no mass."""
+
     def row_inner(self, log_kernel: LogKernel) -> Tensor:
         """Return sum_j p_ij log K_ij, (N,), masks aside."""
         return log_kernel.row_inner(self)
 
     def expectation(self, coupling: Coupling, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return sum_ij p_ij function(log P_ij), P the coupling; through a matrix unless the plan has few entries."""
-        matrix = self.dense()
-        wanted = matrix > 0
-        return (matrix[wanted] * function(coupling.log_dense()[wanted])).sum()
+        """Return sum_ij p_ij function(log P_ij), P the coupling, where the plan has mass."""
+
+        def expected(rows: slice) -> Tensor:
+            matrix = self.restrict(rows).dense()
+            wanted = matrix > 0
+            return (matrix[wanted] * function(coupling.restrict(rows).log_dense()[wanted])).sum()
+
+        return torch.stack(by_stripes(expected, coupling.shape)).sum()
 
 
 class Target(Part, ABC):
@@ -116,6 +129,15 @@ class SparsePlan(TargetPlan):
     def T(self) -> SparsePlan:
         return SparsePlan(self.columns, self.rows, self.values, self.shape[::-1])
 
+    def restrict(self, rows: slice) -> SparsePlan:
+        top, bottom, _ = rows.indices(self.shape[0])
+        here = (self.rows >= top) & (self.rows < bottom)
+        shape = bottom - top, self.shape[1]
+        return SparsePlan(self.rows[here] - top, self.columns[here], self.values[here], shape)
+
+    def beside(self, columns: int) -> SparsePlan:
+        return replace(self, shape=(self.shape[0], self.shape[1] + columns))
+
 
 @dataclass(frozen=True, eq=False)
 class DensePlan(TargetPlan):
@@ -141,6 +163,12 @@ class DensePlan(TargetPlan):
     @property
     def T(self) -> DensePlan:
         return DensePlan(self.matrix.T)
+
+    def restrict(self, rows: slice) -> DensePlan:
+        return DensePlan(self.matrix[rows])
+
+    def beside(self, columns: int) -> DensePlan:
+        return DensePlan(F.pad(self.matrix, (0, columns)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +217,14 @@ class StructuredPlan(TargetPlan):
     def T(self) -> StructuredPlan:
         levels = tuple((level, indicator.T) for level, indicator in self.levels)
         return StructuredPlan(levels, self.column_scale, self.row_scale)
+
+    def restrict(self, rows: slice) -> StructuredPlan:
+        levels = tuple((level, indicator.restrict(rows)) for level, indicator in self.levels)
+        return StructuredPlan(levels, self.row_scale[rows], self.column_scale)
+
+    def beside(self, columns: int) -> StructuredPlan:
+        levels = tuple((level, indicator.beside(columns)) for level, indicator in self.levels)
+        return StructuredPlan(levels, self.row_scale, F.pad(self.column_scale, (0, columns)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -318,6 +354,10 @@ class Matrix(Target):
 
     def mirrored(self) -> Matrix:
         return Matrix(self.matrix.T)
+
+    def gathered(self) -> Matrix:
+        """Return the rule with the rows of all processes."""
+        return Matrix(gather(self.matrix.to_dense() if _is_sparse(self.matrix) else self.matrix))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,0 +1,108 @@
+"""Logistic divergences: each pair is judged by itself, as matched or not, and no pair competes with another.
+
+Their parameters and running averages belong to the objective as a module: they are in its ``state_dict`` and move with
+it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from contraport.engine import LogSoftplus, log_sums
+from contraport.errors import check
+from contraport.objectives.divergences import log_mean
+from contraport.objectives.matching import Matching
+
+
+class Logistic(nn.Module):
+    """The cross-entropy of a logistic regression of "matched" on log K_ij + bias, summed over each row, then averaged.
+
+    A pair's label is the share of its row that is wanted there. It takes one pass over the pairs, and goes with the
+    plan `Free`: nothing is normalised.
+
+    Args:
+        bias: where its learning starts.
+
+    Raises:
+        UsageError: in the call, for a kernel other than `Gibbs` of power 1, or a layout that does not compare the
+            positives.
+
+    Source: Zhai et al. (2023), Sigmoid loss for language image pre-training, section 3.2.
+    """
+
+    def __init__(self, bias: float = 0.0) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.tensor(float(bias)))
+
+    def forward(self, matching: Matching) -> Tensor:
+        """Return the cross-entropy."""
+        return _cross_entropy(matching, self.bias)
+
+    def __repr__(self) -> str:
+        return f"Logistic({self.bias.item():g})"
+
+
+class NoiseContrast(nn.Module):
+    """The cross-entropy of telling each row's positive from its K other columns, taken as noise.
+
+    A pair's odds of being matched are K_ij / (K Z), Z the mean of the kernel over the compared pairs. A single batch
+    tells Z badly: it is a moving average over the calls in training, which the first one begins and which takes no
+    gradient; where a call has several directions, each moves it in turn. In evaluation it stays as it is; before any
+    training it is the batch's own.
+
+    Args:
+        momentum: the weight of the past in the average, in [0, 1).
+
+    Raises:
+        UsageError: the momentum is outside its interval; in the call, there is no noise (one column), or as `Logistic`.
+
+    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.2; Gutmann and Hyvärinen (2010).
+    """
+
+    log_normalizer: Tensor
+
+    def __init__(self, momentum: float = 0.9) -> None:
+        super().__init__()
+        check(0 <= momentum < 1, f"momentum: expected a number in [0, 1), got {momentum!r}.")
+        self.momentum = momentum
+        self.register_buffer("log_normalizer", torch.tensor(math.nan))
+
+    def forward(self, matching: Matching) -> Tensor:
+        """Return the cross-entropy; in training with gradients it moves the average first."""
+        noise = matching.block.shape[1] - 1
+        check(noise > 0, "z0: noise contrastive estimation needs noise: negatives=, or at least 2 items, got 1.")
+        return _cross_entropy(matching, -self._average(matching) - math.log(noise))
+
+    def _average(self, matching: Matching) -> Tensor:
+        """Return log Z."""
+        past = self.log_normalizer
+        training = self.training and torch.is_grad_enabled()
+        with torch.no_grad():
+            present = log_mean(matching)
+            moved = past if not training else _log_mix(past.to(present), present, self.momentum)
+            average = torch.where(past.isnan(), present, moved)
+            if training:
+                past.copy_(average)
+        return average
+
+    def __repr__(self) -> str:
+        return f"NoiseContrast({self.momentum!r})"
+
+
+def _log_mix(past: Tensor, present: Tensor, momentum: float) -> Tensor:
+    """Return log(momentum e^past + (1 - momentum) e^present)."""
+    return torch.logaddexp(past + math.log(momentum) if momentum else past - torch.inf, present + math.log1p(-momentum))
+
+
+def _cross_entropy(matching: Matching, bias: Tensor) -> Tensor:
+    """Return sum_i a_i sum_j log(1 + e^s_ij) - sum_ij t_ij s_ij, s = log K + bias, t the target with row masses a."""
+    geometry, target = matching.coupling.geometry, matching.target
+    check(geometry.log_kernel.link is None, "kernel: logistic divergences need a Gibbs kernel of power 1.")
+    check(matching.block.compares_positives, "layout: logistic divergences need the positives to be compared.")
+    a, b = target.marginals()
+    by_row = bias.to(a).expand_as(a)
+    every = log_sums(geometry.reshape(LogSoftplus(), row_bias=by_row), "rows", torch.zeros_like(b)).exp()
+    return a @ (every - by_row) - target.row_inner(geometry.log_kernel).sum()

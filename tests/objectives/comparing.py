@@ -1,0 +1,36 @@
+"""What the tests of objectives share: a batch, and how an outcome is compared with its formula's."""
+
+import torch
+
+import contraport
+
+POLICIES = ["dense", "stored", "streamed"]
+LABELS = torch.tensor([0, 1, 0, 2, 1, 0, 3])
+DOMAINS = torch.tensor([0, 1, 0, 1, 1, 2, 0])
+IDS = torch.tensor([0, 1, 2, 1, 4, 0, 0])
+
+
+def build(name, **settings):
+    """Build an objective of the catalog that learns and averages in double precision."""
+    return contraport.objective(name, **settings).double()
+
+
+def views(n=7, d=5, k=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(n, d, dtype=torch.float64, generator=generator) for _ in range(k))
+
+
+def outcome(function, *z):
+    """Return the value and its gradient in each view."""
+    z = [view.clone().requires_grad_() for view in z]
+    value = function(*z)
+    slopes = torch.autograd.grad(value, z, allow_unused=True)
+    return value.detach(), [torch.zeros_like(view) if s is None else s for view, s in zip(z, slopes, strict=True)]
+
+
+def assert_same(ours, theirs, rtol=1e-9):
+    """Compare a value and gradients, the latter relative to their largest entry."""
+    torch.testing.assert_close(ours[0], theirs[0], rtol=rtol, atol=rtol)
+    largest = max([slope.abs().max().item() for slope in theirs[1]])
+    for a, b in zip(ours[1], theirs[1], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=rtol * max(largest, 1e-3))

@@ -1,0 +1,9 @@
+"""Fixtures of the objectives' tests."""
+
+import pytest
+
+
+@pytest.fixture
+def uneven_tiles(monkeypatch):
+    """Cut small batches into several tiles, the last ones smaller."""
+    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))

@@ -1,0 +1,69 @@
+"""Half precision: what is lost is what the embeddings and the returned gradient cannot hold, and no more.
+
+The error is that against the same formula in double precision on the same rounded embeddings. It must stay below the
+table's tolerance, and below the error of the formula carried out densely by torch in half precision, plans and all.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import contraport
+from contraport.objectives import CATALOG
+
+sys.path.insert(0, str(Path(__file__).parent))
+import formulas
+
+# dtype: the largest relative error of the value, which is in single precision, and of the gradient, which is rounded to
+# half precision at the end: entries are then off by up to eps / 2 each, and less in the mean.
+TOLERANCES = {
+    torch.bfloat16: (2e-5, 0.4 * torch.finfo(torch.bfloat16).eps),
+    torch.float16: (2e-5, 0.4 * torch.finfo(torch.float16).eps),
+}
+SETTINGS = {"direct-clr": {"dimensions": 16}}
+KNOWN = {"sup-con": {"labels": torch.arange(64) % 10}}
+
+
+def views(dtype, n=64, d=32):
+    """Two views of items that are fairly alike, as they are in training."""
+    generator = torch.Generator().manual_seed(0)
+    items = torch.randn(n, d, generator=generator)
+    return [(items + 0.5 * torch.randn(n, d, generator=generator)).to(dtype) for _ in range(2)]
+
+
+def outcome(function, z):
+    z = [view.clone().requires_grad_() for view in z]
+    value = function(*z)
+    slopes = torch.autograd.grad(value, z, allow_unused=True)
+    slopes = [torch.zeros_like(view) if slope is None else slope for view, slope in zip(z, slopes, strict=True)]
+    return value.detach().double(), torch.cat(slopes).double()
+
+
+def errors(found, exact):
+    """Return the relative errors of the value and of the gradient; what is no number is off without limit."""
+    pairs = [
+        (abs(a - b) / abs(b) if a.ndim == 0 else (a - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True)
+    ]
+    return [math.inf if error.isnan() else error.item() for error in pairs]
+
+
+@pytest.mark.parametrize("policy", ["dense", "stored", "streamed"])
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("name", CATALOG)
+def test_errors_are_below_the_tolerance_and_below_torchs(name, dtype, policy):
+    settings, known, z = SETTINGS.get(name, {}), KNOWN.get(name, {}), views(dtype)
+
+    def by_formula(*z):
+        return getattr(formulas, name.replace("-", "_"))(*z, **settings, **known)
+
+    loss = contraport.objective(name, **settings)
+    with contraport.engine.policy(policy):
+        found = outcome(lambda *z: loss(*z, **known), z)
+    exact = outcome(by_formula, [view.double() for view in z])
+    ours, torchs = errors(found, exact), errors(outcome(by_formula, z), exact)
+    for error, tolerance, other in zip(ours, TOLERANCES[dtype], torchs, strict=True):
+        assert error <= tolerance
+        assert error <= other

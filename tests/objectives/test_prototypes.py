@@ -1,0 +1,77 @@
+"""Prototypes: rows and columns of different number, and the assignments that are their targets."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import contraport
+from contraport import UsageError, assignments
+
+GENERATOR = torch.Generator().manual_seed(3)
+Z0, Z1 = torch.randn(2, 8, 5, dtype=torch.float64, generator=GENERATOR)
+PROTOTYPES = torch.randn(3, 5, dtype=torch.float64, generator=GENERATOR)
+
+
+def sinkhorn(scores, temperature=0.05, iterations=3):
+    """SwAV's algorithm 1 on the matrix itself, samples in columns."""
+    q = (scores / temperature).exp().T
+    q = q / q.sum()
+    for _ in range(iterations):
+        q = q / q.sum(1, keepdim=True) / len(q)
+        q = q / q.sum(0) / q.shape[1]
+    return (q * q.shape[1]).T
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_assignments_are_swavs(iterations):
+    found = assignments(Z0, PROTOTYPES, iterations=iterations)
+    expected = sinkhorn(F.normalize(Z0) @ F.normalize(PROTOTYPES).T, iterations=iterations)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found.sum(1), torch.ones(8, dtype=torch.float64))
+
+
+def test_assignments_are_held_and_take_half_precision():
+    z, prototypes = Z0.bfloat16().requires_grad_(), PROTOTYPES.float().requires_grad_()
+    found = assignments(z, prototypes)
+    assert not found.requires_grad
+    assert found.dtype == torch.float32
+    expected = assignments(z.detach().double(), prototypes.detach().double())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [8, 3])  # as many items as prototypes make no difference
+@pytest.mark.parametrize("policy", ["dense", "stored", "streamed"])
+def test_swapped_prediction_is_swavs_cross_entropy(policy, n):
+    z, prototypes = Z0[:n].clone().requires_grad_(), PROTOTYPES.clone().requires_grad_()
+    wanted = assignments(Z1[:n], prototypes)
+    loss = contraport.info_nce(temperature=0.1, symmetric=False, shared_columns=True)
+    with contraport.engine.policy(policy):
+        value = loss(z, prototypes, target=wanted)
+    ours = torch.autograd.grad(value, (z, prototypes))
+    expected = F.cross_entropy(F.normalize(z) @ F.normalize(prototypes).T / 0.1, wanted)
+    theirs = torch.autograd.grad(expected, (z, prototypes))
+    entropy = -torch.xlogy(wanted, wanted).sum(1).mean()
+    torch.testing.assert_close(value, expected - entropy)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda swap, wanted: swap(Z0, PROTOTYPES), "nothing is positive with shared columns"),
+        (lambda swap, wanted: swap(Z0, PROTOTYPES, target=wanted[:, :2]), r"target: expected shape \(8, 3\)"),
+        (lambda swap, wanted: swap(Z0, PROTOTYPES, target=contraport.Labels(), labels=torch.arange(8)), "a matrix"),
+        (lambda swap, wanted: swap(Z0, PROTOTYPES, target=wanted, ids=torch.arange(8)), "ids: the columns"),
+        (lambda swap, wanted: swap(Z0, PROTOTYPES[:, :2], target=wanted), r"z1: expected shape \(k, d\)"),
+        (lambda swap, wanted: contraport.info_nce(symmetric=False)(Z0, PROTOTYPES, target=wanted), "the same for all"),
+        (lambda swap, wanted: contraport.Cross(shared_columns=True), "shared_columns: expected symmetric=False"),
+        (lambda swap, wanted: assignments(Z0, PROTOTYPES[:, :2]), "z1: expected shape"),
+        (lambda swap, wanted: assignments(Z0, PROTOTYPES, temperature=0), "temperature"),
+        (lambda swap, wanted: assignments(Z0, PROTOTYPES, iterations=0), "iterations"),
+    ],
+)
+def test_mistakes_are_named(call, message):
+    swap = contraport.info_nce(symmetric=False, shared_columns=True)
+    with pytest.raises(UsageError, match=message):
+        call(swap, assignments(Z1, PROTOTYPES))
