@@ -15,7 +15,7 @@ import argparse
 import importlib.util
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,12 +163,12 @@ def row(case: Case, rows: int, dimensions: int, rate: float | None) -> dict[str,
         return {"note": "out of memory"}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[4096, 8192, 16384, 32768, 65536, 131072])
     parser.add_argument("--dimensions", type=int, nargs="+", default=[128, 256, 512, 768])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/cuda.json"))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     rate = None if device is None else product_rate()
     results = []

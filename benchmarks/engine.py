@@ -1,256 +1,162 @@
 """Time and memory of the objectives, in units of one matrix product, beside the peers that are installed.
 
 The unit is the product X Y^T of the same problem, written in tiles into one reused buffer: what no exact method avoids.
-Times are of forward + backward, the median of interleaved repetitions, so that a noisy machine is noisy for all alike.
+Times are of forward + backward, the median of interleaved rounds, so that a noisy machine is noisy for all alike; a
+case sits out once it has had its share of seconds. What the file holds of other cases, rows and dimensions stays.
 
-    python -m benchmarks.engine [--rows 8192] [--dimensions 128] [--repeats 5] [--out benchmarks/results/engine.json]
+    python -m benchmarks.engine [--rows 8192] [--dimensions 128] [--only nt_xent] [--memory] [--out FILE]
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import gc
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
 import contraport
-from contraport.engine.passes import TILE
+from benchmarks.cases import CASES, Call, Case, problem
 
-Call = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+RESULTS = Path("benchmarks/results/engine.json")
+
+UNIT = 512
+"""Rows and columns of the unit's tiles: here a product is quickest."""
+
+Measured = dict[str, dict[str, float]]
 
 
 def product(x: torch.Tensor, y: torch.Tensor) -> None:
     """The unit: X Y^T in tiles, into one buffer."""
-    buffer = torch.empty(TILE, TILE)
-    for rows in x.split(TILE):
-        for columns in y.split(TILE):
+    buffer = torch.empty(UNIT, UNIT)
+    for rows in x.split(UNIT):
+        for columns in y.split(UNIT):
             torch.mm(rows, columns.T, out=buffer[: len(rows), : len(columns)])
 
 
-def ours(name: str, policy: str, **settings: object) -> Call:
-    loss = contraport.objective(name, **settings)
-
-    def call(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:
-        with contraport.engine.policy(policy):
-            return loss(z0, z1)
-
-    return call
-
-
-def dense_nt_xent(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:
-    z = F.normalize(torch.cat([z0, z1]))
-    logits = (z @ z.T / 0.1).fill_diagonal_(-torch.inf)
-    return F.cross_entropy(logits, torch.arange(len(z)).roll(len(z0)))
-
-
-def dense_info_nce(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:
-    logits, labels = F.normalize(z0) @ F.normalize(z1).T / 0.1, torch.arange(len(z0))
-    return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
-
-
-def lightly_nt_xent() -> Call:
-    from lightly.loss import NTXentLoss
-
-    return NTXentLoss(0.1)
-
-
-def metric_learning_nt_xent() -> Call:
-    from pytorch_metric_learning.losses import NTXentLoss, SelfSupervisedLoss
-
-    return SelfSupervisedLoss(NTXentLoss(0.1))
-
-
-def open_clip_info_nce() -> Call:
-    from open_clip.loss import ClipLoss
-
-    loss = ClipLoss()
-    return lambda z0, z1: loss(F.normalize(z0), F.normalize(z1), 1 / 0.1)
-
-
-def ours_cross_sinkhorn(policy: str) -> Call:
-    parts = contraport.Cross(symmetric=False), contraport.Gibbs("cosine", 0.1), contraport.Balanced(3)
-    loss = contraport.Objective(*parts, contraport.Pairs(), contraport.KL())
-
-    def call(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:
-        with contraport.engine.policy(policy):
-            return loss(z0, z1)
-
-    return call
-
-
-def pot_cross_sinkhorn() -> Call:
-    """POT's first half step is on the columns: the transposed problem has ours."""
-    import ot
-
-    def call(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:
-        cost = 1 - F.normalize(z1) @ F.normalize(z0).T
-        weights = torch.full((len(z0),), 1 / len(z0))
-        plan = ot.bregman.sinkhorn_log(weights, weights, cost, 0.1, numItermax=3, stopThr=0, warn=False)
-        return -(plan.diagonal() * len(z0)).log().mean()
-
-    return call
-
-
-# name, what computes it, whether the problem is joint (2n rows) or cross (n rows), package, largest number of rows
-CASES: list[tuple[str, Callable[[], Call], str, str | None, int]] = [
-    ("nt_xent, streamed", lambda: ours("nt-xent", "streamed", temperature=0.1), "joint", None, 1 << 20),
-    ("nt_xent, stored", lambda: ours("nt-xent", "stored", temperature=0.1), "joint", None, 16384),
-    ("nt_xent, autograd", lambda: dense_nt_xent, "joint", None, 8192),
-    ("nt_xent, lightly", lightly_nt_xent, "joint", "lightly", 8192),
-    ("nt_xent, pytorch-metric-learning", metric_learning_nt_xent, "joint", "pytorch_metric_learning", 1024),
-    ("info_nce, streamed", lambda: ours("info-nce", "streamed", temperature=0.1), "cross", None, 1 << 20),
-    ("info_nce, stored", lambda: ours("info-nce", "stored", temperature=0.1), "cross", None, 16384),
-    ("info_nce, autograd", lambda: dense_info_nce, "cross", None, 8192),
-    ("info_nce, open_clip", open_clip_info_nce, "cross", "open_clip", 8192),
-    *(
-        (
-            f"gca_ince K={k}, {policy}",
-            lambda k=k, policy=policy: ours("gca-ince", policy, temperature=0.1, iterations=k),
-            "joint",
-            None,
-            1 << 20 if policy == "streamed" else 16384,
-        )
-        for k in (3, 10)
-        for policy in ("streamed", "stored")
-    ),
-    ("gca_ince K=3, autograd", lambda: ours("gca-ince", "dense", temperature=0.1, iterations=3), "joint", None, 8192),
-    (
-        "gca_uot K=3, streamed",
-        lambda: ours("gca-uot", "streamed", temperature=0.1, iterations=3),
-        "joint",
-        None,
-        1 << 20,
-    ),
-    ("cross sinkhorn K=3, streamed", lambda: ours_cross_sinkhorn("streamed"), "cross", None, 1 << 20),
-    ("cross sinkhorn K=3, stored", lambda: ours_cross_sinkhorn("stored"), "cross", None, 16384),
-    ("cross sinkhorn K=3, POT", pot_cross_sinkhorn, "cross", "ot", 8192),
-    ("gca_uot K=3, stored", lambda: ours("gca-uot", "stored", temperature=0.1, iterations=3), "joint", None, 16384),
-]
-
-
-def problem(layout: str, rows: int, dimensions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    n = rows // 2 if layout == "joint" else rows
-    generator = torch.Generator().manual_seed(0)
-    z0 = torch.randn(n, dimensions, generator=generator)
-    z1 = z0 + 0.5 * torch.randn(n, dimensions, generator=generator)
-    return z0.requires_grad_(), z1.requires_grad_()
-
-
-def step(call: Call, layout: str, rows: int, dimensions: int) -> tuple[float, list[torch.Tensor]]:
+def step(call: Call, layout: str, rows: int, dimensions: int) -> tuple[float, torch.Tensor]:
+    """Return the seconds of forward + backward, and the gradient."""
     z0, z1 = problem(layout, rows, dimensions)
+    gc.collect()  # what the case before has left
     start = time.perf_counter()
     call(z0, z1).backward()
-    return time.perf_counter() - start, [z0.grad, z1.grad]
+    return time.perf_counter() - start, torch.cat([z0.grad, z1.grad])
 
 
-def measure(rows: int, dimensions: int, repeats: int, only: str) -> dict[str, dict[str, float]]:
-    cases = [
-        (name, make(), layout)
-        for name, make, layout, package, most in CASES
-        if only in name and rows <= most and (package is None or importlib.util.find_spec(package))
-    ]
+def measure(cases: Sequence[Case], rows: int, dimensions: int, rounds: int, seconds: float) -> Measured:
+    calls = {case.name: case.make() for case in cases}
     x = torch.randn(rows, dimensions)
-    times: dict[str, list[float]] = {name: [] for name, *_ in cases}
-    units: list[float] = []
-    gradients: dict[str, list[torch.Tensor]] = {}
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        product(x, x)
-        units.append(time.perf_counter() - start)
-        for name, call, layout in cases:
-            seconds, gradients[name] = step(call, layout, rows, dimensions)
-            times[name].append(seconds)
-    unit = statistics.median(units[1:])
+    times: dict[str, list[float]] = {case.name: [] for case in cases}
+    units, references, errors = [], {}, {}
+    for _ in range(rounds + 1):  # the first warms up
+        for _ in range(3):
+            start = time.perf_counter()
+            product(x, x)
+            units.append(time.perf_counter() - start)
+        for case in cases:
+            if sum(times[case.name][1:]) < seconds:
+                taken, gradient = step(calls[case.name], case.layout, rows, dimensions)
+                times[case.name].append(taken)
+                reference = references.setdefault(case.loss, gradient)
+                errors[case.name] = float((gradient - reference).norm() / reference.norm())
+    unit = statistics.median(units[3:])
+    found = {name: statistics.median(values[1:] or values) for name, values in times.items()}
     return {
-        name: {
-            "products": statistics.median(values[1:]) / unit,
-            "seconds": statistics.median(values[1:]),
-            "gradient_error": error(gradients[name], reference(name, gradients)),
-        }
-        for name, values in times.items()
+        name: {"products": value / unit, "seconds": value, "gradient_error": errors[name]}
+        for name, value in found.items()
     }
 
 
-def reference(name: str, gradients: dict[str, list[torch.Tensor]]) -> list[torch.Tensor]:
-    """The gradient of the first case that computes the same loss."""
-    loss = name.split(",")[0]
-    return next(value for other, value in gradients.items() if other.split(",")[0] == loss)
-
-
-def error(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
-    return max(float((a - b).norm() / b.norm()) for a, b in zip(left, right, strict=True))
-
-
-def peak_memory(name: str, rows: int, dimensions: int) -> float:
-    """MiB above the inputs that one forward + backward needs, in a process of its own."""
+def peak_memory(case: Case, rows: int, dimensions: int) -> float:
+    """MiB above the inputs and their gradients that one forward + backward needs, in a process of its own."""
     code = (
-        "import resource, torch\n"
-        "from benchmarks.engine import CASES, step\n"
-        f"make, layout = next((make, layout) for n, make, layout, *_ in CASES if n == {name!r})\n"
-        f"step(make(), layout, 1024, {dimensions})\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        f"step(make(), layout, {rows}, {dimensions})\n"
-        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)\n"
+        "from benchmarks.cases import CASES\n"
+        "from benchmarks.engine import high_water, step\n"
+        f"case = next(case for case in CASES if case.name == {case.name!r})\n"
+        "call = case.make()\n"
+        f"step(call, case.layout, 64, {dimensions})\n"
+        "before = high_water()\n"
+        f"step(call, case.layout, {rows}, {dimensions})\n"
+        "print(high_water() - before)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    inputs = rows * dimensions * 4 / (1 << 20)
-    return float(done.stdout) - inputs
+    views = 1 if case.layout == "joint" else 2
+    return float(done.stdout.split()[-1]) - 2 * views * rows * dimensions * 4 / (1 << 20)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, nargs="+", default=[8192])
-    parser.add_argument("--dimensions", type=int, nargs="+", default=[128])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--memory", action="store_true", help="also measure peak memory, in a process per case")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/engine.json"))
-    options = parser.parse_args()
-    results = []
-    for dimensions in options.dimensions:
-        for rows in options.rows:
-            measured = measure(rows, dimensions, options.repeats, options.only)
-            if options.memory:
-                for name in measured:
-                    measured[name]["mebibytes"] = peak_memory(name, rows, dimensions)
-            show(rows, dimensions, measured)
-            results.append({"rows": rows, "dimensions": dimensions, "cases": measured})
+def high_water() -> float:
+    """The most memory this process has had, in MiB; from Linux's /proc, as getrusage tells of the parent's too."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def show(rows: int, dimensions: int, measured: Measured) -> None:
+    table = Table(title=f"{rows:,} rows, d = {dimensions}, {torch.get_num_threads()} threads: forward + backward")
+    table.add_column("loss, by")
+    for heading in ("products", "seconds", "gradient error", "MiB"):
+        table.add_column(heading, justify="right")
+    loss = None
+    for name, case in measured.items():
+        if loss not in (None, name.split(",")[0]):
+            table.add_section()
+        loss = name.split(",")[0]
+        memory = f"{case['mebibytes']:.0f}" if "mebibytes" in case else ""
+        table.add_row(
+            name, f"{case['products']:.2f}", f"{case['seconds']:.4f}", f"{case['gradient_error']:.1e}", memory
+        )
+    Console().print(table)
+
+
+def save(out: Path, rows: int, dimensions: int, measured: Measured) -> None:
+    """Put what was measured in place of what the file says of the same."""
+    before = json.loads(out.read_text())["results"] if out.exists() else []
+    tables = {(r["dimensions"], r["rows"]): r["cases"] for r in before}
+    tables[dimensions, rows] = tables.get((dimensions, rows), {}) | measured
+    results = [{"rows": n, "dimensions": d, "cases": cases} for (d, n), cases in sorted(tables.items())]
     machine = {
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "contraport": contraport.__version__,
-        "peak_mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"machine": machine, "results": results}, indent=1))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps({"machine": machine, "results": results}, indent=1))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, nargs="+", default=[8192])
+    parser.add_argument("--dimensions", type=int, nargs="+", default=[128])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.5, help="a case's share, after its first call")
+    parser.add_argument("--only", nargs="+", default=[""], help="cases whose name begins so")
+    parser.add_argument("--memory", action="store_true", help="also measure peak memory, in a process per case")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    wanted = [case for case in CASES if case.name.startswith(tuple(options.only))]
+    for dimensions in options.dimensions:
+        for rows in options.rows:
+            for case in wanted:
+                if obstacle := case.obstacle(rows):
+                    print(f"left out at {rows:,} rows: {case.name}: {obstacle}")
+            cases = [case for case in wanted if case.obstacle(rows) is None]
+            measured = measure(cases, rows, dimensions, options.rounds, options.seconds)
+            if options.memory:
+                for case in cases:
+                    measured[case.name]["mebibytes"] = peak_memory(case, rows, dimensions)
+            show(rows, dimensions, measured)
+            save(options.out, rows, dimensions, measured)
     print(f"written to {options.out}")
-
-
-def show(rows: int, dimensions: int, measured: dict[str, dict[str, float]]) -> None:
-    table = Table(title=f"{rows:,} rows, d = {dimensions}, {torch.get_num_threads()} threads: forward + backward")
-    table.add_column("objective")
-    for heading in ("products", "seconds", "gradient error", "MiB"):
-        table.add_column(heading, justify="right")
-    for name, case in measured.items():
-        memory = f"{case['mebibytes']:.0f}" if "mebibytes" in case else ""
-        table.add_row(
-            name, f"{case['products']:.2f}", f"{case['seconds']:.3f}", f"{case['gradient_error']:.1e}", memory
-        )
-    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Draw docs/images/engine.png from what benchmarks.engine wrote: time and memory against the number of rows.
+"""Draw docs/images/engine.png: time and memory against the number of rows, for us and for the peers.
 
-python -m benchmarks.engine --rows 1024 2048 4096 8192 16384 --memory && python -m benchmarks.plot
+python -m benchmarks.engine --memory ... (`GROWTH`) && python -m benchmarks.plot
 """
 
 from __future__ import annotations
@@ -12,37 +12,63 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 
-LINES = {
-    "nt_xent, streamed": ("contraport, streamed", "#2b64bf", "-"),
-    "nt_xent, stored": ("contraport, stored", "#2b64bf", "--"),
-    "nt_xent, autograd": ("autograd on the matrix", "#6b7280", "-"),
-    "nt_xent, lightly": ("lightly", "#d9731a", "-"),
-    "nt_xent, pytorch-metric-learning": ("pytorch-metric-learning", "#8a56c2", "-"),
+MEASURED = Path("benchmarks/results/growth.json")
+DRAWN = Path("docs/images/engine.png")
+
+GROWTH = [
+    ["--only", loss, "--rows", *rows.split(), "--rounds", "1", "--memory", "--out", str(MEASURED)]
+    for loss, rows in (
+        ("nt_xent", "1024 2048 4096 8192 16384 32768 65536"),
+        ("sinkhorn", "1024 2048 4096 8192 16384 32768"),
+    )
+]
+"""The arguments of `benchmarks.engine` that measure what is drawn here."""
+
+PANELS = {"nt_xent": "NT-Xent", "sinkhorn K=3": "three Sinkhorn iterations"}
+
+STYLES = {
+    "streamed": ("#2b64bf", "-"),
+    "stored": ("#2b64bf", "--"),
+    "autograd": ("#6b7280", "-"),
+    "lightly": ("#d9731a", "-"),
+    "pytorch-metric-learning": ("#8a56c2", "-"),
+    "POT": ("#d9731a", "-"),
+    "POT, batch": ("#8a56c2", "-"),
+    "OTT": ("#2f9e63", "-"),
 }
 
 
-def main() -> None:
-    results = json.loads(Path("benchmarks/results/engine.json").read_text())
-    figure, (time, memory) = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True)
-    for case, (label, colour, style) in LINES.items():
-        for axes, key in ((time, "seconds"), (memory, "mebibytes")):
-            points = [(r["rows"], r["cases"][case][key]) for r in results["results"] if key in r["cases"].get(case, {})]
-            points = [(rows, value) for rows, value in points if value > 0]
+def draw(axes: Axes, results: list[dict], loss: str, key: str) -> None:
+    for by, (colour, style) in STYLES.items():
+        cases = [(r["rows"], r["cases"].get(f"{loss}, {by}", {}).get(key, 0)) for r in results]
+        points = [(rows, value) for rows, value in cases if value > 0]
+        label = f"contraport, {by}" if by in ("streamed", "stored") else by
+        if points:
             axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3.5, label=label)
-    for axes, title, unit in (
-        (time, "forward + backward of NT-Xent", "seconds"),
-        (memory, "peak memory above inputs", "MiB"),
-    ):
-        axes.set(title=title, xlabel="rows (2n), d = 128", ylabel=unit, xscale="log", yscale="log")
-        axes.set_xticks([r["rows"] for r in results["results"]], [f"{r['rows']:,}" for r in results["results"]])
-        axes.minorticks_off()
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-    time.legend(frameon=False, fontsize=8)
-    out = Path("docs/images/engine.png")
-    figure.savefig(out, dpi=120)
-    print(f"written: {out}")
+    axes.set(xscale="log", yscale="log")
+    rows = [r["rows"] for r in results]
+    axes.set_xticks(rows, [f"{r // 1024}k" for r in rows])
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+
+
+def main() -> None:
+    results = json.loads(MEASURED.read_text())["results"]
+    figure, grid = plt.subplots(2, 2, figsize=(9, 6.6), constrained_layout=True, sharex=True)
+    for (loss, title), (time, memory) in zip(PANELS.items(), grid, strict=True):
+        draw(time, results, loss, "seconds")
+        draw(memory, results, loss, "mebibytes")
+        time.set(title=title, ylabel="seconds, forward + backward")
+        memory.set(title=title, ylabel="MiB above the inputs, at the peak")
+        time.legend(frameon=False, fontsize=8)
+    for axes in grid[-1]:
+        axes.set_xlabel("rows, d = 128")
+    DRAWN.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(DRAWN, dpi=120)
+    print(f"written: {DRAWN}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def potentials(name, temperature=0.3, learnable=False):
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 @pytest.mark.parametrize("learnable", [False, True])
 def test_the_gradient_is_that_of_the_whole_way(monkeypatch, name, temperature, learnable):
-    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
     for ours, oracle in zip(
         potentials(name, temperature, learnable), potentials("dense", temperature, learnable), strict=True
     ):

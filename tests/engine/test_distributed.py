@@ -34,30 +34,68 @@ def batch():
     return x0, x1, encoder
 
 
-def loss_and_gradient(name, rows):
-    """What one process computes from some of the items."""
+def numbers(*shape, seed):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def by_objective(name, rows, bank=None):
+    """Return the loss of some of the items, and what has a gradient from it."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
-    loss = contraport.objective(name, **SETTINGS.get(name, {}))
-    value = loss(x0[rows] @ encoder, x1[rows] @ encoder, **{key: fact[rows] for key, fact in FACTS.items()})
-    value.backward()
-    return value.detach(), encoder.grad
+    loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
+    known = {key: fact[rows] for key, fact in FACTS.items()}
+    if bank is not None:
+        known |= {"negatives": bank, "negative_ids": torch.arange(5)}
+    value = loss(x0[rows] @ encoder, x1[rows] @ encoder, **known)
+    return value, [encoder, *loss.parameters(), *([] if bank is None else [bank])]
+
+
+def with_bank(name, rows):
+    """The same with negatives that every process brings."""
+    return by_objective(name, rows, numbers(5, 4, seed=1).requires_grad_())
+
+
+def with_prototypes(name, rows):
+    """Swapped prediction of assignments to prototypes that every process brings."""
+    x0, x1, encoder = batch()
+    prototypes = numbers(3, 4, seed=2).requires_grad_()
+    wanted = contraport.assignments(x1[rows] @ encoder, prototypes)
+    loss = contraport.objective(name, symmetric=False, shared_columns=True)
+    encoder.requires_grad_()
+    return loss(x0[rows] @ encoder, prototypes, target=wanted), [encoder, prototypes]
+
+
+CASES = [
+    *[(by_objective, name) for name in CATALOG],
+    *[(with_bank, name) for name in ["info-nce", "nt-xent", "gca-uot", "t-simclr", "cmc", "cmc-nce"]],
+    (with_prototypes, "info-nce"),
+]
+
+
+def loss_and_gradient(case, rows):
+    """What one process computes from some of the items: the value, and its gradients one after the other."""
+    make, name = case
+    value, sources = make(name, rows)
+    gradients = torch.autograd.grad(value, sources)
+    return value.detach(), torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def work(rank, sizes, port, failures):
-    contraport.engine.passes.TILE = 4
+    contraport.engine.passes.TILE = 4, 8
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=len(sizes))
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-    for name, policy in itertools.product(CATALOG, ["dense", "stored", "streamed"]):
+    for case, policy in itertools.product(CASES, ["dense", "stored", "streamed"]):
         with contraport.engine.policy(policy), contraport.engine.local():
-            value, gradient = loss_and_gradient(name, slice(None))
+            value, gradient = loss_and_gradient(case, slice(None))
         with contraport.engine.policy(policy):
-            mine, average = loss_and_gradient(name, own)
+            mine, average = loss_and_gradient(case, own)
         dist.all_reduce(average)
         average /= len(sizes)
         if not torch.allclose(mine, value, rtol=1e-9) or not torch.allclose(average, gradient, rtol=1e-7, atol=1e-9):
-            failures.put((rank, name, policy, float((average - gradient).norm() / gradient.norm())))
+            failures.put(
+                (rank, case[0].__name__, case[1], policy, float((average - gradient).norm() / gradient.norm()))
+            )
     dist.destroy_process_group()
     os._exit(0)  # torch now and then aborts in its own teardown, when all is done
 

@@ -96,7 +96,7 @@ def assert_same(left, right, tolerance=1e-10):
 @pytest.mark.parametrize("kernel", kernels())
 @pytest.mark.parametrize("damping", [1.0, 0.4])
 def test_policies_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, damping):
-    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
     torch.manual_seed(0)
     x, y = torch.randn(11, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
     masks = (Mask((torch.arange(11) % 4, torch.arange(9) % 4), kept=(torch.arange(11), torch.arange(9))),)
@@ -107,7 +107,7 @@ def test_policies_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, 
 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
 def test_a_symmetric_problem_agrees_too(monkeypatch, name):
-    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
     x = torch.randn(10, 5, dtype=torch.float64)
     places = torch.arange(10)
 
@@ -142,7 +142,7 @@ def test_gradcheck(name):
 @pytest.mark.parametrize("temperature", [1e-3, 1e-2, 1.0])
 def test_far_apart_exponents_stay_finite_and_exact(monkeypatch, name, temperature):
     """At a tiny temperature successive potentials differ by hundreds; the terms must not be merged then."""
-    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
     torch.manual_seed(0)
     x, y = torch.randn(9, 3), torch.randn(9, 3)
     single = outcome(name, CHAINS["sinkhorn 3"], Gibbs("cosine", temperature), x, y, ())
@@ -199,7 +199,7 @@ def test_sinkhorn_is_pots(n, m, iterations, temperature):
 @pytest.mark.parametrize("name", ["stored", "streamed"])
 @pytest.mark.parametrize("kernel", kernels())
 def test_a_held_total_is_the_transport_cost_of_a_plan_held_fixed(monkeypatch, name, kernel):
-    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
     kernel = kernels()[kernel].double()
 
     def result(policy_name):
@@ -218,7 +218,7 @@ def test_a_held_total_is_the_transport_cost_of_a_plan_held_fixed(monkeypatch, na
 @pytest.mark.parametrize("kernel", ["cosine", "callable", "bilinear"])
 def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     """sum_j psi(scale T_ij + b_i) for any nonnegative psi, its value and its gradient, through the log-sum-exp."""
-    monkeypatch.setattr("contraport.engine.passes.TILE", 4)
+    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
     torch.manual_seed(0)
     kernel = kernels()[kernel].double()
     x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))

@@ -1,13 +1,14 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
-from contraport.engine.collectives import gather, gather_batch, local
+from contraport.engine.collectives import gather, gather_batch, local, world
 from contraport.engine.convergence import converge
 from contraport.engine.geometry import Geometry, Mask
 from contraport.engine.kernels import Bilinear, Gibbs, Kernel, RationalQuadratic, StudentT, normalize
-from contraport.engine.links import Doubled, Link, LogOf, TimesCost, positive_part
+from contraport.engine.links import Doubled, Link, LogOf, LogSoftplus, TimesCost, positive_part
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
 from contraport.engine.policies import POLICIES, PRECISIONS, choose, explain, policy, precision
 from contraport.engine.scaling import Axis, Step, held_total, log_sums, scale
+from contraport.engine.stripes import by_stripes
 
 __all__ = [
     "POLICIES",
@@ -21,6 +22,7 @@ __all__ = [
     "Link",
     "LogKernel",
     "LogOf",
+    "LogSoftplus",
     "Mask",
     "MatrixLogKernel",
     "RationalQuadratic",
@@ -28,6 +30,7 @@ __all__ = [
     "StudentT",
     "TimesCost",
     "Weight",
+    "by_stripes",
     "choose",
     "converge",
     "explain",
@@ -41,4 +44,5 @@ __all__ = [
     "positive_part",
     "precision",
     "scale",
+    "world",
 ]

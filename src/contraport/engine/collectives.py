@@ -11,7 +11,7 @@ With one process, or within `local`, everything here is the identity.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -56,12 +56,12 @@ def gather(value: Tensor) -> Tensor:
     return gathered
 
 
-def gather_batch(views: tuple[Tensor, ...], attributes: Mapping[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+def gather_batch(views: Sequence[Tensor], attributes: Mapping[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Return the views, (n, d) each, and what is known of the items, (n, ...), over all processes."""
     _, processes = world()
     if processes == 1:
         return list(views), dict(attributes)
-    stacked = gather(torch.stack(views, 1))
+    stacked = gather(torch.stack(list(views), 1))
     return list(stacked.unbind(1)), {name: gather(value) for name, value in attributes.items()}
 
 
@@ -73,6 +73,15 @@ def add_up(*values: Tensor | None) -> None:
             dist.all_reduce(value)
 
 
+def total(value: Tensor) -> Tensor:
+    """Return the sum over all processes; differentiable, each process using it in its own way."""
+    _, processes = world()
+    if processes == 1:
+        return value
+    summed: Tensor = _Total.apply(value)
+    return summed
+
+
 def join_log_sums(maximum: Tensor, total: Tensor) -> None:
     """Replace log-sums, given as maximum and sum of exp(value - maximum), by those over all processes."""
     _, processes = world()
@@ -82,6 +91,21 @@ def join_log_sums(maximum: Tensor, total: Tensor) -> None:
         total *= torch.exp(maximum - overall.masked_fill(overall == -torch.inf, 0))
         dist.all_reduce(total)
         maximum.copy_(overall)
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        summed = value.clone()
+        dist.all_reduce(summed)
+        return summed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        summed: Tensor = gradient.clone()
+        dist.all_reduce(summed)
+        return summed
 
 
 class _Gather(torch.autograd.Function):

@@ -67,7 +67,7 @@ class CudaPasses(Passes):
     """
 
     def __init__(self, geometry: Geometry, operands: torch.dtype = torch.float32) -> None:
-        # Nothing of the tiles' own book-keeping is needed, and to read it off the device would mean to wait for that.
+        super().__init__(geometry)
         log_kernel = geometry.log_kernel
         assert isinstance(log_kernel, AffineLogKernel)
         check(
@@ -75,7 +75,6 @@ class CudaPasses(Passes):
             f"policy: 'cuda' needs embeddings on a CUDA device, got {log_kernel.x.device}; on a CPU its kernels run by "
             "Triton's interpreter alone, very slowly: set TRITON_INTERPRET=1 before Python starts.",
         )
-        self.geometry, self.log_kernel, self.symmetric = geometry, log_kernel, geometry.symmetric
         x, y, row_bias, column_bias = (v.detach().contiguous() for v in log_kernel.inputs)
         self.biases = row_bias, column_bias
         zeros = torch.zeros_like(row_bias), torch.zeros_like(column_bias)

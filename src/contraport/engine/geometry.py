@@ -31,6 +31,17 @@ class Mask:
         """The same mask with rows and columns exchanged."""
         return Mask(self.labels[::-1], None if self.kept is None else self.kept[::-1])
 
+    def restrict(self, rows: slice) -> Mask:
+        """Return the mask on some of its rows."""
+        kept = None if self.kept is None else (self.kept[0][rows], self.kept[1])
+        return Mask((self.labels[0][rows], self.labels[1]), kept)
+
+    def beside(self, columns: int) -> Mask:
+        """Return the mask with so many further columns, none of whose pairs it excludes."""
+        unlike = (self.labels[0].amin() - 1).expand(columns)
+        kept = None if self.kept is None else (self.kept[0], torch.cat([self.kept[1], unlike.to(self.kept[1])]))
+        return Mask((self.labels[0], torch.cat([self.labels[1], unlike])), kept)
+
     @property
     def symmetric(self) -> bool:
         """Whether rows and columns have the same labels."""
@@ -66,6 +77,10 @@ class Geometry:
     def T(self) -> Geometry:
         """The same pairs with rows and columns exchanged."""
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks))
+
+    def restrict(self, rows: slice) -> Geometry:
+        """Return the pairs of some of the rows."""
+        return Geometry(self.log_kernel.restrict(rows), tuple(mask.restrict(rows) for mask in self.masks))
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log K at the given entries, minus infinity where masked: index tensors (k,) to a tensor (k,)."""

@@ -56,9 +56,9 @@ class Kernel(nn.Module, ABC):
         """Return log K between the rows x (N, d) and the columns y (M, d), in at least single precision."""
         with torch.autocast(x.device.type, enabled=False):
             same = x is y
-            x = x if x.dtype == torch.float64 else x.float()
-            y = x if same else y if y.dtype == torch.float64 else y.float()
-            return self._log_kernel(x, y, self._scale())
+            dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
+            x = x.to(dtype)
+            return self._log_kernel(x, x if same else y.to(dtype), self._scale())
 
     @abstractmethod
     def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel: ...
@@ -74,6 +74,10 @@ class Kernel(nn.Module, ABC):
         rows = _SIDES[self.cost](x, unit)
         columns = rows if y is x else _SIDES[self.cost](y, unit)
         return AffineLogKernel(rows[0], columns[0], rows[1], columns[1], temperature, unit)
+
+    def _written(self) -> str:
+        """Return the temperature as written; a learned one has the digits of single precision."""
+        return repr(self._fixed if self.log_temperature is None else float(f"{self.temperature:.6g}"))
 
     def _learnable(self) -> str:
         return "" if self.log_temperature is None else ", learnable=True"
@@ -123,7 +127,7 @@ class Gibbs(Kernel):
 
     def __repr__(self) -> str:
         power = "" if self.power == 1 else f", power={self.power!r}"
-        return f"Gibbs({self.cost!r}, {self.temperature!r}{power}{self._learnable()})"
+        return f"Gibbs({self.cost!r}, {self._written()}{power}{self._learnable()})"
 
 
 class RationalQuadratic(Kernel):
@@ -165,7 +169,7 @@ class RationalQuadratic(Kernel):
         return self._over_cost(x, y, temperature, temperature).reshape(LogDecay(self.power))
 
     def __repr__(self) -> str:
-        return f"RationalQuadratic({self.cost!r}, {self.temperature!r}, power={self.power!r}{self._learnable()})"
+        return f"RationalQuadratic({self.cost!r}, {self._written()}, power={self.power!r}{self._learnable()})"
 
 
 class StudentT(Kernel):
@@ -200,7 +204,7 @@ class StudentT(Kernel):
         return self._over_cost(x, y, temperature * self.df, temperature).reshape(LogDecay((self.df + 1) / 2))
 
     def __repr__(self) -> str:
-        return f"StudentT({self.df!r}, {self.temperature!r}{self._learnable()})"
+        return f"StudentT({self.df!r}, {self._written()}{self._learnable()})"
 
 
 class Bilinear(nn.Module):
@@ -228,9 +232,14 @@ class Bilinear(nn.Module):
 
 def normalize(z: Tensor) -> Tensor:
     """Return the rows of z, (n, d), at unit length; a zero row has no direction, stays zero and gets no gradient."""
-    squared = z.square().sum(-1, keepdim=True)
+    return z * _inverse_length(z)
+
+
+def _inverse_length(z: Tensor) -> Tensor:
+    """Return what normalises each row, (n, 1)."""
+    squared = torch.linalg.vecdot(z, z)[:, None]
     zero = squared == 0
-    return z * torch.where(zero, 0, torch.where(zero, 1, squared).rsqrt())
+    return torch.where(zero, 0, torch.where(zero, 1, squared).rsqrt())
 
 
 Side: TypeAlias = tuple[Tensor, Tensor]
@@ -243,7 +252,8 @@ def _dot(z: Tensor, unit: float | Tensor) -> Side:
 
 
 def _negative_cosine(z: Tensor, unit: float | Tensor) -> Side:
-    return _dot(normalize(z), unit)
+    z = z * (_inverse_length(z) / unit**0.5)
+    return z, z.new_zeros(len(z))
 
 
 def _cosine(z: Tensor, unit: float | Tensor) -> Side:

@@ -79,6 +79,25 @@ class TimesCost:
 
 
 @dataclass(frozen=True)
+class LogSoftplus:
+    """h(T) = log log(1 + e^T): what a pair that should be apart costs in logistic regression, as an exponent."""
+
+    def value(self, t: Tensor) -> Tensor:
+        # Far below zero log(1 + e^T) is e^T to the last digit, and would underflow.
+        linear = t < _LINEAR
+        return torch.where(linear, t, torch.logaddexp(torch.where(linear, 0, t), torch.zeros_like(t)).log())
+
+    def derivative(self, t: Tensor) -> Tensor:
+        linear = t < _LINEAR
+        safe = torch.where(linear, 0, t)
+        return torch.where(linear, 1, safe.sigmoid() / torch.logaddexp(safe, torch.zeros_like(t)))
+
+
+_LINEAR = -37.0
+"""e^T is below half a unit in the last place of 1, in double precision."""
+
+
+@dataclass(frozen=True)
 class LogOf:
     """h(T) = log psi(T) for any nonnegative pointwise function psi; minus infinity, without gradient, where psi is
     0.

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.engine.links import Link
+from contraport.engine.stripes import by_stripes
 from contraport.errors import UsageError
 
 Cost: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -33,6 +34,9 @@ class Weight(Protocol):
 
     def apply(self, y: Tensor) -> Tensor:
         """Return the weight times y: (M, ...) to (N, ...)."""
+
+    def restrict(self, rows: slice) -> Weight:
+        """Return it on some of its rows."""
 
     def dense(self) -> Tensor:
         """Return it as an (N, M) tensor."""
@@ -67,6 +71,10 @@ class LogKernel(ABC):
         """The same kernel with rows and columns exchanged."""
 
     @abstractmethod
+    def restrict(self, rows: slice) -> Self:
+        """Return the same kernel between some of its rows and all columns."""
+
+    @abstractmethod
     def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         """Return the kernel h(scale T_ij + bias_i) with another link h on the same T; its unit is of T without bias."""
 
@@ -79,8 +87,12 @@ class LogKernel(ABC):
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
     def row_inner(self, weight: Weight) -> Tensor:
-        """Return sum_j weight_ij log K_ij, (N,), differentiable; no (N, M) tensor where the kernel allows it."""
-        return (weight.dense() * self.dense()).sum(1)
+        """Return sum_j weight_ij log K_ij, (N,), differentiable."""
+
+        def inner(rows: slice) -> Tensor:
+            return (weight.restrict(rows).dense() * self.restrict(rows).dense()).sum(1)
+
+        return torch.cat(by_stripes(inner, self.shape))
 
     def biases(self) -> tuple[Tensor, Tensor] | None:
         """Return a (N,) and b (M,) where log K_ij = core_ij + a_i + b_j, or None where the core is all of log K."""
@@ -149,6 +161,9 @@ class AffineLogKernel(LogKernel):
     def T(self) -> AffineLogKernel:
         return replace(self, x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias)
 
+    def restrict(self, rows: slice) -> Self:
+        return replace(self, x=self.x[rows], row_bias=self.row_bias[rows])
+
     def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         x = self.x * scale**0.5
         y = x if self.y is self.x else self.y * scale**0.5
@@ -158,8 +173,10 @@ class AffineLogKernel(LogKernel):
         return replace(self, x=x, y=y, row_bias=r, column_bias=c, unit=self.unit / scale, link=link)
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        inner = (self.x[rows] * self.y[columns]).sum(-1)
-        return self._linked(inner + self.row_bias[rows] + self.column_bias[columns])
+        # index_select, as its gradient is several times as fast as that of indexing.
+        inner = torch.linalg.vecdot(self.x.index_select(0, rows), self.y.index_select(0, columns))
+        biases = self.row_bias.index_select(0, rows) + self.column_bias.index_select(0, columns)
+        return self._linked(inner + biases)
 
     def dense(self) -> Tensor:
         return self._linked(self.x @ self.y.T + self.row_bias[:, None] + self.column_bias)
@@ -184,8 +201,10 @@ class AffineLogKernel(LogKernel):
     def bound(self) -> float:
         if self.link is not None:
             return math.inf
-        longest = [v.detach().square().sum(1).amax().sqrt() for v in (self.x, self.y)]
-        return float(longest[0] * longest[1])
+        x, y = self.x.detach(), self.y.detach()
+        longest = torch.linalg.vecdot(x, x).amax()
+        other = longest if self.y is self.x else torch.linalg.vecdot(y, y).amax()
+        return float(longest * other) ** 0.5
 
     @property
     def symmetric(self) -> bool:
@@ -247,6 +266,9 @@ class CallableLogKernel(LogKernel):
             raise UsageError("cost: a callable with a bias on its rows cannot be transposed.")
         cost = self.cost.cost if isinstance(self.cost, _Flipped) else _Flipped(self.cost)
         return replace(self, cost=cost, x=self.y, y=self.x)
+
+    def restrict(self, rows: slice) -> Self:
+        return replace(self, x=self.x[rows], row_bias=None if self.row_bias is None else self.row_bias[rows])
 
     def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         bias = None if self.row_bias is None else self.row_bias * scale
@@ -323,6 +345,9 @@ class MatrixLogKernel(LogKernel):
     @property
     def T(self) -> MatrixLogKernel:
         return replace(self, matrix=self.matrix.T)
+
+    def restrict(self, rows: slice) -> Self:
+        return replace(self, matrix=self.matrix[rows])
 
     def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         matrix = self.matrix * scale

@@ -21,7 +21,9 @@ Processes. Each takes every so many-th tile, and the results are added up; see `
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -30,8 +32,9 @@ from torch import Tensor
 from contraport.engine.collectives import add_up, join_log_sums, world
 from contraport.engine.geometry import Geometry
 
-TILE = 512
-"""Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache."""
+TILE = 512, 2048
+"""Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache. The second
+is a multiple of the first, which is also the side of the squares on the diagonal of a symmetric problem."""
 
 MODERATE = {torch.float32: 36.0, torch.float64: 300.0}
 """Exponents up to this are taken as they are: the product of two such factors, summed over a row, stays in range."""
@@ -69,8 +72,8 @@ class Tile(NamedTuple):
     mirrored: bool
 
 
-class Passes:
-    """The passes over one geometry, its tiles recomputed each time: O((N + M) d) memory.
+class Passes(ABC):
+    """The three passes over one geometry, however they are carried out.
 
     Args:
         geometry: the pairs.
@@ -80,16 +83,8 @@ class Passes:
         self.geometry = geometry
         self.log_kernel = geometry.log_kernel
         self.symmetric = geometry.symmetric
-        like = self.log_kernel.inputs[0]
-        n, m = geometry.shape
-        biases = self.log_kernel.biases()
-        self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
-        self.limit = MODERATE[like.dtype]
-        self.flat = self.log_kernel.bound() <= self.limit
-        self._space = self.row_bias.new_empty(2, TILE, TILE)
-        self._thin: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
-        self._labels = [_Ranges(mask.labels) for mask in geometry.masks]
 
+    @abstractmethod
     def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Return log sum_j exp(S_ij + q_j), (N,), and log sum_i exp(S_ij + p_i), (M,), in one pass.
 
@@ -97,41 +92,75 @@ class Passes:
             over_columns: q, (M,), or None where the first is not wanted.
             over_rows: p, (N,), or None where the second is not wanted.
         """
+
+    @abstractmethod
+    def weighted_sum(self, terms: Sequence[Term]) -> list[Tensor]:
+        """Return for each term, at most one on each axis, the sum of its weight over its own axis, in one pass.
+
+        A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); on ``"columns"`` the sum over j, (N,).
+        """
+
+    @abstractmethod
+    def gradient(self, terms: Sequence[Term], wanted: Sequence[bool]) -> list[Tensor | None]:
+        """Return the gradient of sum_ij W_ij S_ij on each wanted input of the log-kernel, W the sum of the terms."""
+
+    @abstractmethod
+    def held_total(
+        self, log_rows: Tensor, log_columns: Tensor, wanted: Sequence[bool]
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the total of exp(S_ij + A_i + B_j) T_ij and its gradient on the inputs, the first factor held."""
+
+    def _shared(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
+        """Return the gradients over all processes; what both sides share is given back for the rows alone."""
+        if self.symmetric:
+            gradients = [gradients[0], None, gradients[2], None]
+        add_up(*gradients)
+        return gradients
+
+
+class StreamedPasses(Passes):
+    """The passes tile by tile, each tile recomputed every time: O((N + M) d) memory."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__(geometry)
+        like = self.log_kernel.inputs[0]
+        n, m = geometry.shape
+        biases = self.log_kernel.biases()
+        self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
+        self.limit = MODERATE[like.dtype]
+        self.flat = self.log_kernel.bound() <= self.limit
+        self._space = self.row_bias.new_empty(2, min(n, TILE[0]), min(m, TILE[1]))
+        self._thin: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
+        self._labels = [_Ranges(mask.labels) for mask in geometry.masks]
+
+    def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         q = None if over_columns is None else self.column_bias + over_columns
         p = None if over_rows is None else self.row_bias + over_rows
-        middles = [torch.zeros_like(self.row_bias[0]) if v is None else (v.amax() + v.amin()) / 2 for v in (q, p)]
+        middles, reaches = zip(*((0.0, 0.0) if v is None else _range(v) for v in (q, p)), strict=True)
         centred = [None if v is None else v - middle for v, middle in zip((q, p), middles, strict=True)]
-        if self.flat and self._moderate(*centred):
-            right, left = (None if v is None else v.exp()[:, None] for v in centred)
-            sums = [None if v is None else v[:, 0].log() for v in self._products(right, left)]
+        if self.flat and max(reaches) <= self.limit:
+            products = self._products(*(None if v is None else v.exp() for v in centred))
+            sums = [None if v is None else v.log() for v in products]
         else:
             sums = self._running_log_sums(*centred)
         by_row, by_column = (
-            None if v is None else v + middle + bias
+            None if v is None else (v + bias).add_(middle)
             for v, middle, bias in zip(sums, middles, (self.row_bias, self.column_bias), strict=True)
         )
         return by_row, by_column
 
     def weighted_sum(self, terms: Sequence[Term]) -> list[Tensor]:
-        """Return for each term the sum of its weight over its own axis, in one pass.
-
-        A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); on ``"columns"`` the sum over j, (N,).
-        """
-        sums = [torch.zeros_like(t.log_columns if t.axis == "rows" else t.log_rows) for t in terms]
         groups = self._collapse(terms)
         if groups[0].base is None:
             (group,) = groups
-            axes = {term.axis for term in terms}
+            place = {term.axis: k for k, term in enumerate(terms)}
             by_row, by_column = self._products(
-                group.column_factors.T if "columns" in axes else None, group.row_factors.T if "rows" in axes else None
+                group.column_factors[place["columns"]] if "columns" in place else None,
+                group.row_factors[place["rows"]] if "rows" in place else None,
             )
-            for k, term in enumerate(terms):
-                summed, other = (
-                    (by_column, group.column_factors) if term.axis == "rows" else (by_row, group.row_factors)
-                )
-                assert summed is not None
-                sums[k] = summed[:, k] * other[k]
-            return sums
+            found = {"columns": (by_row, group.row_factors), "rows": (by_column, group.column_factors)}
+            return [total * factors[place[axis]] for axis in place for total, factors in [found[axis]]]
+        sums = [torch.zeros_like(t.log_columns if t.axis == "rows" else t.log_rows) for t in terms]
         for tile in self._tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
                 for rows, columns, core in _with_mirror(tile):
@@ -144,7 +173,6 @@ class Passes:
         return sums
 
     def gradient(self, terms: Sequence[Term], wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Return the gradient of sum_ij W_ij S_ij on each wanted input of the log-kernel, W the sum of the terms."""
         gradients, link = self._slots(wanted), self.log_kernel.link
         for tile, weight in self._weights(terms):
             if link is not None and tile.t is not None:
@@ -155,7 +183,6 @@ class Passes:
     def held_total(
         self, log_rows: Tensor, log_columns: Tensor, wanted: Sequence[bool]
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """Return the total of exp(S_ij + A_i + B_j) T_ij and its gradient on the inputs, the first factor held."""
         total, gradients = torch.zeros_like(log_rows[0]), self._slots(wanted)
         term = Term(log_rows, log_columns, "rows", torch.ones_like(log_rows))
         for tile, weight in self._weights([term], with_t=True):
@@ -191,7 +218,7 @@ class Passes:
             return
         mask = self.geometry.masks[position].tile(rows, columns)
         core.masked_fill_(mask, value)
-        if mask.count_nonzero() <= TILE:
+        if mask.count_nonzero() <= TILE[0]:
             self._thin[key] = mask.nonzero(as_tuple=True)
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor | None:
@@ -199,24 +226,29 @@ class Passes:
         return self._space[number, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
-        n, m = self.geometry.shape
-        corners = [(top, left) for top in range(0, n, TILE) for left in range(top if self.symmetric else 0, m, TILE)]
         rank, processes = world()
-        for top, left in corners[rank::processes]:
-            rows, columns = slice(top, min(top + TILE, n)), slice(left, min(left + TILE, m))
+        for rows, columns in islice(self._rectangles(), rank, None, processes):
             yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
 
-    def _products(self, right: Tensor | None, left: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return E right, (N, k), and E^T left, (M, k), with E = exp(core), in one pass; right (M, k), left (N, k)."""
+    def _rectangles(self) -> Iterator[tuple[slice, slice]]:
+        """Yield where the tiles are; in a symmetric problem the squares on the diagonal and what is right of them."""
         n, m = self.geometry.shape
-        by_row = None if right is None else right.new_zeros(n, right.shape[1])
-        by_column = None if left is None else left.new_zeros(m, left.shape[1])
+        for rows in _stretches(0, n, TILE[0]):
+            if self.symmetric:
+                yield rows, rows
+            for columns in _stretches(rows.stop if self.symmetric else 0, m, TILE[1]):
+                yield rows, columns
+
+    def _products(self, right: Tensor | None, left: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Return E right, (N,), and E^T left, (M,), with E = exp(core), in one pass; right (M,), left (N,)."""
+        by_row = None if right is None else torch.zeros_like(self.row_bias)
+        by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._tiles(exponential=True):
             for rows, columns, e in _with_mirror(tile):
                 if by_row is not None and right is not None:
-                    by_row[rows].addmm_(e, right[columns])
+                    by_row[rows].addmv_(e, right[columns])
                 if by_column is not None and left is not None:
-                    by_column[columns].addmm_(e.T, left[rows])
+                    by_column[columns].addmv_(e.T, left[rows])
         add_up(by_row, by_column)
         return by_row, by_column
 
@@ -251,10 +283,11 @@ class Passes:
         A group takes its exponents from one of its own terms, where exp(S + A + B) is the weight of a softmax and at
         most 1; or, where all are moderate, all terms are one group whose exponents are factors.
         """
-        if self.flat and all(
-            self._moderate(t.log_rows + self.row_bias, t.log_columns + self.column_bias) for t in terms
-        ):
-            return [_merge(terms, None, (-self.row_bias, -self.column_bias))]
+        if self.flat:
+            log_rows = torch.stack([t.log_rows for t in terms]).add_(self.row_bias)
+            log_columns = torch.stack([t.log_columns for t in terms]).add_(self.column_bias)
+            if all(abs(middle) + reach <= self.limit for middle, reach in (_range(log_rows), _range(log_columns))):
+                return [_merge(terms, None, log_rows, log_columns)]
         gathered: list[list[Term]] = []
         for term in terms:
             for group in gathered:
@@ -263,10 +296,15 @@ class Passes:
                     break
             else:
                 gathered.append([term])
-        return [_merge(group, (group[0].log_rows, group[0].log_columns), group[0][:2]) for group in gathered]
-
-    def _moderate(self, *exponents: Tensor | None) -> bool:
-        return all(v is None or bool(v.abs().amax() <= self.limit) for v in exponents)
+        return [
+            _merge(
+                group,
+                group[0][:2],
+                torch.stack([t.log_rows for t in group]) - group[0].log_rows,
+                torch.stack([t.log_columns for t in group]) - group[0].log_columns,
+            )
+            for group in gathered
+        ]
 
     def _slots(self, wanted: Sequence[bool]) -> list[Tensor | None]:
         """Return zeros for the wanted gradients; in a symmetric problem both sides share theirs."""
@@ -276,16 +314,9 @@ class Passes:
             slots[1], slots[3] = slots[0], slots[2]
         return slots
 
-    def _shared(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Return the gradients over all processes; what both sides share is given back for the rows alone."""
-        if self.symmetric:
-            gradients = [gradients[0], None, gradients[2], None]
-        add_up(*gradients)
-        return gradients
 
-
-class StoredPasses(Passes):
-    """The same passes with every tile kept from its first computation: O(N M) memory, one product in all."""
+class StoredPasses(StreamedPasses):
+    """The passes with every tile kept from its first computation: O(N M) memory, one product in all."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
@@ -306,12 +337,12 @@ class _Ranges:
     """The least and the largest label of each stretch of rows and columns: most tiles hold no masked pair at sight."""
 
     def __init__(self, labels: tuple[Tensor, Tensor]) -> None:
-        self.rows, self.columns = ([(int(p.amin()), int(p.amax())) for p in side.split(TILE)] for side in labels)
+        self.rows, self.columns = ([(int(p.amin()), int(p.amax())) for p in side.split(TILE[0])] for side in labels)
 
     def may_meet(self, rows: slice, columns: slice) -> bool:
-        low, high = self.rows[rows.start // TILE]
-        least, most = self.columns[columns.start // TILE]
-        return bool(low <= most and least <= high)
+        low, high = self.rows[rows.start // TILE[0]]
+        stretches = self.columns[columns.start // TILE[0] : -(-columns.stop // TILE[0])]
+        return any(low <= most and least <= high for least, most in stretches)
 
 
 class _LogSum:
@@ -346,7 +377,7 @@ class _Group(NamedTuple):
     row_factors: Tensor
     column_factors: Tensor
 
-    def weight(self, tile: Tile, passes: Passes) -> Tensor:
+    def weight(self, tile: Tile, passes: StreamedPasses) -> Tensor:
         """Return its part of W on a tile, with that of the mirror image transposed and added."""
         rows, columns = tile.rows, tile.columns
         u, v = self.row_factors, self.column_factors
@@ -365,13 +396,13 @@ class _Group(NamedTuple):
         return weight
 
 
-def _merge(terms: Sequence[Term], base: tuple[Tensor, Tensor] | None, origin: tuple[Tensor, Tensor]) -> _Group:
-    row_factors = [torch.exp(t.log_rows - origin[0]) for t in terms]
-    column_factors = [torch.exp(t.log_columns - origin[1]) for t in terms]
+def _merge(terms: Sequence[Term], base: tuple[Tensor, Tensor] | None, log_rows: Tensor, log_columns: Tensor) -> _Group:
+    """Return the group of some terms from their exponents less the base, (k, N) and (k, M), which are overwritten."""
+    row_factors, column_factors = log_rows.exp_(), log_columns.exp_()
     for k, term in enumerate(terms):
         side = row_factors if term.axis == "rows" else column_factors
-        side[k] = side[k] * term.weight
-    return _Group(base, torch.stack(row_factors), torch.stack(column_factors))
+        side[k] *= term.weight
+    return _Group(base, row_factors, column_factors)
 
 
 def _outer(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
@@ -387,6 +418,18 @@ def _outer(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
 _THIN = 6
 
 
+def _stretches(start: int, stop: int, length: int) -> Iterator[slice]:
+    """Yield the stretches that cover a range."""
+    for first in range(start, stop, length):
+        yield slice(first, min(first + length, stop))
+
+
+def _range(values: Tensor) -> tuple[float, float]:
+    """Return the middle between the least and the largest value, and how far they lie from it."""
+    low, high = (float(v) for v in values.aminmax())
+    return (high + low) / 2, (high - low) / 2
+
+
 def _near(a: Tensor, b: Tensor) -> bool:
     return bool((a - b).abs().amax() <= REACH)
 
@@ -399,7 +442,7 @@ def _with_mirror(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
 
 
 def _exponential(
-    core: Tensor, log_rows: Tensor, log_columns: Tensor, passes: Passes, rows: slice, columns: slice
+    core: Tensor, log_rows: Tensor, log_columns: Tensor, passes: StreamedPasses, rows: slice, columns: slice
 ) -> Tensor:
     """Return exp(S + A + B) on a tile; A and B are those of the tile already."""
     log_rows = log_rows + passes.row_bias[rows]

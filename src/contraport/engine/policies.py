@@ -11,7 +11,7 @@ import torch
 
 from contraport.engine.cuda import TRITON, CudaPasses, obstacle
 from contraport.engine.geometry import Geometry
-from contraport.engine.passes import Passes, StoredPasses
+from contraport.engine.passes import Passes, StoredPasses, StreamedPasses
 from contraport.errors import unknown_name
 
 Policy: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
@@ -30,8 +30,8 @@ PRECISIONS: dict[str, torch.dtype] = {
     "float16": torch.float16,
 }
 
-DENSE_ENTRIES = 1 << 20
-"""Up to so many pairs (a batch of 512 in the joint layout) autograd on the whole matrix is quickest."""
+DENSE_ENTRIES = 1 << 16
+"""Up to so many pairs (256 by 256) autograd on the whole matrix is quickest."""
 
 STORED_BYTES = 256 << 20
 """Up to so many bytes (8,192 by 8,192 in single precision) log K is kept rather than recomputed."""
@@ -147,4 +147,4 @@ def passes_for(geometry: Geometry) -> Passes | None:
         return None
     if name == "cuda":
         return CudaPasses(geometry, PRECISIONS[_precision.get()])
-    return StoredPasses(geometry) if name == "stored" else Passes(geometry)
+    return StoredPasses(geometry) if name == "stored" else StreamedPasses(geometry)

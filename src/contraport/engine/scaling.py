@@ -206,8 +206,10 @@ class _Scale(torch.autograd.Function):
                 if cotangent is None:
                     continue
                 log_marginal = log_a if step.axis == "rows" else log_b
-                d_dampings[k] = (cotangent * (log_marginal - log_sums[k])).sum()
-                d_marginals[step.axis] += dampings[k] * cotangent
+                if ctx.needs_input_grad[3]:
+                    d_dampings[k] = (cotangent * (log_marginal - log_sums[k])).sum()
+                if ctx.needs_input_grad[1 if step.axis == "rows" else 2]:
+                    d_marginals[step.axis] += dampings[k] * cotangent
                 # The weights of this step's softmax are exp(S + A + B), A (or B) minus its log-sum, B (or A) what it
                 # read.
                 exponents = -log_sums[k], _read(potentials, step, zeros)

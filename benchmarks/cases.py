@@ -1,0 +1,292 @@
+"""What is measured: the losses, and who computes them.
+
+All cases of one loss compute the same number from the same raw embeddings at `TEMPERATURE`; normalising is part of it.
+Conventions differ between packages (POT, OTT and GeomLoss take the squared distance, which is twice the cosine cost, or
+half of it); that the gradients agree shows that they were met.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import contraport
+from contraport.engine import Geometry, converge
+
+Call = Callable[[Tensor, Tensor], Tensor]
+
+TEMPERATURE = 0.1
+ITERATIONS = 3
+"""Of Sinkhorn, where peers are compared."""
+
+
+class Case(NamedTuple):
+    """Someone who computes a loss.
+
+    Attributes:
+        loss: which loss.
+        by: who.
+        make: returns what computes it from two views.
+        layout: ``"joint"``, each view has half of the rows; or ``"cross"``, each has as many as there are rows.
+        most: the largest number of rows that are tried.
+        reason: why no more.
+        package: what must be installed.
+    """
+
+    loss: str
+    by: str
+    make: Callable[[], Call]
+    layout: str
+    most: int = 1 << 20
+    reason: str = ""
+    package: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.loss}, {self.by}"
+
+    def obstacle(self, rows: int) -> str | None:
+        """Say why it is not measured, or None if it is."""
+        if self.package is not None and importlib.util.find_spec(self.package) is None:
+            return f"{self.package} is not installed"
+        return self.reason if rows > self.most else None
+
+
+def under(policy: str, loss: contraport.Objective) -> Call:
+    """Return a loss carried out by one policy; ``"compiled"`` stands for torch.compile, which takes the dense one."""
+    if policy == "compiled":
+        return under("dense", torch.compile(loss))
+
+    def call(z0: Tensor, z1: Tensor) -> Tensor:
+        with contraport.engine.policy(policy):
+            return loss(z0, z1)
+
+    return call
+
+
+def rows_loss() -> contraport.Objective:
+    return contraport.Objective(
+        contraport.Cross(symmetric=False),
+        contraport.Gibbs("cosine", TEMPERATURE),
+        contraport.Rows(),
+        contraport.Pairs(),
+        contraport.KL(),
+    )
+
+
+def plain_rows(z0: Tensor, z1: Tensor) -> Tensor:
+    return F.cross_entropy(F.normalize(z0) @ F.normalize(z1).T / TEMPERATURE, torch.arange(len(z0)))
+
+
+def liger_rows() -> Call:
+    from liger_kernel.ops.fused_linear_scaled_cross_entropy import LigerFusedLinearScaledCrossEntropyFunction as Liger
+
+    return lambda z0, z1: Liger.apply(F.normalize(z0), F.normalize(z1), torch.arange(len(z0)), TEMPERATURE).mean()
+
+
+def sentence_transformers_rows() -> Call:
+    return _ranking()
+
+
+def info_nce() -> contraport.Objective:
+    return contraport.info_nce(temperature=TEMPERATURE)
+
+
+def plain_info_nce(z0: Tensor, z1: Tensor) -> Tensor:
+    logits, labels = F.normalize(z0) @ F.normalize(z1).T / TEMPERATURE, torch.arange(len(z0))
+    return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
+
+
+def open_clip_info_nce() -> Call:
+    from open_clip.loss import ClipLoss
+
+    loss = ClipLoss()
+    return lambda z0, z1: loss(F.normalize(z0), F.normalize(z1), 1 / TEMPERATURE)
+
+
+def sentence_transformers_info_nce() -> Call:
+    return _ranking(directions=("query_to_doc", "doc_to_query"), partition_mode="per_direction")
+
+
+def _ranking(**settings: object) -> Call:
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    loss = MultipleNegativesRankingLoss(None, scale=1 / TEMPERATURE, **settings)
+    return lambda z0, z1: loss.compute_loss_from_embeddings([z0, z1], None)
+
+
+def nt_xent() -> contraport.Objective:
+    return contraport.nt_xent(temperature=TEMPERATURE)
+
+
+def plain_nt_xent(z0: Tensor, z1: Tensor) -> Tensor:
+    z = F.normalize(torch.cat([z0, z1]))
+    logits = (z @ z.T / TEMPERATURE).fill_diagonal_(-torch.inf)
+    return F.cross_entropy(logits, torch.arange(len(z)).roll(len(z0)))
+
+
+def lightly_nt_xent() -> Call:
+    from lightly.loss import NTXentLoss
+
+    return NTXentLoss(TEMPERATURE)
+
+
+def metric_learning_nt_xent() -> Call:
+    from pytorch_metric_learning.losses import NTXentLoss, SelfSupervisedLoss
+
+    return SelfSupervisedLoss(NTXentLoss(TEMPERATURE))
+
+
+def gca_ince(iterations: int) -> contraport.Objective:
+    return contraport.gca_ince(temperature=TEMPERATURE, iterations=iterations)
+
+
+def gca_uot() -> contraport.Objective:
+    return contraport.gca_uot(temperature=TEMPERATURE, iterations=ITERATIONS)
+
+
+def sinkhorn() -> contraport.Objective:
+    """-mean log P_ii of the plan after `ITERATIONS` iterations, rows first, in the cross layout."""
+    return contraport.Objective(
+        contraport.Cross(symmetric=False),
+        contraport.Gibbs("cosine", TEMPERATURE),
+        contraport.Balanced(ITERATIONS),
+        contraport.Pairs(),
+        contraport.KL(),
+    )
+
+
+def pot_sinkhorn() -> Call:
+    """POT's first half step is on the columns: the transposed problem has ours."""
+    import ot
+
+    def call(z0: Tensor, z1: Tensor) -> Tensor:
+        cost = 1 - F.normalize(z1) @ F.normalize(z0).T
+        weights = torch.full((len(z0),), 1 / len(z0))
+        plan = ot.bregman.sinkhorn_log(
+            weights, weights, cost, TEMPERATURE, numItermax=ITERATIONS, stopThr=0, warn=False
+        )
+        return -(plan.diagonal() * len(z0)).log().mean()
+
+    return call
+
+
+def pot_batch_sinkhorn() -> Call:
+    from ot.batch import solve_sample_batch
+
+    def call(z0: Tensor, z1: Tensor) -> Tensor:
+        x, y = F.normalize(z0)[None], F.normalize(z1)[None]
+        settings = {"reg": 2 * TEMPERATURE, "max_iter": ITERATIONS, "tol": 0, "method": "log_sinkhorn"}
+        plan = solve_sample_batch(x, y, **settings, grad="autodiff").plan[0]
+        return -(plan.diagonal() * len(z0)).log().mean()
+
+    return call
+
+
+def ott_sinkhorn() -> Call:
+    """OTT's first half step is on the columns too; with fewer inner iterations its gradient is not that of its value.
+
+    JAX differentiates; torch is given the gradient.
+    """
+    import jax
+    import jax.numpy as jnp
+    from ott.geometry.pointcloud import PointCloud
+    from ott.solvers import linear
+
+    def value(z0: jax.Array, z1: jax.Array) -> jax.Array:
+        x, y = (z / jnp.linalg.norm(z, axis=1, keepdims=True) for z in (z0, z1))
+        settings = {"min_iterations": ITERATIONS, "max_iterations": ITERATIONS, "inner_iterations": ITERATIONS}
+        out = linear.solve(PointCloud(y, x, epsilon=2 * TEMPERATURE), **settings, implicit_diff=None)
+        cost = ((x - y) ** 2).sum(1)
+        return -(out.f + out.g - cost).mean() / (2 * TEMPERATURE) - jnp.log(len(x))
+
+    compiled = jax.jit(jax.value_and_grad(value, (0, 1)))
+
+    class Through(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, z0: Tensor, z1: Tensor) -> Tensor:
+            loss, gradients = compiled(*(jnp.asarray(z.detach().numpy()) for z in (z0, z1)))
+            ctx.gradients = [torch.from_dlpack(g) for g in gradients]
+            return torch.tensor(float(loss))
+
+        @staticmethod
+        def backward(ctx, seed: Tensor) -> tuple[Tensor, ...]:
+            return tuple(seed * g for g in ctx.gradients)
+
+    return Through.apply
+
+
+def transport(policy: str) -> Call:
+    """The entropic transport cost at convergence, by its potentials."""
+
+    def call(z0: Tensor, z1: Tensor) -> Tensor:
+        log_a, log_b = (torch.full((len(z),), 1 / len(z)).log() for z in (z0, z1))
+        with contraport.engine.policy(policy):
+            geometry = Geometry(contraport.Gibbs("cosine", TEMPERATURE)(z0, z1))
+            f, g = converge(geometry, (log_a, log_b), tolerance=1e-3, iterations=100)
+        return TEMPERATURE * ((f - log_a).mean() + (g - log_b).mean())
+
+    return call
+
+
+def geomloss_transport() -> Call:
+    from geomloss import SamplesLoss
+
+    loss = SamplesLoss("sinkhorn", blur=TEMPERATURE**0.5, debias=False, backend="tensorized")
+    return lambda z0, z1: loss(F.normalize(z0), F.normalize(z1))
+
+
+def _ours(loss: str, make: Callable[[], contraport.Objective], layout: str) -> list[Case]:
+    kept = Case(loss, "stored", lambda: under("stored", make()), layout, 16384, "1 GiB of tiles at 16,384 rows")
+    return [Case(loss, "streamed", lambda: under("streamed", make()), layout), kept]
+
+
+DENSE = "several matrices of 1 GiB at 16,384 rows"
+SLOW = "several GiB and minutes beyond 8,192 rows"
+
+CASES: list[Case] = [
+    *_ours("nt_xent", nt_xent, "joint"),
+    Case("nt_xent", "autograd", lambda: plain_nt_xent, "joint", 16384, DENSE),
+    Case("nt_xent", "lightly", lightly_nt_xent, "joint", 16384, DENSE, "lightly"),
+    Case(
+        "nt_xent", "pytorch-metric-learning", metric_learning_nt_xent, "joint", 512,
+        "34 GB at 2,048 rows", "pytorch_metric_learning",
+    ),
+    *_ours("info_nce", info_nce, "cross"),
+    Case("info_nce", "compiled", lambda: under("compiled", info_nce()), "cross", 2048, "it takes the matrix"),
+    Case("info_nce", "autograd", lambda: plain_info_nce, "cross", 16384, DENSE),
+    Case("info_nce", "open_clip", open_clip_info_nce, "cross", 16384, DENSE, "open_clip"),
+    Case(
+        "info_nce", "sentence-transformers", sentence_transformers_info_nce, "cross", 16384, DENSE,
+        "sentence_transformers",
+    ),
+    *_ours("rows", rows_loss, "cross"),
+    Case("rows", "F.cross_entropy", lambda: plain_rows, "cross", 16384, DENSE),
+    Case("rows", "liger", liger_rows, "cross", package="liger_kernel"),
+    Case("rows", "sentence-transformers", sentence_transformers_rows, "cross", 16384, DENSE, "sentence_transformers"),
+    *_ours("gca_ince K=3", lambda: gca_ince(3), "joint"),
+    Case("gca_ince K=3", "autograd", lambda: under("dense", gca_ince(3)), "joint", 8192, SLOW),
+    *_ours("gca_ince K=10", lambda: gca_ince(10), "joint"),
+    *_ours("gca_uot K=3", gca_uot, "joint"),
+    *_ours("sinkhorn K=3", sinkhorn, "cross"),
+    Case("sinkhorn K=3", "POT", pot_sinkhorn, "cross", 8192, SLOW, "ot"),
+    Case("sinkhorn K=3", "POT, batch", pot_batch_sinkhorn, "cross", 8192, SLOW, "ot"),
+    Case("sinkhorn K=3", "OTT", ott_sinkhorn, "cross", 8192, SLOW, "ott"),
+    Case("transport", "streamed", lambda: transport("streamed"), "cross"),
+    Case("transport", "stored", lambda: transport("stored"), "cross", 16384, "1 GiB of tiles at 16,384 rows"),
+    Case("transport", "GeomLoss", geomloss_transport, "cross", 8192, SLOW, "geomloss"),
+]  # fmt: skip
+
+
+def problem(layout: str, rows: int, dimensions: int) -> tuple[Tensor, Tensor]:
+    """Return two views whose items are alike."""
+    n = rows // 2 if layout == "joint" else rows
+    generator = torch.Generator().manual_seed(0)
+    z0 = torch.randn(n, dimensions, generator=generator)
+    z1 = z0 + 0.5 * torch.randn(n, dimensions, generator=generator)
+    return z0.requires_grad_(), z1.requires_grad_()

@@ -1,0 +1,30 @@
+"""Stripes: what has no form for the passes is computed some rows at a time, and again for its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+STRIPE_ENTRIES = 1 << 20
+"""How many pairs are held at a time."""
+
+
+def by_stripes(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> list[Tensor]:
+    """Return what a function makes of each stripe of rows; differentiable, in the memory of one stripe.
+
+    Args:
+        function: maps a range of rows to a tensor, and may hold up to as many numbers as it has pairs.
+        shape: (N, M), the number of rows and of columns.
+
+    >>> import torch
+    >>> torch.cat(by_stripes(lambda rows: torch.arange(5)[rows], (5, STRIPE_ENTRIES // 2))).tolist()
+    [0, 1, 2, 3, 4]
+    """
+    n, m = shape
+    height = max(1, STRIPE_ENTRIES // m)
+    stripes = [slice(top, min(top + height, n)) for top in range(0, n, height)]
+    if len(stripes) == 1:
+        return [function(stripes[0])]
+    return [checkpoint(function, rows, use_reentrant=False, preserve_rng_state=False) for rows in stripes]

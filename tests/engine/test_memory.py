@@ -1,0 +1,83 @@
+"""No process makes a tensor that grows with the number of pairs: every objective, forward and backward."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from tests.engine.test_distributed import free_port
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import contraport
+from contraport.objectives import CATALOG
+
+ITEMS, PROCESSES = 256, 2
+TILE = 64, 128
+ALLOWED = 16 * 1024
+"""Entries. All embeddings or a vector for each of some ten half steps need less; a process' share of the pairs is twice
+as many in the cross layout, and eight times in the joint one."""
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the largest tensor that any operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.entries, self.operation = 0, None
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for value in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(value, torch.Tensor) and value.untyped_storage().size() // value.itemsize > self.entries:
+                self.entries, self.operation = value.untyped_storage().size() // value.itemsize, str(function)
+        return made
+
+
+def largest(name, rows):
+    """Return the entries of the largest tensor, and what made it."""
+    generator = torch.Generator().manual_seed(0)
+    z0, z1 = (torch.randn(ITEMS, 4, generator=generator)[rows].requires_grad_() for _ in range(2))
+    labels = torch.arange(ITEMS)[rows] % 3
+    settings = {"dimensions": 3} if name == "direct-clr" else {}
+    loss = contraport.objective(name, **settings)
+    with contraport.engine.policy("streamed"), Largest() as seen:
+        loss(z0, z1, labels=labels, ids=torch.arange(ITEMS)[rows] // 2).backward()
+    return seen.entries, seen.operation
+
+
+def work(rank, port, failures):
+    torch.set_num_threads(1)
+    contraport.engine.passes.TILE = TILE
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=PROCESSES)
+    share = ITEMS // PROCESSES
+    for name in CATALOG:
+        entries, operation = largest(name, slice(rank * share, (rank + 1) * share))
+        if entries > ALLOWED:
+            failures.put((name, entries, operation))
+    dist.destroy_process_group()
+    os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+
+
+def test_memory_of_a_process_is_linear_in_the_rows():
+    context = mp.get_context("spawn")
+    failures = context.SimpleQueue()
+    mp.spawn(work, (free_port(), failures), nprocs=PROCESSES)
+    found = []
+    while not failures.empty():
+        found.append(failures.get())
+    assert not found
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_memory_is_linear_in_the_rows(monkeypatch, name):
+    monkeypatch.setattr("contraport.engine.passes.TILE", TILE)
+    entries, operation = largest(name, slice(None))
+    assert entries <= ALLOWED, operation
+
+
+def test_the_oracle_would_be_caught():
+    z0, z1 = (torch.randn(ITEMS, 4, requires_grad=True) for _ in range(2))
+    with contraport.engine.policy("dense"), Largest() as seen:
+        contraport.nt_xent()(z0, z1).backward()
+    assert seen.entries == (2 * ITEMS) ** 2

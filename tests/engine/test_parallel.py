@@ -1,0 +1,92 @@
+"""Training under DistributedDataParallel is that of one process on whole batches, uneven last batches included."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from tests.engine.test_distributed import free_port
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import contraport
+
+BATCHES = [((0, 4), (4, 8)), ((8, 12), (12, 16)), ((16, 19), (19, 20))]
+"""The items of each process in each batch; the last one is short, and shorter for the second process."""
+
+LOSSES = {
+    "nt_xent": lambda: contraport.nt_xent(temperature=0.2),
+    "gca_uot": lambda: contraport.gca_uot(temperature=0.2, iterations=3),
+    "learnable": lambda: contraport.Objective(
+        contraport.Cross(),
+        contraport.Gibbs("cosine", 0.2, learnable=True),
+        contraport.Balanced(2),
+        contraport.Pairs(),
+        contraport.KL(),
+    ),
+}
+
+
+class Learner(nn.Module):
+    """A small encoder with its loss: all that has parameters is within, as the wrapper wants it."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+        self.loss = loss
+
+    def forward(self, x0, x1):
+        return self.loss(self.encoder(x0), self.encoder(x1))
+
+
+def train(name, policy, share, wrap):
+    """Return the losses and the parameters after a step on each batch; `share` gives this process' items of it."""
+    torch.manual_seed(0)
+    x0, x1 = torch.randn(2, 20, 6, dtype=torch.float64)
+    learner = Learner(LOSSES[name]()).double()
+    model = wrap(learner)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    values = []
+    with contraport.engine.policy(policy):
+        for batch in BATCHES:
+            items = slice(*share(batch))
+            optimizer.zero_grad()
+            value = model(x0[items], x1[items])
+            value.backward()
+            optimizer.step()
+            values.append(value.detach())
+    return [*values, *(p.detach() for p in learner.parameters())]
+
+
+def work(rank, port, failures):
+    torch.set_num_threads(1)
+    contraport.engine.passes.TILE = 4, 8
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    for name in LOSSES:
+        for policy in ("dense", "streamed"):
+            with contraport.engine.local():
+                alone = train(name, policy, lambda batch: (batch[0][0], batch[-1][1]), lambda learner: learner)
+            together = train(name, policy, lambda batch: batch[rank], DistributedDataParallel)
+            if not all(torch.allclose(a, b, rtol=1e-8, atol=1e-10) for a, b in zip(alone, together, strict=True)):
+                failures.put((rank, name, policy))
+    dist.destroy_process_group()
+    os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+
+
+def test_training_is_that_of_one_process():
+    context = mp.get_context("spawn")
+    failures = context.SimpleQueue()
+    mp.spawn(work, (free_port(), failures), nprocs=2)
+    found = []
+    while not failures.empty():
+        found.append(failures.get())
+    assert not found
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_batches_matter(name):
+    """What is compared above depends on how the items are shared out: it can fail."""
+    whole = train(name, "dense", lambda batch: (batch[0][0], batch[-1][1]), lambda learner: learner)
+    half = train(name, "dense", lambda batch: batch[0], lambda learner: learner)
+    assert not torch.allclose(whole[-1], half[-1])
