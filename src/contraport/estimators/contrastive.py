@@ -1,0 +1,314 @@
+"""An encoder that learns from arrays without labels, in the manner of scikit-learn."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any, Self, TypeGuard, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import Tags, check_array, check_random_state
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from contraport.data import Batch, BatchOrder, Dataset, from_arrays, loader
+from contraport.encoders import Model
+from contraport.errors import check
+from contraport.evaluation.embedding import Reader, frozen, represent, seeded
+from contraport.objectives import info_nce
+from contraport.training import train
+from contraport.training.arguments import check_arguments
+from contraport.training.optimization import make_optimizer, make_schedule
+from contraport.training.pipeline import Pipeline
+from contraport.training.preparation import make_objective, make_pipeline
+from contraport.training.recipes import resolve
+
+WARMUP = 0.1
+"""The share of the steps in which the learning rate rises."""
+
+SCORE_TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""The temperatures of which the score takes the best one."""
+
+Views = ArrayLike | Sequence[ArrayLike]
+"""One array with a row for each item, or a list or tuple of several."""
+
+
+class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Learns features of which two views of one item are alike and those of others are not.
+
+    Views are random changes of each item, or given: a list or tuple of arrays that show the same items in different
+    ways, each with an encoder of its own. Arrays are vectors (n, d), time series (n, C, T), images, uint8 (n, H, W),
+    (n, H, W, C) or (n, C, H, W), or with four axes floats in [0, 1].
+
+    The parameters are those of `contraport.train`; what is None is as the recipe says, or as there by default.
+
+    Args:
+        objective: a name, or a module that is called with the projections of two views and of which a copy is trained;
+            default: nt-xent.
+        encoder: a name, or one per view; default: mlp for vectors, small-tcn for time series, small-cnn for images.
+        recipe: a named way to train, such as "moco" or "byol".
+        objective_settings: further settings of a named objective.
+        temperature: of a named objective, or its course.
+        views: how many random views to make of an item, "colour", or "multi-crop".
+        augment: how views are changed at random: none, weak, standard, strong, noise or mixup.
+        projection: features of the projection that the objective sees; 0: it sees the encoder's.
+        representation: "concatenate" the features of several views, or the number of one of them, such as "0".
+        epochs: passes over the data.
+        batch_size: fewest items in a batch. The items are dealt out evenly; if there are fewer, they make one batch.
+        opt: optimiser, a name of timm's.
+        lr: peak learning rate; it rises for a tenth of the epochs and falls as a cosine.
+        weight_decay: decay of weights.
+        random_state: seed of weights, views and order; None draws one from numpy's global generator.
+        device: cpu, cuda or mps.
+
+    Attributes:
+        pipeline_: what was trained; pipeline_.model is the encoder, and can be saved by save_pretrained.
+        loss_curve_: the mean loss of each pass over the data.
+        n_iter_: how many steps were taken.
+        n_features_in_: where X is one array, the length of its second axis.
+
+    Raises:
+        UsageError: in `fit`, for values that do not fit; a ValueError, as all of scikit-learn's.
+
+    >>> X = np.random.default_rng(0).normal(size=(30, 5))
+    >>> encoder = ContrastiveEncoder(epochs=2, random_state=0).fit(X)
+    >>> encoder.transform(X[:3]).shape
+    (3, 256)
+    """
+
+    pipeline_: Pipeline
+    loss_curve_: list[float]
+    n_iter_: int
+
+    def __init__(
+        self,
+        objective: str | nn.Module | None = None,
+        encoder: str | Sequence[str] | None = None,
+        *,
+        recipe: str | None = None,
+        objective_settings: dict[str, Any] | None = None,
+        temperature: float | str | None = None,
+        views: int | str | None = None,
+        augment: str | None = None,
+        projection: int | None = None,
+        representation: str = "concatenate",
+        epochs: int = 50,
+        batch_size: int = 256,
+        opt: str = "adamw",
+        lr: float | None = None,
+        weight_decay: float = 1e-4,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.objective = objective
+        self.encoder = encoder
+        self.recipe = recipe
+        self.objective_settings = objective_settings
+        self.temperature = temperature
+        self.views = views
+        self.augment = augment
+        self.projection = projection
+        self.representation = representation
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.opt = opt
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.random_state = random_state
+        self.device = device
+
+    def fit(self, X: Views, y: ArrayLike | None = None) -> Self:
+        """Learn from the items.
+
+        Args:
+            X: (n, ...), or a list or tuple of such views.
+            y: (n,), the class of each item, for objectives that ask for labels, such as sup-con.
+
+        Raises:
+            UsageError: a parameter does not fit, or the loss is not finite.
+            ValueError: X is not what scikit-learn's checks ask for.
+        """
+        dataset = self._dataset(X, y, reset=True, least=2)
+        self._start(dataset)
+        return self._train(dataset, passes=self.epochs, sched="cosine", warmup=WARMUP)
+
+    def partial_fit(self, X: Views, y: ArrayLike | None = None) -> Self:
+        """Go on learning: one pass over the items at the full learning rate, with all that was learned kept.
+
+        Args:
+            X: as in `fit`; the first call decides on the shapes and the standardisation.
+            y: as in `fit`.
+
+        Raises:
+            UsageError: the shapes are not those of the first call; or there is a memory bank, which knows its items.
+            ValueError: X is not what scikit-learn's checks ask for.
+        """
+        first = not hasattr(self, "pipeline_")
+        dataset = self._dataset(X, y, reset=first, least=2)
+        if first:
+            self._start(dataset)
+        check(self._negatives != "bank", "negatives: a bank keeps one embedding for each item of one fit; use fit.")
+        return self._train(dataset, passes=1, sched="constant")
+
+    def transform(self, X: Views) -> NDArray[np.float32]:
+        """Return the features of items, (m, features).
+
+        Args:
+            X: (m, ...), or a list or tuple of such views, as in `fit`.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+            ValueError: X does not fit what was fitted.
+        """
+        check_is_fitted(self)
+        dataset = self._dataset(X, None, reset=False)
+        with seeded(0, self._reader.device):  # a loader draws from the caller's random state
+            return represent(self._model, dataset, self.pipeline_.views, self._reader).numpy()
+
+    def score(self, X: Views, y: object = None) -> float:
+        """Return how much one view of an item tells of which item another one shows, in nats; higher is better.
+
+        It is the lower bound of the mutual information of two views that InfoNCE gives, log m - loss, at the best of a
+        few temperatures, so that encoders trained by different objectives and temperatures can be compared; the mean
+        over pairs of views. It is at most log m, so compare scores of equally many items, and of equal augmentations.
+        The random views depend on X alone.
+
+        Args:
+            X: (m, ...), or a list or tuple of such views.
+            y: ignored.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+            UsageError: nothing was compared in training.
+            ValueError: X does not fit what was fitted.
+
+        Source: van den Oord, Li and Vinyals (2018), Representation learning with contrastive predictive coding, eq. 5.
+        """
+        check_is_fitted(self)
+        check(self.pipeline_.objective is not None, "predict: compares nothing, so there is no score of it.")
+        dataset, model = self._dataset(X, None, reset=False), self._model
+
+        def embed(batch: Batch) -> Tensor:
+            return torch.stack(model.project(model.encode(self.pipeline_.views(self._reader.moved(batch)))), dim=1)
+
+        with seeded(0, self._reader.device), frozen(model):
+            z = self._reader.apply(embed, dataset, "score").unbind(dim=1)
+            losses = [
+                min(float(info_nce(temperature=temperature)(one, other)) for temperature in SCORE_TEMPERATURES)
+                for one, other in combinations(z, 2)
+            ]
+        return math.log(len(dataset)) - sum(losses) / len(losses)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
+
+    @property
+    def _model(self) -> Model:
+        return self.pipeline_.model
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._model.num_features
+
+    @property
+    def _reader(self) -> Reader:
+        return Reader(device=torch.device(self.device))
+
+    def _dataset(self, X: Views, y: ArrayLike | None, *, reset: bool, least: int = 1) -> Dataset:
+        """Return the items, once scikit-learn's checks have passed them."""
+        rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": least}
+        arrays: list[np.ndarray]
+        if _is_views(X):
+            arrays = [check_array(view, input_name=f"X[{number}]", **rules) for number, view in enumerate(X)]
+        else:
+            arrays = [validate_data(self, X, reset=reset, **rules)]
+        dataset = from_arrays(arrays, _classes(y), name="X")
+        if not reset:
+            found = ", ".join(map(str, dataset.shapes))
+            expected = ", ".join(map(str, self._shapes))
+            check(found == expected, f"X: expected items of shape {expected}, as in fit, got {found}.")
+        return dataset
+
+    def _start(self, dataset: Dataset) -> None:
+        """Make what is trained."""
+        arguments = self._arguments()
+        check_arguments(arguments)
+        check(self.device != "auto", "device: expected cpu, cuda or mps, got 'auto'.")
+        criterion = copy.deepcopy(make_objective(arguments))
+        self.pipeline_ = make_pipeline(dataset, criterion, arguments, epoch=self._batches(len(dataset)))
+        self.pipeline_.to(self.device).views.release()
+        self.loss_curve_ = []
+        self.n_iter_ = 0
+        self._negatives = arguments["negatives"]
+        self._shapes = dataset.shapes
+        self._optimizer: Optimizer = make_optimizer(
+            self.pipeline_, opt=self.opt, lr=self.lr, weight_decay=self.weight_decay
+        )
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return all arguments of a training."""
+        own = self.get_params(deep=False)
+        given = {name: value for name, value in own.items() if value is not None and name != "random_state"}
+        parameters = inspect.signature(train).parameters
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        return {name: parameter.default for name, parameter in parameters.items()} | resolve(given) | {"seed": seed}
+
+    def _batches(self, items: int) -> int:
+        return max(1, items // self.batch_size)
+
+    def _train(self, dataset: Dataset, *, passes: int, sched: str, warmup: float = 0.0) -> Self:
+        """Take the steps of some passes over the items, a share of them as warm-up."""
+        pipeline, epoch = self.pipeline_, self._batches(len(dataset))
+        steps = passes * epoch
+        schedule = make_schedule(self._optimizer, sched=sched, steps=steps, warmup=int(warmup * steps))
+        batches = loader(dataset, len(dataset) // epoch, shuffle=True, seed=pipeline.seed, drop_last=True)
+        order = cast(BatchOrder, batches.batch_sampler)
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            for _ in range(passes):
+                order.set_epoch(len(self.loss_curve_))
+                losses = []
+                for batch in batches:
+                    losses.append(self._step(batch))
+                    schedule.step()
+                self.loss_curve_.append(sum(losses) / len(losses))
+        return self
+
+    def _step(self, batch: Batch) -> float:
+        """Take one step and return its loss."""
+        loss = self.pipeline_.train()(_moved(batch, self.device), self.n_iter_)
+        value = float(loss.detach())
+        check(math.isfinite(value), f"lr: the loss was not finite after {self.n_iter_} steps; lower it.")
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        self.pipeline_.after_step(self.n_iter_)
+        self.n_iter_ += 1
+        return value
+
+
+def _moved(batch: Batch, device: str) -> Batch:
+    labels, domains = (None if known is None else known.to(device) for known in (batch.labels, batch.domains))
+    return Batch(tuple(view.to(device) for view in batch.views), labels, domains, batch.ids.to(device))
+
+
+def _is_views(X: object) -> TypeGuard[Sequence[ArrayLike]]:
+    """Return whether X is a list or tuple of arrays rather than an array, or rows that become one."""
+    return isinstance(X, list | tuple) and len(X) > 0 and all(getattr(view, "ndim", 0) >= 2 for view in X)
+
+
+def _classes(y: ArrayLike | None) -> NDArray[np.int64] | None:
+    """Return the class of each item as a number, or None where y is something else than classes."""
+    if y is None or type_of_target(y) not in ("binary", "multiclass"):
+        return None
+    return np.unique(np.asarray(y), return_inverse=True)[1]

@@ -1,0 +1,240 @@
+"""The encoder as scikit-learn sees it: its checks, its pipelines and searches, every kind of array, every mistake."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+from contraport.errors import UsageError
+from contraport.estimators import ContrastiveEncoder
+from contraport.training.recipes import RECIPES
+
+rng = np.random.default_rng(0)
+VECTORS = rng.normal(size=(40, 6))
+SERIES = rng.normal(size=(40, 3, 20))
+IMAGES = rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+GREY = rng.integers(0, 256, (40, 8, 8), dtype=np.uint8)
+GIVEN = [VECTORS, rng.normal(size=(40, 3)), SERIES]
+
+
+def quick(**settings):
+    return ContrastiveEncoder(**{"epochs": 1, "random_state": 0} | settings)
+
+
+@parametrize_with_checks([ContrastiveEncoder(epochs=5)])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize(
+    ("X", "features", "tower"),
+    [(VECTORS, 256, "MLP"), (SERIES, 128, "SmallTCN"), (IMAGES, 256, "SmallCNN"), (GREY, 256, "SmallCNN")],
+)
+def test_every_kind_of_array(X, features, tower):
+    fitted = quick().fit(X)
+    assert fitted.transform(X[:7]).shape == (7, features)
+    assert fitted.transform(X[:7]).dtype == np.float32
+    assert type(fitted.pipeline_.model.tower(0).encoder).__name__ == tower
+
+
+def test_given_views_have_an_encoder_each():
+    fitted = quick().fit(GIVEN)
+    assert fitted.transform(tuple(GIVEN)).shape == (40, 256 + 256 + 128)
+    assert quick(representation="2").fit(GIVEN).transform(GIVEN).shape == (40, 128)
+    assert np.isfinite(fitted.score(GIVEN))
+
+
+def test_rows_in_lists_are_one_array():
+    np.testing.assert_array_equal(
+        quick().fit(VECTORS.tolist()).transform(VECTORS.tolist()), quick().fit(VECTORS).transform(VECTORS)
+    )
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe(recipe):
+    fitted = quick(recipe=recipe, batch_size=20).fit(VECTORS, np.arange(40) % 3)
+    assert fitted.n_iter_ == 2
+    assert np.isfinite(fitted.transform(VECTORS)).all()
+    assert np.isfinite(fitted.loss_curve_).all()
+
+
+def test_a_recipe_gives_way_to_what_is_given():
+    fitted = quick(recipe="moco", objective="gca-uot").fit(VECTORS)
+    assert fitted.pipeline_.target is not None
+    assert type(fitted.pipeline_.objective.allowed).__name__ == "Unbalanced"
+    assert fitted.get_params()["objective"] == "gca-uot"
+
+
+def test_views_and_augmentations():
+    assert quick(views="colour").fit(IMAGES).transform(IMAGES).shape == (40, 512)
+    assert quick(views="2+2").fit(IMAGES).transform(IMAGES).shape == (40, 256)
+    assert quick(views=3, augment="mixup").fit(VECTORS).pipeline_.views.shapes == ((6,),) * 3
+
+
+def test_labels_reach_the_objectives_that_ask_for_them():
+    labels = np.array(["a", "b"])[np.arange(40) % 2]
+    one, other = (quick(objective="sup-con").fit(VECTORS, y).transform(VECTORS) for y in (labels, np.sort(labels)))
+    assert not np.array_equal(one, other)
+    unlike = quick().fit(VECTORS, labels), quick().fit(VECTORS, rng.normal(size=40)), quick().fit(VECTORS)
+    first, *others = (fitted.transform(VECTORS) for fitted in unlike)
+    for features in others:
+        np.testing.assert_array_equal(features, first)
+    with pytest.raises(UsageError, match="labels"):
+        quick(objective="sup-con").fit(VECTORS)
+
+
+def test_it_learns():
+    X, y = load_digits(return_X_y=True)
+    train_X, test_X, train_y, test_y = train_test_split(X, y, stratify=y, random_state=0)
+    encoder = ContrastiveEncoder(epochs=8, random_state=0)
+    probe = make_pipeline(encoder, StandardScaler(), LogisticRegression(max_iter=300))
+    assert probe.fit(train_X, train_y).score(test_X, test_y) > 0.95
+    untrained = ContrastiveEncoder(epochs=1, lr=1e-12, random_state=0).fit(train_X)
+    assert encoder.score(test_X) > untrained.score(test_X) + 0.5
+    assert encoder.loss_curve_[-1] < encoder.loss_curve_[0]
+
+
+def test_search_over_a_pipeline():
+    pipeline = make_pipeline(StandardScaler(), quick())
+    search = GridSearchCV(
+        pipeline, {"contrastiveencoder__temperature": [0.2, 1.0], "contrastiveencoder__encoder": ["mlp"]}, cv=2
+    )
+    search.fit(VECTORS)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert search.best_estimator_.transform(VECTORS).shape == (40, 256)
+
+
+def test_the_score_is_repeatable_and_bounded():
+    fitted = quick().fit(VECTORS)
+    state = torch.get_rng_state()
+    assert fitted.score(VECTORS) == fitted.score(VECTORS) <= np.log(40)
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(UsageError, match="predict: compares nothing"):
+        quick(recipe="predictive").fit(VECTORS).score(VECTORS)
+
+
+def test_the_random_state_is_the_only_one_and_the_callers_stay():
+    torch.manual_seed(1)
+    np.random.seed(1)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    one = quick(random_state=3).fit_transform(VECTORS)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])
+    torch.manual_seed(2)
+    np.testing.assert_array_equal(quick(random_state=3).fit_transform(VECTORS), one)
+    assert not np.array_equal(quick(random_state=4).fit_transform(VECTORS), one)
+
+
+def test_partial_fit_goes_on_after_a_fit_and_through_a_pickle():
+    fitted = quick(recipe="moco", batch_size=20).fit(VECTORS)
+    copied = pickle.loads(pickle.dumps(fitted))
+    before = fitted.transform(VECTORS)
+    for estimator in (fitted, copied):
+        assert estimator.partial_fit(VECTORS).n_iter_ == 4
+        assert len(estimator.loss_curve_) == 2
+        assert int(estimator.pipeline_.comparison.memory.written) == 2 * 40
+    after = fitted.transform(VECTORS)
+    assert not np.array_equal(after, before)
+    np.testing.assert_array_equal(copied.transform(VECTORS), after)
+    assert fitted.fit(VECTORS).n_iter_ == 2
+    np.testing.assert_array_equal(fitted.transform(VECTORS), before)
+
+
+def test_partial_fit_from_the_start():
+    encoder = quick()
+    for batch in np.split(VECTORS, 4):
+        encoder.partial_fit(batch)
+    assert encoder.n_iter_ == 4
+    with pytest.raises(UsageError, match="bank"):
+        quick(recipe="cmc-nce").partial_fit(VECTORS)
+
+
+def test_a_pickle_holds_no_items():
+    few, many = (len(pickle.dumps(quick().fit(np.tile(VECTORS, (times, 1))))) for times in (1, 100))
+    assert many - few < 10_000
+
+
+def test_every_item_is_seen_in_batches_of_no_fewer_than_asked():
+    fitted = quick(batch_size=16).fit(VECTORS)
+    assert fitted.n_iter_ == 2
+    assert quick(batch_size=21).fit(VECTORS).n_iter_ == 1
+
+
+def test_names_and_frames():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(VECTORS, columns=list("abcdef"), index=np.arange(40) * 2)
+    out = quick().set_output(transform="pandas").fit_transform(frame)
+    assert list(out.columns[:2]) == ["contrastiveencoder0", "contrastiveencoder1"]
+    assert (out.index == frame.index).all()
+    assert quick().set_output(transform="pandas").fit_transform(GIVEN).shape == (40, 640)
+
+
+def test_features_have_names():
+    names = quick().fit(VECTORS).get_feature_names_out()
+    assert list(names[[0, 255]]) == ["contrastiveencoder0", "contrastiveencoder255"]
+
+
+def test_an_own_objective_is_copied():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, z0, z1):
+            return (self.scale * z0 - z1).square().mean()
+
+    own = Own()
+    fitted = quick(objective=own).fit(VECTORS)
+    assert own.scale.item() == 1.0 != fitted.pipeline_.objective.scale.item()
+    clone(fitted)
+
+
+@pytest.mark.parametrize(
+    ("settings", "X", "message"),
+    [
+        ({}, scipy.sparse.csr_matrix(VECTORS), "Sparse data was passed"),
+        ({}, np.where(np.arange(240).reshape(40, 6) == 7, np.nan, VECTORS), "NaN"),
+        ({}, VECTORS[:1], "minimum of 2 is required"),
+        ({}, VECTORS[:, 0], "Expected 2D array"),
+        ({}, [VECTORS, VECTORS[:9]], r"equal numbers of rows, got \[40, 9\]"),
+        ({}, rng.normal(size=(9, 8, 8, 3)), r"float images in \[0, 1\]"),
+        ({"objective": "nt-xnet"}, VECTORS, "objective: unknown name 'nt-xnet'; did you mean 'nt-xent'"),
+        ({"recipe": "mocco"}, VECTORS, "recipe: unknown name 'mocco'; did you mean 'moco'"),
+        ({"objective": "byol"}, VECTORS, "predictor"),
+        ({"encoder": "small-cnn"}, VECTORS, "encoder: 'small-cnn' takes images"),
+        ({"epochs": 0}, VECTORS, "epochs: expected a whole number from 1 on, got 0"),
+        ({"batch_size": 1}, VECTORS, "batch_size: expected a whole number from 2 on, got 1"),
+        ({"lr": -1.0}, VECTORS, "lr: expected a positive"),
+        ({"lr": 1e30, "epochs": 5}, VECTORS, "lr: the loss was not finite after"),
+        ({"temperature": 0.0}, VECTORS, "temperature: expected a positive"),
+        ({"device": "auto"}, VECTORS, "device: expected cpu, cuda or mps, got 'auto'"),
+        ({"views": 1}, VECTORS, "views: expected at least 2"),
+        ({"views": "colour"}, VECTORS, "views: 'colour' splits one image of 3 channels"),
+    ],
+)
+def test_mistakes_are_told(settings, X, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        quick(**settings).fit(X)
+
+
+def test_other_items_than_the_fitted_ones_are_refused():
+    fitted = quick().fit(SERIES)
+    with pytest.raises(UsageError, match=r"X: expected items of shape \(3, 20\), as in fit, got \(3, 19\)"):
+        fitted.transform(SERIES[:, :, :19])
+    with pytest.raises(UsageError, match=r"as in fit, got \(3, 20\), \(6,\)"):
+        fitted.partial_fit([SERIES, VECTORS])
+    with pytest.raises(NotFittedError):
+        quick().score(VECTORS)
