@@ -1,8 +1,8 @@
 """Contrastive learning as transport: say which plan you want between two sets of embeddings.
 
-The losses need torch and numpy only. The verbs (`train`, `evaluate`, `embed`, `report`, `demo`) are the command line's
-commands as functions with the same keywords; they and the estimators (`SNE`, `TSNE`, `InverseOT`) are imported when
-first used and need the extras.
+The losses need torch and numpy only. The verbs (`train`, `evaluate`, `embed`, `export`, `report`, `demo`) are the
+command line's commands as functions with the same keywords; they and the estimators (`ContrastiveEncoder`, `SNE`,
+`TSNE`, `InverseOT`) are imported when first used and need the extras.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from contraport.objectives import (
     Joint,
     Labels,
     Leading,
+    Logistic,
     LogMean,
     MarginalPenalty,
     Matrix,
     Neighbors,
+    NoiseContrast,
     Objective,
     Pairs,
     PlanUniformity,
@@ -53,8 +55,10 @@ from contraport.objectives import (
     Within,
     align_uniform,
     alpha_cl,
+    assignments,
     byol,
     cmc,
+    cmc_nce,
     direct_clr,
     gca_ince,
     gca_rince,
@@ -69,24 +73,28 @@ from contraport.objectives import (
     pairwise,
     quadratic,
     rince,
+    sigmoid,
     sup_con,
     t_simclr,
 )
 
 if TYPE_CHECKING:
     from contraport.cli.demo import demo
-    from contraport.estimators import SNE, TSNE, InverseOT
+    from contraport.estimators import SNE, TSNE, ContrastiveEncoder, InverseOT
     from contraport.evaluation import embed, evaluate
+    from contraport.exporting import export
     from contraport.report import report
     from contraport.training import train
 
 _LAZY = {
     "SNE": "contraport.estimators",
     "TSNE": "contraport.estimators",
+    "ContrastiveEncoder": "contraport.estimators",
     "InverseOT": "contraport.estimators",
     "train": "contraport.training",
     "evaluate": "contraport.evaluation",
     "embed": "contraport.evaluation",
+    "export": "contraport.exporting",
     "report": "contraport.report",
     "demo": "contraport.cli.demo",
 }
@@ -99,6 +107,7 @@ __all__ = [
     "Bilinear",
     "ClosedFormQuadratic",
     "Columns",
+    "ContrastiveEncoder",
     "CoreView",
     "Cost",
     "Cross",
@@ -114,9 +123,11 @@ __all__ = [
     "Labels",
     "Leading",
     "LogMean",
+    "Logistic",
     "MarginalPenalty",
     "Matrix",
     "Neighbors",
+    "NoiseContrast",
     "Objective",
     "Pairs",
     "PlanUniformity",
@@ -139,13 +150,16 @@ __all__ = [
     "__version__",
     "align_uniform",
     "alpha_cl",
+    "assignments",
     "byol",
     "cmc",
+    "cmc_nce",
     "demo",
     "direct_clr",
     "embed",
     "engine",
     "evaluate",
+    "export",
     "gca_ince",
     "gca_rince",
     "gca_uot",
@@ -161,6 +175,7 @@ __all__ = [
     "quadratic",
     "report",
     "rince",
+    "sigmoid",
     "sup_con",
     "t_simclr",
     "train",

@@ -8,6 +8,7 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
     evaluation.json    the numbers of `contraport.evaluate`
     samples.npz        the points, thumbnails and plans that the page draws
     train.log          what the training said
+    loggers/           what TensorBoard, MLflow or Weights & Biases keep, where they were asked for
     nonfinite.json     where the loss stopped being a number, if it did
 ```
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import uuid
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,6 +55,7 @@ class Run:
         self.evaluation_path = self.path / "evaluation.json"
         self.samples_path = self.path / "samples.npz"
         self.log_path = self.path / "train.log"
+        self.loggers_path = self.path / "loggers"
         self.nonfinite_path = self.path / "nonfinite.json"
 
     def __repr__(self) -> str:
@@ -169,7 +172,7 @@ class Run:
         check(self.config_path.is_file(), f"run: {self.path} is no run: it has no config.yaml.")
 
     def _remove_files(self) -> None:
-        for folder in (self.checkpoints, self.model_path):
+        for folder in (self.checkpoints, self.model_path, self.loggers_path):
             if folder.exists():
                 shutil.rmtree(folder)
         written = (self.metrics_path, self.evaluation_path, self.samples_path, self.log_path, self.nonfinite_path)
@@ -189,6 +192,16 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_files(folder: Path) -> Iterator[Path]:
+    """Give a temporary folder beside `folder`, whose files go there, each as a whole, when the block ends well."""
+    with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=f".{folder.name}-") as temporary:
+        yield Path(temporary)
+        folder.mkdir(exist_ok=True)
+        for file in Path(temporary).iterdir():
+            os.replace(file, folder / file.name)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from contraport.encoders import Projector, build, list_encoders
+from contraport.encoders import Decoder, Projector, build, list_encoders
 from contraport.errors import UsageError
 
 
@@ -28,8 +28,26 @@ def test_small_cnn_keeps_the_resolution_of_tiny_images_at_first():
     assert min(sides) == 4
 
 
-@pytest.mark.parametrize("shape", [(7,), (1, 8, 8), (3, 5, 6)])
-def test_mlp_takes_vectors_and_images(shape):
+@pytest.mark.parametrize("shape", [(1, 1), (6, 100), (12, 7)])
+def test_small_tcn_takes_series_of_any_length(shape):
+    encoder = build("small-tcn", shape)
+    assert encoder(torch.rand(3, *shape)).shape == (3, encoder.num_features)
+    longer = torch.rand(3, shape[0], 2 * shape[1])
+    assert encoder(longer).shape == (3, encoder.num_features)
+
+
+def test_small_tcn_sees_61_steps_at_once():
+    encoder = build("small-tcn", (1, 201)).eval()
+    steps = torch.zeros(1, 1, 201, requires_grad=True)
+    outputs = []
+    encoder.blocks.register_forward_hook(lambda layer, inputs, output: outputs.append(output))
+    encoder(steps)
+    outputs[0][0, :, 100].sum().backward()
+    assert steps.grad[0, 0].nonzero().flatten().tolist() == list(range(70, 131))
+
+
+@pytest.mark.parametrize("shape", [(7,), (1, 8, 8), (3, 5, 6), (3, 50)])
+def test_mlp_takes_vectors_images_and_series(shape):
     encoder = build("mlp", shape)
     assert encoder(torch.rand(3, *shape)).shape == (3, encoder.num_features)
 
@@ -37,6 +55,11 @@ def test_mlp_takes_vectors_and_images(shape):
 def test_projector_is_linear_norm_relu_linear():
     assert [type(layer) for layer in Projector(8, 6, 4)] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
     assert Projector(8, 6, 4)(torch.rand(5, 8)).shape == (5, 4)
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 20), (2, 5, 6)])
+def test_a_decoder_gives_a_view_of_the_shape(shape):
+    assert Decoder(8, shape)(torch.rand(5, 8)).shape == (5, *shape)
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "resnet18", "test_vit", "test_convnext"])
@@ -120,7 +143,7 @@ def test_an_encoder_of_your_own(name, features):
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("small-cn", (1, 8, 8), "did you mean 'small-cnn'"),
+        ("smal-cnn", (1, 8, 8), "did you mean 'small-cnn'"),
         ("resnet188", (1, 8, 8), "did you mean 'resnet18"),
         ("hf-hub/nobody", (1, 8, 8), "unknown name"),
         ("", (1, 8, 8), "unknown name"),
@@ -129,7 +152,9 @@ def test_an_encoder_of_your_own(name, features):
         ("test_vit", (3, 2, 2), "does not take items of shape"),
         ("mlp", (), "shape"),
         ("mlp", (0,), "shape"),
-        ("mlp", (3, 4), "shape"),
+        ("mlp", (1, 2, 3, 4), "shape"),
+        ("small-tcn", (7,), "takes time series"),
+        ("resnet18", (3, 50), "use 'small-tcn'"),
         (":Flat", (4,), "module:attribute"),
         ("own_encoder:", (4,), "attribute"),
         ("own_encoder:Flt", (4,), "did you mean 'Flat'"),

@@ -13,32 +13,90 @@ from contraport.errors import UsageError
 @pytest.fixture
 def saved(tmp_path):
     torch.manual_seed(0)
-    network = Model("small-cnn", (1, 8, 8), projection=16, mean=[0.3], std=[0.4])
+    network = Model("small-cnn", [(1, 8, 8)], projection=16, mean=[[0.3]], std=[[0.4]])
     network(torch.rand(8, 1, 8, 8))  # moves the running statistics
     network.eval().save_pretrained(tmp_path / "model")
     return network, tmp_path / "model"
 
 
 def test_items_are_standardised_inside():
-    network = Model("small-cnn", (2, 8, 8), mean=[0.5, 0.2], std=[2.0, 0.1]).eval()
-    plain = Model("small-cnn", (2, 8, 8)).eval()
-    plain.encoder.load_state_dict(network.encoder.state_dict())
+    network = Model("small-cnn", [(2, 8, 8)], mean=[[0.5, 0.2]], std=[[2.0, 0.1]]).eval()
+    plain = Model("small-cnn", [(2, 8, 8)]).eval()
+    plain.tower(0).encoder.load_state_dict(network.tower(0).encoder.state_dict())
     items = torch.rand(3, 2, 8, 8)
     expected = plain((items - torch.tensor([0.5, 0.2]).view(2, 1, 1)) / torch.tensor([2.0, 0.1]).view(2, 1, 1))
     assert torch.allclose(network(items), expected, atol=1e-5)
 
 
 def test_bytes_and_floats_are_the_same_items():
-    network = Model(shape=(1, 8, 8)).eval()
+    network = Model(shapes=[(1, 8, 8)]).eval()
     pixels = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
     assert torch.equal(network(pixels), network(pixels / 255.0))
 
 
 def test_vectors():
-    network = Model("mlp", (5,), projection=4, mean=[1.0] * 5, std=[2.0] * 5).eval()
+    network = Model("mlp", [(5,)], projection=4, mean=[[1.0] * 5], std=[[2.0] * 5]).eval()
     features = network(torch.rand(3, 5))
     assert features.shape == (3, network.num_features)
-    assert network.project(features).shape == (3, 4)
+    assert network.project([features])[0].shape == (3, 4)
+
+
+def test_views_share_a_tower_and_its_normalisation():
+    torch.manual_seed(0)
+    network = Model(shapes=[(1, 8, 8)])
+    views = [torch.rand(6, 1, side, side) for side in (8, 8, 5, 5)]
+    projections = network.project(network.encode(views))
+    assert [tuple(z.shape) for z in projections] == [(6, 128)] * 4
+    tower = copy.deepcopy(network.tower(0))
+    large, small = tower(torch.cat(views[:2])), tower(torch.cat(views[2:]))
+    expected = tower.projector(torch.cat([large, small]))
+    assert torch.allclose(torch.cat(projections), expected, atol=1e-5)
+
+
+def test_a_shared_tower_of_given_views_represents_them_side_by_side():
+    network = Model(shapes=[(5,), (5,)], shared=True).eval()
+    views = torch.rand(3, 5), torch.rand(3, 5)
+    assert len(network.towers) == 1
+    assert network.num_features == 2 * network.tower(1).num_features
+    assert torch.allclose(network(*views), torch.cat(network.encode(views), dim=1), atol=1e-6)
+
+
+def test_each_view_has_a_tower_of_its_own():
+    shapes = [(1, 8, 8), (6, 20), (4,)]
+    network = Model(shapes=shapes, projection=16).eval()
+    assert network.config["encoder"] == ["small-cnn", "small-tcn", "mlp"]
+    views = [torch.rand(3, *shape) for shape in shapes]
+    features = network.encode(views)
+    assert [tuple(h.shape) for h in features] == [(3, tower.num_features) for tower in network.towers]
+    assert [tuple(z.shape) for z in network.project(features)] == [(3, 16)] * 3
+    assert torch.equal(network(*views), torch.cat(features, dim=1))
+    assert network.num_features == network(*views).shape[1]
+
+
+def test_the_representation_may_be_one_view():
+    torch.manual_seed(0)
+    network = Model(shapes=[(4,), (7,)], representation="1").eval()
+    views = torch.rand(3, 4), torch.rand(3, 7)
+    assert torch.equal(network(*views), network.encode(views)[1])
+    assert network.num_features == network.tower(1).num_features
+
+
+def test_without_a_projector_the_loss_sees_the_features():
+    network = Model(shapes=[(4,)], projection=0)
+    features = network.encode([torch.rand(3, 4)])
+    assert all(z is h or torch.equal(z, h) for z, h in zip(network.project(features), features, strict=True))
+    assert not list(network.tower(0).projector.parameters())
+    assert network.tower(0).num_projections == network.tower(0).num_features
+
+
+def test_a_model_of_several_towers_is_saved_whole(tmp_path):
+    settings = {"projection": 0, "mean": [[0.1], [0.2] * 6], "std": [[1.0], [2.0] * 6], "representation": "1"}
+    network = Model(["mlp", "small-tcn"], [(1, 8, 8), (6, 9)], **settings).eval()
+    network.save_pretrained(tmp_path)
+    again = Model.from_pretrained(tmp_path)
+    views = torch.rand(3, 1, 8, 8), torch.rand(3, 6, 9)
+    assert torch.equal(again(*views), network(*views))
+    assert again.config == network.config
 
 
 def test_a_saved_model_is_the_same_model(saved):
@@ -48,7 +106,7 @@ def test_a_saved_model_is_the_same_model(saved):
     assert not again.training
     assert again.config == network.config == json.loads((folder / "config.json").read_text())
     items = torch.rand(3, 1, 8, 8)
-    assert torch.equal(again.project(again(items)), network.project(network(items)))
+    assert torch.equal(again.project([again(items)])[0], network.project([network(items)])[0])
 
 
 def test_a_model_loads_again_from_its_text_path_and_can_be_copied(saved):
@@ -71,7 +129,7 @@ def cut(folder):
 
 def drop_a_weight(folder):
     weights = load_file(folder / "model.safetensors")
-    weights.pop("projector.3.bias")
+    weights.pop("towers.0.projector.3.bias")
     save_file(weights, folder / "model.safetensors")
 
 
@@ -87,11 +145,19 @@ def drop_a_weight(folder):
         cut,
         drop_a_weight,
         lambda folder: rewrite(folder, encoder="mlp"),
+        lambda folder: rewrite(folder, encoder=["small-cnn", "mlp"]),
+        lambda folder: rewrite(folder, encoder=3),
         lambda folder: rewrite(folder, encoder="small-cm"),
-        lambda folder: rewrite(folder, encoder=None),
-        lambda folder: rewrite(folder, shape=[3, 8, 8]),
-        lambda folder: rewrite(folder, shape="none"),
-        lambda folder: rewrite(folder, shape=[]),
+        lambda folder: rewrite(folder, encoder=[None]),
+        lambda folder: rewrite(folder, shapes=[[3, 8, 8]]),
+        lambda folder: rewrite(folder, shapes=[3, 8, 8]),
+        lambda folder: rewrite(folder, shapes="none"),
+        lambda folder: rewrite(folder, shapes=[]),
+        lambda folder: rewrite(folder, shapes=[[]]),
+        lambda folder: rewrite(folder, shapes=None),
+        lambda folder: rewrite(folder, shared="yes"),
+        lambda folder: rewrite(folder, representation=["0"]),
+        lambda folder: rewrite(folder, mean=3),
         lambda folder: rewrite(folder, projection=-1),
         lambda folder: rewrite(folder, projection="many"),
         lambda folder: rewrite(folder, mean=[None]),
@@ -134,7 +200,7 @@ def test_a_model_of_the_hub_is_loaded_and_may_not_name_code(saved, monkeypatch):
     assert Model.from_pretrained("someone/model", revision="v1").config["projection"] == 16
     assert asked[0][0] == "someone/model"
     assert asked[0][1]["revision"] == "v1"
-    rewrite(folder, encoder="os:system")
+    rewrite(folder, encoder=["os:system"])
     with pytest.raises(UsageError, match="names code to import"):
         Model.from_pretrained("someone/model")
 
@@ -151,12 +217,29 @@ def test_a_hub_that_does_not_answer_is_told(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mean": [0.1, 0.2]}, "mean: expected 1 finite numbers"),
-        ({"std": [0.0]}, "std: expected positive"),
-        ({"std": [float("nan")]}, "std"),
-        ({"projection": 0}, "projection"),
+        ({"mean": [[0.1, 0.2]]}, "mean: expected 1 finite numbers"),
+        ({"mean": [[0.1], [0.2]]}, "mean: expected 1, one per tower, got 2"),
+        ({"mean": 0.1}, "mean: expected one per tower, got 0.1"),
+        ({"std": [[0.0]]}, "std: expected positive"),
+        ({"std": [[float("nan")]]}, "std"),
+        ({"projection": -1}, "projection"),
+        ({"encoder": ["mlp", "mlp"]}, "encoder: expected 1, one per tower, got 2"),
+        ({"encoder": 3}, "encoder: expected one per tower, got 3"),
+        ({"shapes": (1, 28, 28)}, r"shapes: expected the shape of each view.* got \(1, 28, 28\)"),
+        ({"shapes": [(1, 1, 1, 1)]}, "shapes: expected the shape of each view"),
+        ({"shapes": [(4,), (5,)], "shared": True}, "shared: expected views of one shape"),
+        ({"representation": "1"}, "representation: unknown name '1'"),
+        ({"representation": "concat"}, "did you mean 'concatenate'"),
     ],
 )
 def test_settings_that_do_not_fit_are_told(settings, message):
     with pytest.raises(UsageError, match=message):
-        Model(shape=(1, 8, 8), **settings)
+        Model(**{"shapes": [(1, 8, 8)]} | settings)
+
+
+def test_a_wrong_number_of_views_is_told():
+    network = Model(shapes=[(4,), (5,)])
+    with pytest.raises(UsageError, match="views: expected 2, got 1"):
+        network(torch.rand(2, 4))
+    with pytest.raises(UsageError, match="views: expected 2, one per tower, got 3"):
+        network.encode([torch.rand(2, 4)] * 3)

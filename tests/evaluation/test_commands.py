@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from contraport.data import from_arrays, load
+from contraport.data import Dataset, Views, from_arrays, load
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed, evaluate
@@ -24,12 +26,12 @@ def make_run(path: Path, model: Model, **config: Any) -> Run:
 
 def image_model(seed: int = 0) -> Model:
     torch.manual_seed(seed)
-    return Model("small-cnn", (1, 8, 8))
+    return Model("small-cnn", [(1, 8, 8)])
 
 
 def vector_model() -> Model:
     torch.manual_seed(0)
-    return Model("mlp", (6,))
+    return Model("mlp", [(6,)])
 
 
 def vectors(items: int, classes: int | None) -> Any:
@@ -48,7 +50,7 @@ def test_evaluate_measures_the_encoder_and_its_two_baselines(evaluated: tuple[Ru
     _, result = evaluated
     assert list(result["rows"]) == ["raw", "untrained", "trained"]
     for row in result["rows"].values():
-        assert list(row) == ["alignment", "uniformity", "effective_rank", "linear_probe", "knn"]
+        assert set(row) == {"alignment", "uniformity", "effective_rank", "linear_probe", "knn"}
         assert 0 < row["alignment"] < 4
         assert row["uniformity"] < 0
         assert row["linear_probe"] > 0.9
@@ -99,6 +101,90 @@ def test_evaluating_twice_gives_the_same_numbers(tmp_path: Path) -> None:
     assert first == second
 
 
+def several(items: int, *shapes: tuple[int, ...], integers: bool = False) -> Dataset:
+    """Return views of given shapes of items of three classes, which shift every number of a view."""
+    generator, labels = np.random.default_rng(items), np.arange(items) % 3
+    views = [generator.normal(size=(items, *shape)) + labels.reshape(-1, *[1] * len(shape)) for shape in shapes]
+    if integers:
+        views = [(view * 30 + 100).clip(0, 255).astype(np.uint8) for view in views]
+    return from_arrays(views, labels=labels)
+
+
+@pytest.mark.parametrize("representation", ["concatenate", "1"])
+def test_views_with_encoders_of_their_own_are_measured(tmp_path: Path, representation: str) -> None:
+    train, test = (several(items, (4,), (7,), (2, 9)) for items in (60, 30))
+    torch.manual_seed(0)
+    model = Model(shapes=train.shapes, representation=representation)
+    run = make_run(tmp_path / "run", model, data="<views>", augment=None)
+    result = evaluate(run, data=(train, test), neighbors=5, progress=False)
+    assert set(result["rows"]["trained"]) == {"uniformity", "effective_rank", "linear_probe", "knn"}
+    assert result["rows"]["raw"]["linear_probe"] > 0.8
+    assert result["notes"] == ["Each view has an encoder of its own, so no alignment of their features."]
+    assert run.samples()["plan"].shape == (60, 60)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "settings"),
+    [
+        ([(2, 20)], {}),
+        ([(5,), (5,)], {"shared": True}),
+    ],
+    ids=["time series", "given views of one encoder"],
+)
+def test_views_of_one_encoder_are_measured(tmp_path: Path, shapes: Any, settings: dict[str, Any]) -> None:
+    train, test = (several(items, *shapes) for items in (60, 30))
+    torch.manual_seed(0)
+    run = make_run(tmp_path / "run", Model(shapes=train.shapes, **settings), data="<views>", augment=None)
+    rows = evaluate(run, data=(train, test), neighbors=5, progress=False)["rows"]
+    assert all(0 < row["alignment"] < 4 for row in rows.values())
+    assert rows["trained"]["linear_probe"] > 0.8
+
+
+@pytest.mark.parametrize("views", ["colour", "2+2"])
+def test_views_made_of_an_image_are_measured_and_embedded(tmp_path: Path, views: str) -> None:
+    train, test = (several(items, (3, 16, 16), integers=True) for items in (40, 20))
+    torch.manual_seed(0)
+    model = Model(shapes=Views(train, views=views).plain_shapes)
+    run = make_run(tmp_path / "run", model, data="<images>", views=views)
+    result = evaluate(run, data=(train, test), neighbors=5, progress=False)
+    assert ("alignment" in result["rows"]["trained"]) == (views == "2+2")
+    assert run.samples()["thumbnails"].shape == (20, 3, 16, 16)
+    out = embed(run, data=test, out=tmp_path / "images.npz", progress=False)
+    assert np.load(out)["features"].shape == (20, model.num_features)
+
+
+def test_a_representation_of_one_view_is_what_is_embedded(tmp_path: Path) -> None:
+    data = several(9, (4,), (7,))
+    torch.manual_seed(0)
+    model = Model(shapes=data.shapes, representation="1").eval()
+    run = make_run(tmp_path / "run", model, augment=None)
+    features = np.load(embed(run, data=data, out=tmp_path / "views.npz", progress=False))["features"]
+    with torch.no_grad():
+        expected = model.tower(1)(data.__getitems__(list(range(9))).views[1])
+    assert np.allclose(features, expected, atol=1e-5)
+
+
+def test_the_columns_of_a_table_are_the_runs_own_or_given(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    lines = [f"{a},{b},{c},{kind}" for (a, b, c), kind in zip(random.normal(size=(60, 3)), "xyz" * 20, strict=True)]
+    (tmp_path / "sensors.csv").write_text("\n".join(["left,right,up,kind", *lines]))
+    table, columns = str(tmp_path / "sensors.csv"), {"views": [["left", "up"], "right"], "labels": "kind"}
+    torch.manual_seed(0)
+    model = Model(shapes=[(2,), (1,)])
+    run = make_run(tmp_path / "run", model, data=table, columns=columns, augment=None)
+    assert evaluate(run, neighbors=3, progress=False)["rows"]["raw"].keys() >= {"knn"}
+    own = np.load(embed(run, out=tmp_path / "own.npz", progress=False))["features"]
+    given = np.load(embed(run, data=table, columns=columns, out=tmp_path / "given.npz", progress=False))["features"]
+    assert own.shape == (60, 512)
+    assert np.array_equal(own, given)
+
+
+def test_splits_of_different_shapes_are_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    with pytest.raises(UsageError, match="expected splits of equal shapes"):
+        evaluate(run, data=(several(30, (6,)), several(30, (7,))), progress=False)
+
+
 @pytest.mark.parametrize(("classes", "note"), [(None, "No labels"), (1, "One class only")])
 def test_without_classes_only_accuracies_are_left_out(tmp_path: Path, classes: int | None, note: str) -> None:
     run = make_run(tmp_path / "run", vector_model())
@@ -113,6 +199,33 @@ def test_an_objective_of_ones_own_has_no_plan_and_this_is_said(tmp_path: Path) -
     result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
     assert "plan" not in run.samples()
     assert any("objective was given as an object" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize(
+    ("config", "note"),
+    [
+        ({"prototypes": 8}, "compared with prototypes"),
+        ({"objective": None, "predict": "l2"}, "nothing was compared"),
+    ],
+)
+def test_a_run_without_a_plan_of_two_views_says_so(tmp_path: Path, config: dict[str, Any], note: str) -> None:
+    run = make_run(tmp_path / "run", vector_model(), **config)
+    result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+    assert "plan" not in run.samples()
+    assert any(note in said for said in result["notes"])
+
+
+def test_the_plan_is_of_the_allowed_set_and_temperature_at_the_end(tmp_path: Path) -> None:
+    settings = {"temperature": "1:0.3", "epochs": 9}
+    plans = []
+    for number, constraint in enumerate([None, "tighten:every=2", "tighten:every=9"]):
+        run = make_run(tmp_path / str(number), vector_model(), constraint=constraint, **settings)
+        evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+        plans.append(run.samples()["plan"] * 64)
+    free, balanced, begun = plans
+    assert np.allclose(free, begun)
+    assert np.allclose(balanced.sum(axis=0), 1, atol=1e-2)
+    assert not np.allclose(free.sum(axis=0), 1, atol=1e-2)
 
 
 def test_a_target_that_asks_for_labels_is_given_them(tmp_path: Path) -> None:
@@ -193,6 +306,54 @@ def test_embed_refuses_a_wrong_name_and_an_existing_file(tmp_path: Path) -> None
     embed(run, data=data, out=existing, overwrite=True, progress=False)
     assert np.load(existing)["features"].shape[0] == 30
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "vectors.npz"]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_processes_write_shards_that_are_the_file_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    run = make_run(tmp_path / "run", image_model())
+    whole = embed(run, out=tmp_path / f"digits{suffix}", progress=False)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    shards = []
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        shards.append(embed(run, out=tmp_path / f"digits{suffix}", batch_size=100, progress=False))
+    assert [shard.name for shard in shards] == [f"digits.0000{rank}-of-00003{suffix}" for rank in range(3)]
+    assert_same_rows(shards, whole)
+
+
+def assert_same_rows(shards: list[Path], whole: Path) -> None:
+    parts, expected = [read_columns(shard) for shard in shards], read_columns(whole)
+    assert all(part.keys() == expected.keys() for part in parts)
+    for name, column in expected.items():
+        joined = np.concatenate([part[name] for part in parts])
+        assert np.allclose(joined, column, atol=1e-4) if column.dtype.kind == "f" else (joined == column).all()
+
+
+def read_columns(path: Path) -> dict[str, Any]:
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        return {name: table[name].to_numpy() for name in table.column_names}
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files if name != "class_names"}
+
+
+def test_torchrun_embeds_in_two_processes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", image_model())
+    out = tmp_path / "digits.npz"
+    arguments = ["embed", str(run.path), "--out", str(out), "--device", "cpu"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    subprocess.run([*launcher, "-m", "contraport", *arguments], check=True, capture_output=True, timeout=120)
+    embed(run, out=out, progress=False)
+    assert_same_rows([tmp_path / f"digits.0000{rank}-of-00002.npz" for rank in range(2)], out)
+
+
+def test_more_processes_than_items_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UsageError, match="3 items cannot be shared among 4 processes"):
+        embed(run, data=vectors(3, None), out=tmp_path / "vectors.npz", progress=False)
 
 
 def test_a_corrupt_model_is_told(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from contraport.data import Dataset, from_arrays, load
+from contraport.data import Dataset, Views, from_arrays, load
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed_dataset
@@ -18,7 +18,7 @@ def digits() -> Dataset:
 @pytest.fixture
 def model() -> Model:
     torch.manual_seed(0)
-    return Model("small-cnn", (1, 8, 8))
+    return Model("small-cnn", [(1, 8, 8)])
 
 
 def has_batch_norm(model: nn.Module) -> bool:
@@ -28,8 +28,9 @@ def has_batch_norm(model: nn.Module) -> bool:
 def test_embedding_changes_no_weight_no_buffer_and_no_flag(model: Model, digits: Dataset) -> None:
     assert has_batch_norm(model)
     model.train()
-    model.encoder.eval()
-    next(iter(model.encoder.children())).train()
+    encoder = model.tower(0).encoder
+    encoder.eval()
+    next(iter(encoder.children())).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     flags = [module.training for module in model.modules()]
     embed_dataset(model, digits, batch_size=64)
@@ -41,12 +42,10 @@ def test_embedding_changes_no_weight_no_buffer_and_no_flag(model: Model, digits:
 
 
 def test_embeddings_are_the_models_in_the_order_of_the_data(model: Model, digits: Dataset) -> None:
-    features, projections, labels = embed_dataset(model, digits, batch_size=100)
+    features, labels = embed_dataset(model, digits, batch_size=100)
     items = digits.__getitems__(list(range(len(digits)))).views[0]
     with torch.no_grad():
-        expected = model.eval()(items)
-        assert torch.allclose(features, expected, atol=1e-5)
-        assert torch.allclose(projections, model.project(expected), atol=1e-5)
+        assert torch.allclose(features, model.eval()(items), atol=1e-5)
     assert labels is not None
     assert torch.equal(labels, digits.labels)
     assert not features.is_inference()
@@ -67,21 +66,21 @@ def test_flags_come_back_after_an_error(model: Model) -> None:
 
 def test_data_without_labels_have_none() -> None:
     dataset = from_arrays(np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32))
-    features, _, labels = embed_dataset(Model("mlp", (5,)), dataset)
+    features, labels = embed_dataset(Model("mlp", [(5,)]), dataset)
     assert len(features) == 9
     assert labels is None
 
 
 def test_features_that_are_not_finite_are_told(model: Model, digits: Dataset) -> None:
     with torch.no_grad():
-        next(model.encoder.parameters()).fill_(torch.nan)
+        next(model.parameters()).fill_(torch.nan)
     with pytest.raises(UsageError, match="features: 449 of 449 items have a NaN"):
         embed_dataset(model, digits)
 
 
 def test_items_of_another_shape_are_told(digits: Dataset) -> None:
     with pytest.raises(UsageError, match=r"takes items of shape \(3, 32, 32\), 'digits' has \(1, 8, 8\)"):
-        embed_dataset(Model("small-cnn", (3, 32, 32)), digits)
+        embed_dataset(Model("small-cnn", [(3, 32, 32)]), digits)
 
 
 def test_a_wrong_batch_size_is_told(model: Model, digits: Dataset) -> None:
@@ -91,7 +90,36 @@ def test_a_wrong_batch_size_is_told(model: Model, digits: Dataset) -> None:
 
 def test_raw_inputs_are_scaled_flattened_and_shrunk_only_when_large() -> None:
     small = torch.full((2, 1, 8, 8), 255, dtype=torch.uint8)
-    assert torch.equal(RawInputs((1, 8, 8))(small), torch.ones(2, 64))
-    large = RawInputs((3, 96, 96))
-    assert large.size == 36
+    assert torch.equal(RawInputs([(1, 8, 8)])(small), torch.ones(2, 64))
+    large = RawInputs([(3, 96, 96)])
+    assert large.side == 36
     assert large(torch.full((2, 3, 96, 96), 0.5)).shape == (2, 3 * 36 * 36)
+
+
+def test_raw_inputs_of_several_views_stand_side_by_side() -> None:
+    views = torch.rand(2, 5), torch.rand(2, 3, 4), torch.rand(2, 1, 6, 6)
+    rows = RawInputs([view.shape[1:] for view in views])(*views)
+    assert torch.equal(rows, torch.cat([view.flatten(1) for view in views], dim=1))
+
+
+def test_all_given_views_are_embedded() -> None:
+    generator = np.random.default_rng(0)
+    dataset = from_arrays([generator.normal(size=(9, width)).astype(np.float32) for width in (5, 3)])
+    model = Model(shapes=dataset.shapes)
+    features = embed_dataset(model, dataset, batch_size=4).features
+    with torch.no_grad():
+        expected = model.eval()(*dataset.__getitems__(list(range(9))).views)
+    assert torch.allclose(features, expected, atol=1e-5)
+
+
+def test_the_views_of_a_colour_split_are_embedded() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, 3, 16, 16), dtype=np.uint8)
+    dataset = from_arrays(images)
+    views = Views(dataset, views="colour")
+    model = Model(shapes=views.plain_shapes)
+    features = embed_dataset(model, dataset, views=views).features
+    with torch.no_grad():
+        expected = model.eval()(*views.plain(dataset.__getitems__(list(range(6))).views))
+    assert torch.allclose(features, expected, atol=1e-5)
+    with pytest.raises(UsageError, match=r"takes items of shape \(1, 16, 16\), \(2, 16, 16\), 'arrays' has"):
+        embed_dataset(model, dataset)

@@ -39,7 +39,7 @@ def accuracy(model, digits):
 def untrained(digits):
     torch.manual_seed(0)
     mean, std = digits[0].statistics()
-    return accuracy(contraport.encoders.Model("small-cnn", digits[0].shapes[0], mean=mean, std=std), digits)
+    return accuracy(contraport.encoders.Model("small-cnn", digits[0].shapes, mean=[mean], std=[std]), digits)
 
 
 @pytest.mark.parametrize("name", CATALOG)

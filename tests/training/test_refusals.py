@@ -13,6 +13,9 @@ from contraport.errors import UsageError
 from contraport.training import train
 
 
+from .conftest import Pull
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -25,10 +28,47 @@ from contraport.training import train
         ({"objective": nn.Identity(), "objective_settings": {"x": 1}}, "objective_settings: belong"),
         ({"temperature": 0.1, "objective_settings": {"temperature": 0.2}}, "temperature: given twice"),
         ({"temperature": -0.1}, "temperature: expected a positive"),
+        ({"temperature": "0.5:-0.1"}, "temperature: expected a positive"),
+        ({"temperature": "0.5:0.1:cosin"}, "temperature: shape: unknown name 'cosin'; did you mean 'cosine'"),
+        ({"temperature": "0.5:0.1:cosine:2"}, "temperature: expected a number, or start:end:shape"),
+        ({"temperature": "warm"}, "temperature: expected a number, or start:end:shape"),
+        ({"temperature": "0.5:0.1", "objective": "pairwise"}, "temperature: that of 'pairwise' is no property"),
+        ({"temperature": "0.5:0.1", "objective": "quadratic"}, "setting of quadratic: unknown name 'temperature'"),
+        ({"constraint": "tighten"}, "constraint: expected tighten:every=N"),
+        ({"constraint": "tighten:every=0"}, "constraint: expected tighten:every=N"),
+        ({"constraint": "tigthen:every=3"}, "did you mean 'tighten'"),
+        ({"constraint": "relax:every=3", "objective": "align-uniform"}, "constraint: expected a single objective"),
+        ({"constraint": "relax:every=3", "objective": Pull()}, "constraint: expected a single objective"),
+        ({"recipe": "mocco"}, "recipe: unknown name 'mocco'; did you mean 'moco'"),
+        ({"objective": None}, "objective: expected a name or a module"),
+        ({"negatives": "que"}, "did you mean 'queue'"),
+        ({"queue_size": 8}, "queue_size: expected nothing, as it belongs to negatives='queue', got 8"),
+        ({"negatives": "bank", "queue_size": 8}, "queue_size: expected nothing"),
+        ({"negatives": "queue", "queue_size": 0}, "queue_size: expected a whole number from 1 on, got 0"),
+        ({"negatives": "queue", "bank_negatives": 8}, "bank_negatives: expected nothing"),
+        ({"negatives": "queue", "objective": Pull()}, "negatives: the call of Pull has no keyword `negatives`"),
+        ({"negatives": "queue", "recipe": "byol"}, "negatives: the divergence Cost pushes nothing apart"),
+        ({"negatives": "queue", "prototypes": 5}, "prototypes: stand in the place of negatives"),
+        ({"prototypes": 1}, "prototypes: expected a whole number from 2 on, got 1"),
+        ({"prototypes": 5, "objective": "align-uniform"}, "prototypes: expected a single Objective"),
+        ({"momentum": 1}, "momentum: expected numbers from 0 to 1, and below 1 at the start"),
+        ({"momentum": "0.9:1.1"}, "momentum: expected numbers from 0 to 1"),
+        ({"objective": "byol", "momentum": 0.9}, "expected predictor=True"),
+        ({"predict": "l3"}, "predict: unknown name 'l3'"),
+        ({"predict": "l2", "momentum": 0.9}, "predict: compares nothing"),
+        ({"predict": "l2", "objective": "nt-xent"}, "objective: predict compares nothing"),
+        ({"predict": "l2", "temperature": 0.1}, "temperature: predict compares nothing"),
+        ({"views": 1}, "views: expected at least 2, to compare them, got 1"),
+        ({"views": "2+6"}, "crops one image"),
+        ({"shared_encoder": False}, "shared_encoder: expected true"),
+        ({"representation": "7"}, "representation: unknown name '7'"),
+        ({"objective": "direct-clr", "objective_settings": {"dimensions": 500}}, "dimensions: expected at most 128"),
+        ({"cache_chunk": 1}, "cache_chunk: expected a whole number from 2 on, got 1"),
+        ({"accumulate": 0}, "accumulate: expected a whole number from 1 on, got 0"),
         ({"temperature": math.nan}, "temperature: expected a positive"),
         ({"encoder": "resnet81"}, "encoder: unknown name 'resnet81'"),
         ({"encoder": "small-cnn"}, "use 'mlp' for vectors"),
-        ({"projection": 0}, "projection: expected a whole number from 1 on, got 0"),
+        ({"projection": -1}, "projection: expected a whole number from 0 on, got -1"),
         ({"epochs": 0}, "epochs: expected a whole number from 1 on, got 0"),
         ({"epochs": 1.5}, "epochs: expected a whole number"),
         ({"epochs": True}, "epochs: expected a whole number"),
@@ -42,7 +82,7 @@ from contraport.training import train
         ({"warmup_epochs": 2}, "warmup_epochs: expected a number below 2"),
         ({"augment": "stronger"}, "did you mean 'strong'"),
         ({"image_size": 0}, "image_size"),
-        ({"image_size": 16}, "has vectors, not images"),
+        ({"image_size": 16}, "has no images"),
         ({"workers": -1}, "workers: expected"),
         ({"device": "cdua"}, "did you mean 'cuda'"),
         ({"seed": -1}, "seed: expected"),
@@ -62,10 +102,23 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(
     assert not out.exists()
 
 
-def test_views_of_different_shapes(settings: dict[str, Any]) -> None:
-    settings["data"] = from_arrays([np.ones((40, 5)), np.ones((40, 7))])
-    with pytest.raises(UsageError, match="different shapes"):
-        train(**settings)
+def test_labels_that_the_data_lack(settings: dict[str, Any]) -> None:
+    settings["data"] = from_arrays(np.random.default_rng(0).normal(size=(70, 6)))
+    with pytest.raises(UsageError, match="labels: this target needs them"):
+        train(**settings, objective="sup-con")
+    assert not settings["out"].exists()
+
+
+def test_encoders_of_different_sizes_need_a_projection(settings: dict[str, Any], images: Dataset) -> None:
+    random = np.random.default_rng(0)
+    settings["data"] = from_arrays([random.normal(size=(40, 5)), random.integers(0, 255, (40, 8, 8)).astype(np.uint8)])
+    both = {**settings, "encoder": ["mlp", "torch.nn:Flatten"]}
+    with pytest.raises(UsageError, match="torch.nn:Flatten"):
+        train(**both)
+    with pytest.raises(UsageError, match="encoder: expected 2, one per tower, got 1"):
+        train(**{**settings, "encoder": ["mlp"]})
+    with pytest.raises(UsageError, match="shared: expected views of one shape"):
+        train(**settings, shared_encoder=True)
 
 
 def test_a_device_that_is_not_there(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from torch import Tensor
 
 from contraport.data import Dataset
 from contraport.errors import UsageError
@@ -28,15 +32,81 @@ def losses(run: Run) -> list[tuple[int, int, float, float]]:
     return [(row["step"], row["epoch"], row["loss"], row["lr"]) for row in run.metrics()]
 
 
-@pytest.mark.parametrize("at", [1, 6, 7])
-def test_resume_equals_the_run_that_never_stopped(settings: dict[str, Any], tmp_path: Path, at: int) -> None:
-    settings.update(epochs=4, log_every=1)
+@pytest.mark.parametrize(
+    ("at", "batch_size", "more"),
+    [
+        (1, 32, {}),
+        (6, 32, {}),
+        (7, 32, {}),
+        (9, 10, {"save_every": 0}),
+        (14, 10, {"save_every": 0, "log_every": 3}),
+        (15, 10, {"save_every": 0, "log_every": 3}),
+        (17, 10, {"save_every": 0, "accumulate": 3}),
+        (18, 10, {"save_every": 0, "workers": 1}),
+    ],
+)
+def test_resume_equals_the_run_that_never_stopped(
+    settings: dict[str, Any], tmp_path: Path, at: int, batch_size: int, more: dict[str, Any]
+) -> None:
+    settings.update({"epochs": 4, "log_every": 1, "batch_size": batch_size, **more})
     whole = train(**{**settings, "out": tmp_path / "whole"}, objective=Pull())
     stopped = interrupted(settings, at)
     assert not stopped.model_path.exists()
     resumed = train(out=stopped.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
     assert same(weights_of(resumed), weights_of(whole))
     assert losses(resumed) == losses(whole)
+
+
+def test_resume_begins_at_the_batch_that_is_next(settings: dict[str, Any]) -> None:
+    run = interrupted({**settings, "batch_size": 10, "save_every": 0}, at=12)
+    objective = Pull()
+    train(out=run.path, resume=True, data=settings["data"], objective=objective, progress=False)
+    assert objective.calls == 14 - 11, "two epochs of 7 steps, of which 11 are saved"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("at", [9, 14], ids=["within an epoch", "at the end of one"])
+def test_a_signal_ends_the_step_and_saves(settings: dict[str, Any], number: int, at: int) -> None:
+    class Signalled(Pull):
+        def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
+            loss = super().forward(z0, z1)
+            if self.calls == at:
+                os.kill(os.getpid(), number)
+            return loss
+
+    settings.update(epochs=3, batch_size=10)
+    whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt, match="--resume --out"):
+        train(**settings, objective=Signalled())
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    run = Run(settings["out"])
+    assert torch.load(run.checkpoints / "last.ckpt", weights_only=True)["global_step"] == at
+    resumed = train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
+    assert same(weights_of(resumed), weights_of(whole))
+    assert losses(resumed) == losses(whole)
+
+
+def test_a_second_ctrl_c_does_not_wait(settings: dict[str, Any]) -> None:
+    class Impatient(Pull):
+        def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().forward(z0, z1)
+
+    objective = Impatient()
+    with pytest.raises(KeyboardInterrupt, match="--resume --out"):
+        train(**settings, objective=objective)
+    assert objective.calls == 0
+
+
+def test_halves_of_files_go(settings: dict[str, Any]) -> None:
+    run = interrupted(settings, at=3)
+    for half in (run.path / f".metrics-{uuid.uuid4().hex}.jsonl", run.checkpoints / f".last-{uuid.uuid4().hex}.ckpt"):
+        half.write_text("half")
+    (run.path / ".model-x1y2").mkdir()
+    train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
+    assert not list(run.path.rglob(".*"))
 
 
 def test_resume_of_images_by_name(tmp_path: Path) -> None:
@@ -58,9 +128,9 @@ def test_ctrl_c_leaves_the_signal_as_it_was(settings: dict[str, Any]) -> None:
     assert "stopped" in run.log_path.read_text()
 
 
-def test_ctrl_c_gives_the_console_back(settings: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_leaves_what_was_shown(settings: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     interrupted({**settings, "progress": True}, at=4)
-    assert "epoch 2/2" in capsys.readouterr().err, "the last state of the bar stays"
+    assert "epoch 1/2" in capsys.readouterr().err, "where there is no terminal, a line with the first row"
 
 
 def test_rows_after_the_checkpoint_are_dropped(settings: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ FILES = {
     "model/config.json",
     "model/model.safetensors",
 }
-ROW = {"step", "epoch", "seconds", "loss", "lr", "temperature", "images_per_second", "data_wait"}
+ROW = {"step", "epoch", "seconds", "loss", "lr", "temperature", "plan_mass", "images_per_second", "data_wait"}
 
 
 def files_of(folder: Path) -> set[str]:
@@ -46,7 +46,7 @@ def test_the_folder_holds_the_files_that_others_read(
     run = train(**settings)
     assert files_of(run.path) - {"model/README.md"} == FILES
     assert [path.name for path in tmp_path.iterdir()] == ["run"], "nothing is written outside of the run folder"
-    assert run.model().config["encoder"] == "mlp"
+    assert run.model().config["encoder"] == ["mlp"]
 
 
 def test_out_is_named_after_data_and_objective(
@@ -143,7 +143,7 @@ def test_options(settings: dict[str, Any], options: dict[str, Any]) -> None:
 def test_images_and_workers(images: Dataset, tmp_path: Path) -> None:
     here = train(data=images, batch_size=16, epochs=1, out=tmp_path / "a", progress=False)
     there = train(data=images, batch_size=16, epochs=1, out=tmp_path / "b", progress=False, workers=1)
-    assert here.model().config["encoder"] == "small-cnn"
+    assert here.model().config["encoder"] == ["small-cnn"]
     assert same(weights_of(here), weights_of(there)), "a worker process changes nothing"
 
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from contraport.cli.tables import print_table
 
 
-def list_names(what: Literal["objectives", "encoders", "data"]) -> None:
+def list_names(what: Literal["recipes", "objectives", "encoders", "data"]) -> None:
     """Print what has a name, with a line about each.
 
     Args:
-        what: objectives, encoders or data.
+        what: recipes, objectives, encoders or data.
     """
-    if what == "objectives":
+    if what == "recipes":
+        from contraport.training.recipes import RECIPES
+
+        rows = [
+            {"name": name, "what it does": recipe.summary, "its settings": _flags(recipe.settings)}
+            for name, recipe in RECIPES.items()
+        ]
+    elif what == "objectives":
         from contraport.objectives import CATALOG
 
         rows = [{"name": recipe.name, "what it does": recipe.summary} for recipe in CATALOG.values()]
@@ -29,3 +37,12 @@ def list_names(what: Literal["objectives", "encoders", "data"]) -> None:
             for source in list_sources()
         ]
     print_table(what, rows)
+
+
+def _flags(settings: Mapping[str, Any]) -> str:
+    """Return settings as they stand on a command line."""
+    words: list[str] = []
+    for name, value in settings.items():
+        nested = {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, Mapping) else {name: value}
+        words += [f"--{key} {str(part).lower() if isinstance(part, bool) else part}" for key, part in nested.items()]
+    return " ".join(words)

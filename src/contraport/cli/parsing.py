@@ -10,10 +10,12 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
+import yaml
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
 from contraport.errors import UsageError, unknown_name
 
+_MODE = "yaml-1.2"
 _SCALARS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -23,19 +25,45 @@ def parse(
     """Return the keyword arguments that a command line, and the file of its ``--config``, give for a function.
 
     What is not given is left out, so the function's own defaults hold. None is returned where ``--help`` or
-    ``--print_config`` was asked for, and printed.
+    ``--print_config`` was asked for, and printed. Where the function has an attribute `resolve`, from what is given to
+    what follows from it, as a recipe's settings do, both show that.
 
     Raises:
         UsageError: an unknown option or key (the nearest is offered), or a value of the wrong type.
     """
     parser = _parser(function, prog, examples)
-    complete = any(argument.startswith("--print_config") for argument in argv)
+    asked = [argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"]
     try:
-        given: dict[str, Any] = parser.parse_args(list(argv), defaults=complete).as_dict()
+        if asked and hasattr(function, "resolve"):
+            given = _given(parser, [argument for argument in argv if argument not in asked])
+            parser.set_defaults(function.resolve(given))
+        return _given(parser, argv, complete=bool(asked))
     except SystemExit:
         return None
+
+
+def _given(parser: ArgumentParser, argv: Sequence[str], *, complete: bool = False) -> dict[str, Any]:
+    given: dict[str, Any] = parser.parse_args(list(argv), defaults=complete).as_dict()
     given.pop("config", None)
     return given
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the numbers of its version 1.2: there 1:0.1 is text, not a number to the base of 60, and 1e-3 one."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in rules if not tag.endswith((":int", ":float", ":timestamp"))]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_NUMBERS = {
+    "int": r"[-+]?(0|[1-9][0-9]*)",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+}
+for _kind, _pattern in _NUMBERS.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_pattern})$"), [*"-+0123456789."])
+set_loader(_MODE, lambda text: yaml.load(text, _Loader), (yaml.YAMLError,))
 
 
 class _Parser(ArgumentParser):
@@ -85,6 +113,7 @@ def _parser(function: Callable[..., Any], prog: str, examples: Iterable[str]) ->
         epilog="\n  ".join(["examples:", *examples]),
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
+        parser_mode=_MODE,
     )
     parser.add_argument("--config", action="config", help="a YAML file of these options; later options win over it")
     hints = get_type_hints(function)
@@ -101,6 +130,8 @@ def _add(parser: _Parser, parameter: inspect.Parameter, kind: Any, meaning: str)
         settings.update(type=get_args(kind)[0], nargs="+")
     if kind is bool:
         settings.update(nargs="?", const=True)
+    if str in get_args(kind) and {int, float} & {*get_args(kind)}:
+        settings.update(type=_number_or_text)
     if _is_positional(parameter):
         parser.add_argument(parameter.name, **settings)
     elif parameter.default is inspect.Parameter.empty:
@@ -115,6 +146,16 @@ def _is_positional(parameter: inspect.Parameter) -> bool:
 
 def _description(documentation: docstring_parser.Docstring) -> str:
     return "\n\n".join(filter(None, (documentation.short_description, documentation.long_description)))
+
+
+def _number_or_text(value: Any) -> Any:
+    """Return the number that a text is, or the text: jsonargparse would read 1:0.1 to the base of 60."""
+    for kind in (int, float) if isinstance(value, str) else ():
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return None if value == "null" else value
 
 
 def _shell_type(hint: Any) -> Any:

@@ -65,9 +65,12 @@ VERBS = {
         "Train an encoder without labels.",
         (
             "contraport train --data digits --epochs 20",
+            "contraport train --data digits --recipe moco --queue_size 1024 --momentum 0.99:1:cosine",
+            "contraport train --recipe swav --data photos/ --views 2+6 --encoder resnet18 --cache_chunk 128",
+            "contraport train --recipe cmc --data photos/ --views colour --encoder resnet18",
             "contraport train --data photos/ --objective gca-uot --encoder resnet18 --batch_size 512 --out runs/photos",
-            "contraport train --data digits --objective gca-ince --objective_settings.iterations 3 --temperature 0.2",
-            "contraport train --data digits --epochs 50 --print_config > mine.yaml",
+            "contraport train --data digits --objective iot --objective_settings.iterations 3 --temperature 0.5:0.1",
+            "contraport train --data digits --recipe byol --print_config > mine.yaml",
             "contraport train --config mine.yaml --seed 1 --out runs/mine",
             "contraport train --resume --out runs/photos",
         ),
@@ -84,7 +87,21 @@ VERBS = {
         "contraport.evaluation",
         "embed",
         "Write the features of some data to a file.",
-        ("contraport embed runs/photos --data photos/ --out photos.parquet",),
+        (
+            "contraport embed runs/photos --data photos/ --out photos.parquet",
+            "torchrun --nproc_per_node 4 -m contraport embed runs/photos --out photos.parquet",
+        ),
+        print,
+    ),
+    "export": Verb(
+        "contraport.exporting",
+        "export",
+        "Write a trained encoder for other programs: ONNX, TorchScript, safetensors.",
+        (
+            "contraport export runs/photos --out photos.onnx",
+            "contraport export runs/photos --format torchscript --out photos.pt",
+            "contraport export runs/photos --format safetensors --out photos-model",
+        ),
         print,
     ),
     "report": Verb(
@@ -97,8 +114,8 @@ VERBS = {
     "list": Verb(
         "contraport.cli.listing",
         "list_names",
-        "List the objectives, encoders or data that have names.",
-        ("contraport list objectives",),
+        "List the recipes, objectives, encoders or data that have names.",
+        ("contraport list recipes", "contraport list objectives"),
         _nothing,
     ),
     "demo": Verb(

@@ -1,7 +1,8 @@
 """Networks that map items to embeddings."""
 
-from contraport.encoders.build import Encoder, build, list_encoders
+from contraport.encoders.build import Encoder, build, default_encoder, list_encoders
 from contraport.encoders.model import Model
-from contraport.encoders.networks import Projector
+from contraport.encoders.networks import Decoder, Projector
+from contraport.encoders.tower import Tower
 
-__all__ = ["Encoder", "Model", "Projector", "build", "list_encoders"]
+__all__ = ["Decoder", "Encoder", "Model", "Projector", "Tower", "build", "default_encoder", "list_encoders"]

@@ -14,7 +14,7 @@ import torch
 from timm.models import ResNet
 from torch import nn
 
-from contraport.encoders.networks import MLP, SmallCNN
+from contraport.encoders.networks import MLP, SmallCNN, SmallTCN
 from contraport.errors import UsageError, check, unknown_name
 
 LARGEST_LOW_RESOLUTION = 64
@@ -34,14 +34,16 @@ class Encoder(NamedTuple):
 _OURS: dict[str, tuple[str, Callable[[Shape], nn.Module]]] = {
     "small-cnn": ("a few convolutions for small images, trains on a processor", SmallCNN),
     "mlp": ("two hidden layers, for vectors or the pixels of images", MLP),
+    "small-tcn": ("residual blocks of dilated convolutions, for time series", SmallTCN),
 }
+_DEFAULTS = {1: "mlp", 2: "small-tcn", 3: "small-cnn"}
 
 
 def list_encoders() -> tuple[Encoder, ...]:
     """Return the rows of the table of encoders.
 
     >>> [encoder.name for encoder in list_encoders()]
-    ['small-cnn', 'mlp', 'any timm name', 'module:attribute']
+    ['small-cnn', 'mlp', 'small-tcn', 'any timm name', 'module:attribute']
     """
     ours = [Encoder(name, description) for name, (description, _) in _OURS.items()]
     return (
@@ -51,13 +53,22 @@ def list_encoders() -> tuple[Encoder, ...]:
     )
 
 
+def default_encoder(shape: Shape) -> str:
+    """Return the name of the encoder for items of a shape for which none was asked: one of our own.
+
+    >>> default_encoder((6,)), default_encoder((6, 100)), default_encoder((1, 28, 28))
+    ('mlp', 'small-tcn', 'small-cnn')
+    """
+    return _DEFAULTS[len(shape)]
+
+
 def build(name: str, shape: Shape) -> nn.Module:
     """Return an untrained encoder with an attribute ``num_features``.
 
     Args:
-        name: ``small-cnn``, ``mlp``, a timm name, or ``module:attribute`` of an importable callable that takes the
-            shape of an item and returns an ``nn.Module``, which maps ``(b, *shape)`` to ``(b, num_features)``.
-        shape: of one item, ``(C, H, W)`` or ``(d,)``.
+        name: ``small-cnn``, ``mlp``, ``small-tcn``, a timm name, or ``module:attribute`` of an importable callable that
+            takes the shape of an item and returns an ``nn.Module``, mapping ``(b, *shape)`` to ``(b, num_features)``.
+        shape: of one item: an image ``(C, H, W)``, a vector ``(d,)`` or a time series ``(C, T)``.
 
     A ResNet of timm gets the low-resolution stem (a convolution of stride 1, no pooling) for images of at most 64
     pixels.
@@ -69,7 +80,8 @@ def build(name: str, shape: Shape) -> nn.Module:
     256
     """
     shape = tuple(int(side) for side in shape)
-    check(len(shape) in (1, 3) and min(shape) > 0, f"shape: expected (C, H, W) or (d,), all positive, got {shape}.")
+    good = len(shape) in _DEFAULTS and min(shape) > 0
+    check(good, f"shape: expected (C, H, W), (d,) or (C, T), all positive, got {shape}.")
     if name in _OURS:
         return _OURS[name][1](shape)
     encoder = _own(name, shape) if ":" in name else _from_timm(name, shape)
@@ -100,7 +112,9 @@ def _from_timm(name: str, shape: Shape) -> nn.Module:
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         raise UsageError(f"{unknown_name('encoder', name, [*_OURS, *near])} Or {_TIMM}, or your own {_OWN}.")
-    check(len(shape) == 3, f"encoder: {name!r} takes images, got items of shape {shape}; use 'mlp' for vectors.")
+    check(
+        len(shape) == 3, f"encoder: {name!r} takes images, got items of shape {shape}; use {default_encoder(shape)!r}."
+    )
     channels, *size = shape
     create = partial(timm.create_model, name, pretrained=False, num_classes=0, in_chans=channels)
     try:

@@ -1,4 +1,4 @@
-"""An encoder with its projector and its standardisation, saved as JSON and safetensors."""
+"""Towers for the views of an item, saved together as JSON and safetensors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from contraport.encoders.build import build
-from contraport.encoders.networks import Projector
-from contraport.errors import UsageError, check
+from contraport.encoders.build import Shape, default_encoder
+from contraport.encoders.tower import Tower
+from contraport.errors import UsageError, check, unknown_name
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+CONCATENATE = "concatenate"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _MODEL_CARD = """---
 {{ card_data }}
@@ -30,74 +31,111 @@ A contraport model. Load it with `contraport.encoders.Model.from_pretrained`.
 
 
 class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_card_template=_MODEL_CARD):
-    """An encoder and its projector, which take raw items and standardise them inside.
+    """One tower that all views share, or one per view, which take raw items and standardise them inside.
 
     Args:
-        encoder: a name as `build` takes it.
-        shape: of one item, ``(C, H, W)`` or ``(d,)``.
-        projection: number of features that the loss sees.
-        mean: of each channel (images, in units of [0, 1]) or feature (vectors), to be subtracted; default 0.
-        std: the same, to be divided by; default 1.
+        encoder: a name as `build` takes it, or one per tower; default: `default_encoder` of each tower's shape.
+        shapes: of one item of each plain view, of which the representation is made: images ``(C, H, W)``, vectors
+            ``(d,)`` or time series ``(C, T)``.
+        projection: number of features that the loss sees; 0: no projector, it sees the encoder's.
+        mean: for each tower, the mean of each channel (images in units of [0, 1], time series) or feature (vectors), to
+            be subtracted; default: 0.
+        std: the same, to be divided by; default: 1.
+        representation: "concatenate" the features of the views, or the number of the one view to take, such as "0".
+        shared: one tower for all views, which then have one shape; a model of one view has one tower anyway.
 
-    Shape: images uint8 or float in [0, 1] ``(b, C, H, W)``, or vectors ``(b, d)``, to ``(b, num_features)``.
+    Attributes:
+        towers: the `Tower` that is shared, or one per view.
+        num_features: length of the representation.
 
     Raises:
-        UsageError: an unknown encoder, or numbers that do not fit the shape.
+        UsageError: an unknown encoder, or settings that do not fit one another.
 
-    >>> model = Model("small-cnn", (1, 8, 8)).eval()
-    >>> h = model(torch.zeros(5, 1, 8, 8, dtype=torch.uint8))
-    >>> h.shape, model.project(h).shape
-    (torch.Size([5, 256]), torch.Size([5, 128]))
+    >>> model = Model("small-cnn", shapes=[(1, 8, 8)]).eval()
+    >>> model(torch.zeros(5, 1, 8, 8, dtype=torch.uint8)).shape
+    torch.Size([5, 256])
+    >>> two_sensors = Model(shapes=[(3,), (7,)], projection=32).eval()
+    >>> views = torch.zeros(5, 3), torch.zeros(5, 7)
+    >>> two_sensors(*views).shape, [z.shape[1] for z in two_sensors.project(two_sensors.encode(views))]
+    (torch.Size([5, 512]), [32, 32])
     """
-
-    mean: Tensor
-    std: Tensor
 
     def __init__(
         self,
-        encoder: str = "small-cnn",
-        shape: Sequence[int] = (1, 28, 28),
+        encoder: str | Sequence[str] | None = None,
+        shapes: Sequence[Sequence[int]] = ((1, 28, 28),),
         projection: int = 128,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
+        mean: Sequence[Sequence[float]] | None = None,
+        std: Sequence[Sequence[float]] | None = None,
+        representation: str = CONCATENATE,
+        shared: bool = False,
     ) -> None:
         super().__init__()
-        self.encoder = build(encoder, tuple(shape))
-        self.num_features = int(self.encoder.num_features)  # type: ignore[arg-type]
-        good = isinstance(projection, int) and projection > 0
-        check(good, f"projection: expected a positive whole number, got {projection!r}.")
-        self.projector = Projector(self.num_features, self.num_features, projection)
-        self._register("mean", [0.0] * shape[0] if mean is None else mean, shape)
-        self._register("std", [1.0] * shape[0] if std is None else std, shape)
-        check(bool((self.std > 0).all()), "std: expected positive numbers.")
+        self.shapes = _checked_shapes(shapes)
+        good = isinstance(projection, int) and projection >= 0
+        check(good, f"projection: expected a whole number of at least 0, got {projection!r}.")
+        check(isinstance(shared, bool), f"shared: expected true or false, got {shared!r}.")
+        check(not shared or len(set(self.shapes)) == 1, f"shared: expected views of one shape, got {self.shapes}.")
+        inputs = self.shapes[:1] if shared else self.shapes
+        if encoder is None or isinstance(encoder, str):
+            encoder = [encoder or default_encoder(shape) for shape in inputs]
+        rows = (
+            inputs,
+            _one_each("encoder", encoder, inputs),
+            _one_each("mean", [[0.0] * shape[0] for shape in inputs] if mean is None else mean, inputs),
+            _one_each("std", [[1.0] * shape[0] for shape in inputs] if std is None else std, inputs),
+        )
+        self.towers = nn.ModuleList(
+            Tower(name, shape, projection, mean=means, std=stds) for shape, name, means, stds in zip(*rows, strict=True)
+        )
+        self.represented = _represented(representation, len(self.shapes))
+        self.num_features = sum(self.tower(view).num_features for view in self.represented)
         self.config: dict[str, Any] = {
-            "encoder": encoder,
-            "shape": [int(side) for side in shape],
+            "encoder": list(encoder),
+            "shapes": [list(shape) for shape in self.shapes],
             "projection": projection,
-            "mean": self.mean.flatten().tolist(),
-            "std": self.std.flatten().tolist(),
+            "mean": [self.tower(number).mean.flatten().tolist() for number in range(len(inputs))],
+            "std": [self.tower(number).std.flatten().tolist() for number in range(len(inputs))],
+            "representation": representation,
+            "shared": shared,
         }
         self._hub_mixin_config = self.config
 
-    def _register(self, name: str, values: Sequence[float], shape: Sequence[int]) -> None:
-        numbers = torch.tensor([float(value) for value in values])
-        check(
-            len(numbers) == shape[0] and bool(numbers.isfinite().all()),
-            f"{name}: expected {shape[0]} finite numbers, one per channel or feature, got {len(numbers)}.",
-        )
-        self.register_buffer(name, numbers.view(-1, *[1] * (len(shape) - 1)))
+    def tower(self, view: int) -> Tower:
+        """Return the tower that a view goes through."""
+        tower = self.towers[view if len(self.towers) > 1 else 0]
+        assert isinstance(tower, Tower)
+        return tower
 
-    def forward(self, items: Tensor) -> Tensor:
-        """Return the representation of raw items, ``(b, num_features)``."""
-        if items.dtype == torch.uint8:
-            items = items / 255.0
-        features: Tensor = self.encoder((items - self.mean) / self.std)
-        return features
+    def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the features ``(b, F)`` of each view.
 
-    def project(self, features: Tensor) -> Tensor:
-        """Return what the loss sees, ``(b, projection)``, of representations ``(b, num_features)``."""
-        projections: Tensor = self.projector(features)
-        return projections
+        A shared tower takes any number of views, those of equal shape in one pass, so that its normalisation layers see
+        them together.
+
+        Raises:
+            UsageError: the number of views is not the number of towers, where they do not share one.
+        """
+        return self._each(views, [self.tower(view) for view in range(len(self.towers))])
+
+    def project(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return what the loss sees, ``(b, projection)`` per view, of the features that `encode` gave."""
+        return self._each(features, [self.tower(view).projector for view in range(len(self.towers))])
+
+    def _each(self, inputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+        if len(modules) == 1:
+            return _together(modules[0], inputs)
+        check(len(inputs) == len(modules), f"views: expected {len(modules)}, one per tower, got {len(inputs)}.")
+        return tuple(module(tensor) for module, tensor in zip(modules, inputs, strict=True))
+
+    def forward(self, *views: Tensor) -> Tensor:
+        """Return the representation ``(b, num_features)`` of raw items, given by their plain views.
+
+        Raises:
+            UsageError: the number of views is not that of `shapes`.
+        """
+        check(len(views) == len(self.shapes), f"views: expected {len(self.shapes)}, got {len(views)}.")
+        return torch.cat([self.tower(view)(views[view]) for view in self.represented], dim=1)
 
     @classmethod
     def from_pretrained(
@@ -129,6 +167,42 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         except (OSError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
             raise UsageError(f"model: {folder} does not hold a model: {_one_line(error)}") from error
         return model.to(map_location).eval()
+
+
+def _checked_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
+    message = f"shapes: expected the shape of each view, such as [(1, 28, 28)], got {shapes!r}."
+    try:
+        checked = tuple(tuple(int(side) for side in shape) for shape in shapes)
+    except (TypeError, ValueError) as error:
+        raise UsageError(message) from error
+    check(len(checked) > 0 and all(1 <= len(shape) <= 3 for shape in checked), message)
+    return checked
+
+
+def _one_each(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequence[Any]:
+    check(isinstance(values, Sequence), f"{name}: expected one per tower, got {values!r}.")
+    check(len(values) == len(inputs), f"{name}: expected {len(inputs)}, one per tower, got {len(values)}.")
+    return values
+
+
+def _represented(representation: str, views: int) -> tuple[int, ...]:
+    """Return the numbers of the views that a representation is made of."""
+    if representation == CONCATENATE:
+        return tuple(range(views))
+    numbers = [str(view) for view in range(views)]
+    if representation not in numbers:
+        raise unknown_name("representation", representation, [CONCATENATE, *numbers])
+    return (int(representation),)
+
+
+def _together(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return what a module gives for each input, where inputs of equal shape pass in one batch."""
+    outputs: dict[int, Tensor] = {}
+    for shape in dict.fromkeys(tensor.shape[1:] for tensor in inputs):
+        members = [number for number, tensor in enumerate(inputs) if tensor.shape[1:] == shape]
+        parts = module(torch.cat([inputs[number] for number in members])).split([len(inputs[n]) for n in members])
+        outputs |= zip(members, parts, strict=True)
+    return tuple(outputs[number] for number in range(len(inputs)))
 
 
 def _local_folder(name: str, download: dict[str, Any]) -> Path:

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils.data import Dataset as AnyDataset
 
-from contraport.data import Augment, Dataset, load
+from contraport.data import Dataset, Views, load
 from contraport.encoders import Model
 from contraport.errors import UsageError, check, check_positive
 from contraport.evaluation.embedding import (
     Embeddings,
     RawInputs,
     Reader,
-    check_shape,
+    check_shapes,
     embed_dataset,
     represent,
     represent_views,
@@ -26,7 +27,9 @@ from contraport.evaluation.embedding import (
 from contraport.evaluation.measures import UNIFORMITY_ITEMS, alignment, effective_rank, uniformity
 from contraport.evaluation.probes import check_neighbors, knn, linear_probe
 from contraport.evaluation.samples import plans, points
-from contraport.objectives import Loss, objective
+from contraport.evaluation.shards import this_process
+from contraport.objectives import Loss, Temperature, objective
+from contraport.objectives.schedules import parse_constraint
 from contraport.runs import Run, replacing, write_arrays, write_json
 
 
@@ -34,7 +37,8 @@ from contraport.runs import Run, replacing, write_arrays, write_json
 def evaluate(
     run: str | Path | Run,
     *,
-    data: str | Path | tuple[Dataset, Dataset] | None = None,
+    data: str | Path | tuple[AnyDataset[Any], AnyDataset[Any]] | None = None,
+    columns: dict[str, Any] | None = None,
     root: str | Path | None = None,
     neighbors: int = 20,
     batch_size: int = 512,
@@ -45,13 +49,15 @@ def evaluate(
     """Measure a run's frozen encoder beside the same encoder untrained and the raw inputs.
 
     Every row is about the representation, not the projection: the accuracy of the linear probe and of kNN on the test
-    split (with labels), the alignment of two augmented views of the test items, and the uniformity and effective rank
-    of their features. What could not be measured is told in `notes`. The result is also written to the run's
-    `evaluation.json`, and what the page draws to its `samples.npz`. The caller's random state stays as it is.
+    split (with labels), the alignment of two random views of the test items (where they share an encoder), and the
+    uniformity and effective rank of their features. What could not be measured is told in `notes`. The result is also
+    written to the run's `evaluation.json`, and what the page draws to its `samples.npz`. The caller's random state
+    stays as it is.
 
     Args:
         run: the run folder.
         data: what to measure on: as in `contraport.train`, or a pair of datasets (train, test); default: the run's own.
+        columns: what the columns of a table are for, as in `contraport.data.load`; default: the run's own of its data.
         root: folder of named data; default: the run's own.
         neighbors: how many vote in kNN.
         batch_size: items embedded at a time; it changes no number.
@@ -66,35 +72,38 @@ def evaluate(
     run = run if isinstance(run, Run) else Run(run)
     config, model = run.config(), run.model()
     reader = Reader(_batch_size(batch_size), _device(device), workers, progress)
-    train, test = _splits(config, model, data, root)
+    train, test = _splits(config, model, data, columns, root)
     notes = _notes(train, test)
     labelled = not notes
     if labelled:
         check_neighbors(neighbors, len(train))
-    augment = Augment(train, strength=config.get("augment", "standard"))
-    raw = RawInputs(test.shapes[0])
-    if raw.size is not None:
-        notes.append(f"Raw inputs: the images shrunk to {raw.size} × {raw.size} pixels.")
+    views = _views(config, train)
+    check_shapes(model, train, views)
+    raw = RawInputs(model.shapes)
+    if raw.side is not None:
+        notes.append(f"Raw inputs: the images shrunk to {raw.side} × {raw.side} pixels.")
+    alignable = len(model.towers) == 1
+    if not alignable:
+        notes.append("Each view has an encoder of its own, so no alignment of their features.")
 
-    rows, features = {}, torch.empty(0)
-    encoders: dict[str, nn.Module] = {"raw": raw, "untrained": _untrained(model, config), "trained": model}
+    rows: dict[str, dict[str, float]] = {}
+    features = torch.empty(0)
+    encoders: dict[str, Model | RawInputs] = {"raw": raw, "untrained": _untrained(model, config), "trained": model}
     for name, encoder in encoders.items():
-        features = represent(encoder, test, reader, name)
-        rows[name] = {
-            "alignment": alignment(*represent_views(encoder, test, augment, reader, name)),
-            "uniformity": uniformity(features),
-            "effective_rank": effective_rank(features),
-        }
+        features = represent(encoder, test, views, reader, name)
+        rows[name] = {"uniformity": uniformity(features), "effective_rank": effective_rank(features)}
+        if alignable:
+            rows[name]["alignment"] = alignment(*represent_views(encoder, test, views, reader, name))
         if labelled:
-            memory = represent(encoder, train, reader, name)
+            memory = represent(encoder, train, views, reader, name)
             rows[name] |= _accuracies(memory, _labels(train), features, _labels(test), neighbors, reader.device)
 
     samples = points(test, features)
     criterion = _objective(run, config)
-    if criterion is None:
-        notes.append("The objective was given as an object, so its plan cannot be drawn from the folder.")
+    if isinstance(criterion, str):
+        notes.append(criterion)
     else:
-        samples |= plans(model, criterion, test, augment)
+        samples |= plans(model, criterion, test, views, reader)
     result = {
         "data": test.name,
         "train_items": len(train),
@@ -115,9 +124,10 @@ def evaluate(
 def embed(
     run: str | Path | Run,
     *,
-    data: str | Path | Dataset | None = None,
+    data: str | Path | AnyDataset[Any] | None = None,
     out: str | Path,
     split: str = "all",
+    columns: dict[str, Any] | None = None,
     root: str | Path | None = None,
     batch_size: int = 512,
     workers: int | None = None,
@@ -131,11 +141,15 @@ def embed(
     `(n,)`, and where there are labels `labels` `(n,)` and `class_names`. A `.parquet` file has the columns `f0`, `f1`
     and so on, `id`, `split`, and where there are labels `label` and `class_name`.
 
+    Under `torchrun` each process embeds its share of the items and writes it beside `out`, as `NAME.00000-of-00002.npz`
+    and so on; the shards in the order of their numbers are the items in their order.
+
     Args:
         run: the run folder.
         data: what to embed: as in `contraport.train`; default: the run's own.
         out: the file to write.
         split: train, test, or all: both, one after the other; a Dataset is one split, and all of it is embedded.
+        columns: what the columns of a table are for, as in `contraport.data.load`; default: the run's own of its data.
         root: folder of named data; default: the run's own.
         batch_size: items embedded at a time; it changes no number.
         workers: processes that fetch data; default: none for data in memory, else one per core but one.
@@ -146,7 +160,8 @@ def embed(
     Raises:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing was written.
     """
-    path = Path(out)
+    share = this_process()
+    path = share.path(Path(out))
     check(path.suffix in _WRITERS, f"out: expected a name that ends in .npz or .parquet, got {path.name!r}.")
     check(not path.is_dir(), f"out: {path} is a folder; expected a file.")
     check(overwrite or not path.exists(), f"out: {path} exists; pass overwrite=True (--overwrite) to replace it.")
@@ -154,56 +169,77 @@ def embed(
     check(split in ("train", "test", "all"), f"split: expected 'train', 'test' or 'all', got {split!r}.")
     run = run if isinstance(run, Run) else Run(run)
     config, model = run.config(), run.model()
-    if isinstance(data, Dataset):
-        datasets = [data]
-    else:
-        wanted = ("train", "test") if split == "all" else (split,)
-        datasets = [_load(config, model, data, part, root) for part in wanted]
+    wanted = ("train", "test") if split == "all" and not isinstance(data, AnyDataset) else (split,)
+    datasets = [_load(config, model, data, part, columns, root) for part in wanted]
+    parts = share.part(datasets)
     embedded = [
         embed_dataset(
             model,
             dataset,
+            views=_views(config, dataset),
             batch_size=_batch_size(batch_size),
             device=_device(device),
             workers=workers,
             progress=progress,
         )
-        for dataset in datasets
+        for dataset, _ in parts
     ]
     with replacing(path) as temporary:
-        _WRITERS[path.suffix](temporary, datasets, embedded)
+        _WRITERS[path.suffix](temporary, _columns(parts, embedded))
     return path
 
 
 def _splits(
-    config: dict[str, Any], model: Model, data: str | Path | tuple[Dataset, Dataset] | None, root: str | Path | None
+    config: dict[str, Any],
+    model: Model,
+    data: str | Path | tuple[AnyDataset[Any], AnyDataset[Any]] | None,
+    columns: dict[str, Any] | None,
+    root: str | Path | None,
 ) -> tuple[Dataset, Dataset]:
     check(
-        not isinstance(data, Dataset),
+        not isinstance(data, AnyDataset),
         "data: a Dataset is one split; pass the pair (train, test), or a name, folder or file that has both.",
     )
-    if isinstance(data, tuple):
-        train, test = data
-    else:
-        train, test = (_load(config, model, data, split, root) for split in ("train", "test"))
-    check_shape(model, train)
-    check_shape(model, test)
+    given = data if isinstance(data, tuple) else (data, data)
+    train, test = (
+        _load(config, model, part, split, columns, root) for part, split in zip(given, ("train", "test"), strict=True)
+    )
+    check(
+        train.shapes == test.shapes,
+        f"data: expected splits of equal shapes, {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}.",
+    )
     check(len(test) > 1, f"data: expected two test items or more, {test.name!r} has {len(test)}.")
     return train, test
 
 
 def _load(
-    config: dict[str, Any], model: Model, data: str | Path | None, split: str, root: str | Path | None
+    config: dict[str, Any],
+    model: Model,
+    data: str | Path | AnyDataset[Any] | None,
+    split: str,
+    columns: dict[str, Any] | None,
+    root: str | Path | None,
 ) -> Dataset:
     """Load what was asked for, or else what the run was trained on, in the size that the model takes."""
-    source = config["data"] if data is None else data
-    check(
-        not str(source).startswith("<"),
-        f"data: the run was trained on the object {source}, which is not in its folder; pass data=.",
-    )
-    shape = model.config["shape"]
-    square = len(shape) == 3 and shape[1] == shape[2]
-    return load(source, split, root=root or config.get("root"), image_size=shape[1] if square else None)
+    if data is None:
+        data, columns = config["data"], columns or config.get("columns")
+        check(
+            not str(data).startswith("<"),
+            f"data: the run was trained on the object {data}, which is not in its folder; pass data=.",
+        )
+    return load(data, split, root=root or config.get("root"), image_size=_image_size(model), columns=columns)
+
+
+def _image_size(model: Model) -> int | None:
+    """Return the side of the square images that the model takes, or none where it takes none."""
+    sizes = {shape[1:] for shape in model.shapes if len(shape) == 3}
+    sides = {side for size in sizes for side in size}
+    return sides.pop() if len(sides) == 1 else None
+
+
+def _views(config: dict[str, Any], dataset: Dataset) -> Views:
+    """Return what makes the views of some data as the run's were made."""
+    return Views(dataset, augment=config.get("augment"), views=config.get("views"))
 
 
 def _untrained(model: Model, config: dict[str, Any]) -> Model:
@@ -212,15 +248,24 @@ def _untrained(model: Model, config: dict[str, Any]) -> Model:
         return Model(**model.config)
 
 
-def _objective(run: Run, config: dict[str, Any]) -> Loss | None:
-    """Build the run's objective with the temperature at which its training ended."""
-    name = str(config["objective"])
-    if name.startswith("<"):
-        return None
-    criterion = objective(name, **(config.get("objective_settings") or {}))
+def _objective(run: Run, config: dict[str, Any]) -> Loss | str:
+    """Build the run's objective as it was when the training ended, or say why its plan cannot be drawn."""
+    name = config["objective"]
+    if name is None:
+        return "The views were decoded and nothing was compared, so there is no plan."
+    if str(name).startswith("<"):
+        return "The objective was given as an object, so its plan cannot be drawn from the folder."
+    if config.get("prototypes") is not None:
+        return "Items were compared with prototypes, which the folder does not hold, so their plan cannot be drawn."
+    settings = dict(config.get("objective_settings") or {})
+    if config.get("temperature") is not None:
+        settings["temperature"] = Temperature.parse(config["temperature"], steps=1).end
+    criterion = objective(name, **settings)
     rows = run.metrics()
-    if rows and rows[-1].get("temperature") is not None:
+    if rows and rows[-1].get("temperature") is not None:  # where it was learned, that is where it ended
         criterion.temperature = rows[-1]["temperature"]
+    if config.get("constraint") is not None:
+        parse_constraint(config["constraint"], unit=1).apply(criterion, config["epochs"] - 1)
     return criterion
 
 
@@ -254,23 +299,22 @@ def _batch_size(value: int) -> int:
 
 def _device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda", this_process().local) if torch.cuda.is_available() else torch.device("cpu")
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"device: {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
 
 
-def _write_npz(path: Path, datasets: list[Dataset], embedded: list[Embeddings]) -> None:
-    np.savez(path, **_columns(datasets, embedded))
+def _write_npz(path: Path, columns: dict[str, Any]) -> None:
+    np.savez(path, **columns)
 
 
-def _write_parquet(path: Path, datasets: list[Dataset], embedded: list[Embeddings]) -> None:
+def _write_parquet(path: Path, columns: dict[str, Any]) -> None:
     # Here, not above: only this format needs it, and it takes a while to import.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = _columns(datasets, embedded)
     table = {f"f{number}": column for number, column in enumerate(columns["features"].T)}
     table |= {"id": columns["ids"], "split": columns["splits"]}
     if "labels" in columns:
@@ -283,14 +327,15 @@ def _write_parquet(path: Path, datasets: list[Dataset], embedded: list[Embedding
 _WRITERS = {".npz": _write_npz, ".parquet": _write_parquet}
 
 
-def _columns(datasets: list[Dataset], embedded: list[Embeddings]) -> dict[str, Any]:
+def _columns(parts: list[tuple[Dataset, int]], embedded: list[Embeddings]) -> dict[str, Any]:
     columns: dict[str, Any] = {
         "features": torch.cat([part.features for part in embedded]).numpy(),
-        "ids": np.concatenate([np.arange(len(dataset)) for dataset in datasets]),
-        "splits": np.concatenate([np.full(len(dataset), dataset.split) for dataset in datasets]),
+        "ids": np.concatenate([np.arange(first, first + len(dataset)) for dataset, first in parts]),
+        "splits": np.concatenate([np.full(len(dataset), dataset.split) for dataset, _ in parts]),
     }
     if all(part.labels is not None for part in embedded):
         columns["labels"] = torch.cat([part.labels for part in embedded if part.labels is not None]).numpy()
-        if datasets[0].class_names is not None:
-            columns["class_names"] = np.array(datasets[0].class_names, dtype=np.str_)
+        class_names = parts[0][0].class_names
+        if class_names is not None:
+            columns["class_names"] = np.array(class_names, dtype=np.str_)
     return columns

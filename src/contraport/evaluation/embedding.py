@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 
-from contraport.data import Augment, Batch, Dataset, loader
+from contraport.data import Batch, Dataset, Views, loader
 from contraport.encoders import Model
 from contraport.errors import check
 
@@ -25,25 +26,30 @@ class Embeddings(NamedTuple):
 
     features: Tensor
     """`(n, F)`: the representation, the encoder's output."""
-    projections: Tensor
-    """`(n, P)`: the projector's output, which the objective saw."""
     labels: Tensor | None
     """`(n,)` int64, or none."""
 
 
 class RawInputs(nn.Module):
-    """The items themselves as features `(b, F)`, images in [0, 1]; `size` is the side they are shrunk to, or none."""
+    """The items themselves as features `(b, F)`, images in [0, 1]; `side` is what large ones are shrunk to, or none."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         super().__init__()
-        large = len(shape) == 3 and shape[0] * shape[1] * shape[2] > RAW_FEATURES
-        self.size = int((RAW_FEATURES / shape[0]) ** 0.5) if large else None
+        large = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) > RAW_FEATURES]
+        self.side = min((int((RAW_FEATURES / shape[0]) ** 0.5) for shape in large), default=None)
 
-    def forward(self, items: Tensor) -> Tensor:
-        """Return items uint8 or float `(b, ...)` as rows."""
+    def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return each view, uint8 or float `(b, ...)`, as rows."""
+        return tuple(self._rows(view) for view in views)
+
+    def forward(self, *views: Tensor) -> Tensor:
+        """Return all views of each item in one row."""
+        return torch.cat(self.encode(views), dim=1)
+
+    def _rows(self, items: Tensor) -> Tensor:
         floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()
-        if self.size is not None:
-            floats = F.interpolate(floats, size=(self.size, self.size), mode="area")
+        if self.side is not None and items.ndim == 4:
+            floats = F.interpolate(floats, size=(self.side, self.side), mode="area")
         return floats.flatten(1)
 
 
@@ -54,6 +60,10 @@ class Reader(NamedTuple):
     device: torch.device = torch.device("cpu")
     workers: int | None = None
     progress: bool = False
+
+    def moved(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Return the views of a batch on the device."""
+        return tuple(view.to(self.device) for view in batch.views)
 
     def apply(self, function: Callable[[Batch], Tensor], dataset: Dataset, description: str) -> Tensor:
         """Return what a function gives for each batch, in one tensor on the CPU."""
@@ -94,64 +104,71 @@ def embed_dataset(
     model: Model,
     dataset: Dataset,
     *,
+    views: Views | None = None,
     batch_size: int = 512,
     device: str | torch.device = "cpu",
     workers: int | None = None,
     progress: bool = False,
 ) -> Embeddings:
-    """Embed the first view of every item; the model is moved to `device`, and no weight and no buffer changes.
+    """Embed the plain views of every item; the model is moved to `device`, and no weight and no buffer changes.
+
+    Args:
+        model: what embeds.
+        dataset: the items.
+        views: how views are made of an item; default: an item's views are those that the dataset gives.
+        batch_size: items embedded at a time; it changes no number.
+        device: where to compute.
+        workers: processes that fetch data; default: none for data in memory, else one per core but one.
+        progress: show a progress bar on a terminal.
 
     Raises:
-        UsageError: `batch_size` is not positive, the items are not of the model's shape, or a feature is not finite.
+        UsageError: `batch_size` is not positive, the views are not of the model's shapes, or a feature is not finite.
 
     >>> from contraport.data import load
-    >>> model = Model("small-cnn", (1, 8, 8))
-    >>> features, projections, labels = embed_dataset(model, load("digits", "test"))
-    >>> features.shape, projections.shape, labels.shape
-    (torch.Size([449, 256]), torch.Size([449, 128]), torch.Size([449]))
+    >>> features, labels = embed_dataset(Model(shapes=[(1, 8, 8)]), load("digits", "test"))
+    >>> features.shape, labels.shape
+    (torch.Size([449, 256]), torch.Size([449]))
     """
-    check_shape(model, dataset)
-    reader = Reader(batch_size, torch.device(device), workers, progress)
-    features = represent(model, dataset, reader)
-    with frozen(model):
-        parts = [model.project(part.to(reader.device)).cpu() for part in features.split(batch_size)]
-    return Embeddings(features, torch.cat(parts), dataset.labels)
+    views = views or Views(dataset, augment="none")
+    check_shapes(model, dataset, views)
+    features = represent(model, dataset, views, Reader(batch_size, torch.device(device), workers, progress))
+    return Embeddings(features, dataset.labels)
 
 
-def represent(encoder: nn.Module, dataset: Dataset, reader: Reader, name: str = "encoder") -> Tensor:
-    """Return the frozen features `(n, F)` of the first view of every item.
+def represent(encoder: nn.Module, dataset: Dataset, views: Views, reader: Reader, name: str = "encoder") -> Tensor:
+    """Return the frozen features `(n, F)` of the plain views of every item.
 
     Raises:
         UsageError: a feature is not finite.
     """
     encoder.to(reader.device)
+    views.to(reader.device)
     with frozen(encoder):
         features = reader.apply(
-            lambda batch: encoder(batch.views[0].to(reader.device)), dataset, f"{name}: {dataset.split} items"
+            lambda batch: encoder(*views.plain(reader.moved(batch))), dataset, f"{name}: {dataset.split} items"
         )
     check_finite(features)
     return features.clone()  # outside inference mode, so that it may enter a graph
 
 
 def represent_views(
-    encoder: nn.Module, dataset: Dataset, augment: Augment, reader: Reader, name: str = "encoder"
+    encoder: Model | RawInputs, dataset: Dataset, views: Views, reader: Reader, name: str = "encoder"
 ) -> tuple[Tensor, Tensor]:
-    """Return the frozen features of two augmented views of every item, each `(n, F)`; the views are always the same."""
+    """Return the frozen features of two random views of every item, each `(n, F)`; the views are always the same."""
     encoder.to(reader.device)
-    augment.to(reader.device)
+    views.to(reader.device)
 
     def pair(batch: Batch) -> Tensor:
-        first, second = augment(tuple(view.to(reader.device) for view in batch.views))[:2]
-        return torch.stack([encoder(first), encoder(second)], dim=1)
+        return torch.stack(encoder.encode(views(reader.moved(batch))[:2]), dim=1)
 
     with seeded(0, reader.device), frozen(encoder):
         both = reader.apply(pair, dataset, f"{name}: two views")
     return both[:, 0], both[:, 1]
 
 
-def check_shape(model: Model, dataset: Dataset) -> None:
-    """Raise `UsageError` unless the items are what the model takes."""
-    expected, got = tuple(model.config["shape"]), tuple(dataset.shapes[0])
+def check_shapes(model: Model, dataset: Dataset, views: Views) -> None:
+    """Raise `UsageError` unless the plain views of the items are what the model takes."""
+    expected, got = (", ".join(map(str, shapes)) for shapes in (model.shapes, views.plain_shapes))
     check(expected == got, f"data: the model takes items of shape {expected}, {dataset.name!r} has {got}.")
 
 

@@ -12,9 +12,9 @@ from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport.data import Augment, Dataset
+from contraport.data import Dataset, Views
 from contraport.encoders import Model
-from contraport.evaluation.embedding import frozen, seeded
+from contraport.evaluation.embedding import Reader, frozen, seeded
 from contraport.objectives import Loss
 
 POINTS = 1_000
@@ -41,16 +41,14 @@ def points(dataset: Dataset, features: Tensor) -> Arrays:
     return arrays
 
 
-def plans(model: Model, objective: Loss, dataset: Dataset, augment: Augment) -> Arrays:
-    """Return the objective's plan and target on two augmented views of the same few test items, ordered by label."""
+def plans(model: Model, objective: Loss, dataset: Dataset, views: Views, reader: Reader) -> Arrays:
+    """Return the objective's plan and target on two random views of the same few test items, ordered by label."""
     chosen = fixed_choice(len(dataset), PLAN_ITEMS)
     if dataset.labels is not None:
         chosen = chosen[dataset.labels[chosen].argsort(stable=True)]
     batch = dataset.__getitems__(chosen.tolist())
-    device = model.mean.device
-    with seeded(0, device), frozen(model):
-        views = augment(tuple(view.to(device) for view in batch.views))[:2]
-        z0, z1 = (model.project(model(view)).float() for view in views)
+    with seeded(0, reader.device), frozen(model):
+        z0, z1 = (z.float() for z in model.project(model.encode(views(reader.moved(batch))))[:2])
         plan = objective.plan(z0, z1, labels=batch.labels, domains=batch.domains)
         target = objective.target_plan(z0, z1, labels=batch.labels, domains=batch.domains)
     arrays: Arrays = {"plan": plan.cpu().numpy(), "target": target.cpu().numpy(), "plan_items": np.array(len(chosen))}
@@ -78,7 +76,9 @@ def project_to_plane(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
 
 
 def thumbnails(images: Tensor) -> np.ndarray[Any, Any]:
-    """Shrink images uint8 `(m, C, H, W)` so that no side is longer than `THUMBNAIL_SIDE`."""
+    """Return images as uint8 `(m, C, H, W)`, shrunk so that no side is longer than `THUMBNAIL_SIDE`."""
+    if images.is_floating_point():
+        images = (images.clamp(0, 1) * 255).round().byte()
     height, width = images.shape[2:]
     scale = THUMBNAIL_SIDE / max(height, width)
     if scale >= 1:

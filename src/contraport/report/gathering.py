@@ -92,8 +92,9 @@ def data_name(data: object) -> str:
 
 
 def _encoder(run: Run) -> str:
-    """Return the encoder that was asked for, or else the default that the training chose."""
+    """Return the encoders that were asked for, or else the defaults that the training chose."""
     chosen = run.config().get("encoder")
     if chosen is None and run.model_path.exists():
         chosen = run.model_config().get("encoder")
-    return str(chosen or "default encoder")
+    names = [chosen] if isinstance(chosen, str) else chosen or ["default encoder"]
+    return " + ".join(dict.fromkeys(map(str, names)))

@@ -11,17 +11,22 @@ from typing import Any, ParamSpec, cast
 
 import torch
 
-from contraport.data import STRENGTHS
+from contraport.data import AUGMENTS
 from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.objectives import Temperature
+from contraport.objectives.schedules import parse_constraint
 from contraport.runs import Run
+from contraport.training.loggers import check_loggers
 from contraport.training.optimization import SCHEDULES, check_optimizer
+from contraport.training.processes import together
+from contraport.training.target import Momentum
 
 P = ParamSpec("P")
 
 DEVICES = {"auto": "auto", "cpu": "cpu", "cuda": "gpu", "mps": "mps"}  # our name -> Lightning's
 
 _OF_THE_CALL = {"out", "resume", "overwrite", "progress"}
-_OF_THE_MACHINE = {"root", "workers", "device"}
+_OF_THE_MACHINE = {"root", "workers", "device", "save_every", "logger"}
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
@@ -34,17 +39,24 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     for name, least in _LEAST.items():
         if name in given:
             _check_count(name, given[name], least)
-    for name in ("temperature", "lr"):
+    if "lr" in given:
+        check_positive("lr", given["lr"])
+    for name, parse in _COURSES.items():
         if name in given:
-            check_positive(name, given[name])
-    _check_range("weight_decay", given["weight_decay"], below=math.inf)
+            parse(given[name], 1)
+    for name in ("weight_decay", "save_every"):
+        _check_range(name, given[name], below=math.inf)
     if "warmup_epochs" in given:
         _check_range("warmup_epochs", given["warmup_epochs"], below=given["epochs"])
-    for name, known in (("sched", SCHEDULES), ("augment", STRENGTHS), ("device", DEVICES)):
-        if given[name] not in known:
+    for name, known in (("sched", SCHEDULES), ("augment", AUGMENTS), ("device", DEVICES)):
+        if name in given and given[name] not in known:
             raise unknown_name(name, given[name], known)
     check(_has_device(given["device"]), f"device: this machine has no {given['device']!r}.")
     check_optimizer(given["opt"], given.get("lr"))
+    check_loggers(given["logger"])
+    if "predict" in given:
+        own = [name for name in ("objective", "objective_settings", "temperature", "constraint") if given.get(name)]
+        check(not own, f"{own[0] if own else ''}: predict compares nothing and has none; give one of the two.")
     check(not (given["resume"] and given["overwrite"]), "resume: goes on with a run that overwrite would delete.")
 
 
@@ -68,7 +80,8 @@ def resumable(function: Callable[P, Run]) -> Callable[P, Run]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Run:
         if kwargs.get("resume"):
-            continued = _continued(kwargs, inspect.signature(function).parameters)
+            with together():
+                continued = _continued(kwargs, inspect.signature(function).parameters)
             return cast(Callable[..., Run], function)(*args, **continued)
         return function(*args, **kwargs)
 
@@ -113,10 +126,21 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("<") and value.endswith(">")
 
 
+_COURSES: dict[str, Callable[[Any, int], object]] = {
+    "temperature": Temperature.parse,
+    "momentum": Momentum.parse,
+    "constraint": parse_constraint,
+}
+
 _LEAST = {
     "epochs": 1,
     "batch_size": 2,
-    "projection": 1,
+    "cache_chunk": 2,
+    "accumulate": 1,
+    "queue_size": 1,
+    "bank_negatives": 1,
+    "prototypes": 2,
+    "projection": 0,
     "image_size": 1,
     "log_every": 1,
     "keep_every": 1,

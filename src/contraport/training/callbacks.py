@@ -1,25 +1,28 @@
-"""What happens around the steps: time is measured, rows and checkpoints are written, a broken loss stops the run."""
+"""What happens around the steps: time is measured, rows and checkpoints are written."""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor
-from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from contraport.data import Batch
-from contraport.runs import Row, Run, write_json
-from contraport.training.folder import last_checkpoint
+from contraport.errors import UsageError
+from contraport.runs import Row, Run, replacing
+from contraport.training.folder import last_checkpoint, writing
+from contraport.training.interrupts import Stopped, StopRequest
+from contraport.training.loggers import log_row
+from contraport.training.processes import anywhere, together
 from contraport.training.task import ContrastiveTask
 
 log = logging.getLogger("contraport.training")
@@ -37,9 +40,9 @@ class TimedLoader:
         self.waited = 0.0
 
     @property
-    def sampler(self) -> Iterable[int]:
-        """The order of the items, which Lightning tells the epoch."""
-        return self.loader.sampler
+    def sampler(self) -> Iterable[list[int]] | None:
+        """The order of the batches, which Lightning tells the epoch."""
+        return self.loader.batch_sampler
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -59,27 +62,35 @@ class Meter(Callback):
         row: the last row, empty before the first.
         steps: steps of this session.
         seconds: seconds of this session.
-        items: items that went through the encoder in this session, each with all its views.
+        items: items that went through the encoder in this session, each with all its views, in all processes.
     """
 
-    def __init__(self, run: Run, loader: TimedLoader, *, every: int) -> None:
+    def __init__(self, run: Run, loader: TimedLoader, *, batch_size: int, every: int) -> None:
         self.row: Row = {}
         self.steps = 0
         self.seconds = 0.0
         self.items = 0
         self._run = run
         self._loader = loader
+        self._batch_size = batch_size
         self._every = every
         self._earlier = 0.0
         self._losses: list[float] = []
+        self._steps_of_row = 0
 
-    def state_dict(self) -> dict[str, float]:
-        """Return the seconds of all sessions so far."""
-        return {"seconds": self._earlier + self.seconds}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the seconds of all sessions so far, and what the next row has already."""
+        return {
+            "seconds": self._earlier + self.seconds,
+            "losses": list(self._losses),
+            "steps_of_row": self._steps_of_row,
+        }
 
-    def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        """Go on counting the seconds of earlier sessions."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting where an earlier session was saved."""
         self._earlier = state_dict["seconds"]
+        self._losses = list(state_dict["losses"])
+        self._steps_of_row = state_dict["steps_of_row"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
@@ -87,19 +98,24 @@ class Meter(Callback):
         self._last = (0, 0.0, self._loader.waited)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Note the learning rate and the temperature that this step used."""
+        """Count the step; note the learning rate, the temperature and the plan's mass that it used."""
         assert isinstance(pl_module, ContrastiveTask)
-        self._used = {"lr": optimizer.param_groups[0]["lr"], "temperature": pl_module.temperature}
+        self.steps += 1
+        self._steps_of_row += 1
+        self._used = {
+            "lr": optimizer.param_groups[0]["lr"],
+            "temperature": pl_module.temperature,
+            "plan_mass": pl_module.plan_mass,
+        }
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count the step; write a row when it is time."""
+        """Note the loss; write a row when it is time."""
         self._losses.append(float(outputs["loss"]))
-        self.steps += 1
-        self.items += len(batch.ids)
+        self.items += self._batch_size
         self.seconds = time.perf_counter() - self._start
-        if len(self._losses) == self._every or trainer.is_last_batch:
+        if self._steps_of_row == self._every or trainer.is_last_batch:
             self._write_row(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -126,107 +142,109 @@ class Meter(Callback):
             "images_per_second": round((self.items - items) / elapsed, 1),
             "data_wait": round((self._loader.waited - waited) / elapsed, 4),
         }
-        self._run.append_metrics(self.row)
         self._losses.clear()
+        self._steps_of_row = 0
+        if trainer.is_global_zero:
+            with writing(self._run):
+                self._run.append_metrics(self.row)
+            log_row(trainer.loggers, self.row)
 
 
-class FiniteGuard(Callback):
-    """Stops the run before a step whose loss or gradient is not finite, and keeps what replays it."""
+class CheckpointFile(TorchCheckpointIO):
+    """Writes a checkpoint whole or not at all."""
 
-    def __init__(self, run: Run, *, seed: int) -> None:
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._failure: Exception | None = None
         self._run = run
-        self._path = run.path / "nonfinite.json"
-        self._seed = seed
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget an earlier failure."""
-        self._path.unlink(missing_ok=True)
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Note which items the step sees."""
-        self._ids: Tensor = batch.ids
-
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Note the loss."""
-        self._loss = loss.detach()
-
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Let the step pass if its loss and its gradient are finite.
+    def write(self, trainer: Trainer, path: Path) -> None:
+        """Save the state of the training; all processes call it.
 
         Raises:
-            FloatingPointError: they are not; the weights are those before the step.
+            UsageError: it cannot be written.
         """
-        gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
-        loss, norm = torch.stack((self._loss.float(), get_total_norm(gradients).float())).tolist()
-        if math.isfinite(loss) and math.isfinite(norm):
-            return
-        step, epoch = trainer.global_step + 1, trainer.current_epoch + 1
-        values = {"step": step, "epoch": epoch, "seed": self._seed, "loss": str(loss), "gradient_norm": str(norm)}
-        write_json(self._path, {**values, "ids": self._ids.tolist()})
-        raise FloatingPointError(
-            f"the loss is {loss:g} and its gradient's norm {norm:g} at step {step} (epoch {epoch}, seed {self._seed}); "
-            f"the weights of the last whole epoch are kept, and {self._path} names the batch. "
-            "A lower lr or a higher temperature may help."
-        )
+        with together():
+            trainer.save_checkpoint(path)
+            if self._failure is not None:
+                raise self._failure
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write it beside its place, to the disk itself, and then move it there; `write` tells of a failure.
+
+        Lightning calls it in the first process, for which the others wait.
+        """
+        try:
+            with writing(self._run), replacing(path) as temporary, temporary.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except UsageError as failure:
+            self._failure = failure
 
 
 class Checkpoints(Callback):
-    """Writes `checkpoints/last.ckpt` at the end of each epoch, and one to keep every few epochs."""
+    """Writes `checkpoints/last.ckpt` every few minutes, at the end of each epoch, and when the training is to stop.
 
-    def __init__(self, run: Run, *, keep_every: int | None) -> None:
+    A checkpoint is only taken between two steps of the optimiser, and what it holds is the state after the first.
+
+    Args:
+        run: the folder.
+        file: what writes the checkpoints.
+        minutes: between two checkpoints within an epoch.
+        keep_every: epochs between two checkpoints that are kept beside the last.
+        stop: whether someone asked for an end.
+    """
+
+    def __init__(
+        self, run: Run, file: CheckpointFile, *, minutes: float, keep_every: int | None, stop: StopRequest
+    ) -> None:
         self._last = last_checkpoint(run)
+        self._file = file
+        self._seconds = 60 * minutes
         self._keep_every = keep_every
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save weights, optimiser, schedule and progress."""
-        trainer.save_checkpoint(self._last)
-        epoch = trainer.current_epoch + 1
-        if self._keep_every is not None and epoch % self._keep_every == 0:
-            trainer.save_checkpoint(self._last.with_name(f"epoch-{epoch:04d}.ckpt"))
-
-
-class ProgressBar(Callback):
-    """Shows the epoch, the loss and the speed on a console."""
-
-    def __init__(self, console: Console, meter: Meter) -> None:
-        self._meter = meter
-        self._progress = Progress(
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=10),
-            TextColumn("{task.fields[measured]}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-        )
+        self._stop = stop
+        self._stepped = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the bar."""
-        total = int(trainer.estimated_stepping_batches)
-        self._bar = self._progress.add_task("", total=total, completed=trainer.global_step, epoch="", measured="")
-        self._progress.start()
+        """Start the clock, and listen, after Lightning did, to who wants an end."""
+        self._saved_at = time.monotonic()
+        self._stop.listen()
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Note that the batch ends a step, which it need not where gradients of several are added up."""
+        self._stepped = True
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Move the bar on."""
-        self._progress.update(
-            self._bar,
-            completed=trainer.global_step,
-            epoch=f"{trainer.current_epoch + 1}/{trainer.max_epochs}",
-            measured=self._measured(),
-        )
+        """Save when it is time or when someone asked for an end; the end of an epoch saves by itself.
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give the console back."""
-        self._progress.stop()
+        Raises:
+            Stopped: someone did.
+        """
+        stepped, self._stepped = self._stepped, False
+        if not stepped or trainer.is_last_batch:
+            return
+        is_due, is_over = anywhere(time.monotonic() - self._saved_at >= self._seconds, self._stop.made)
+        if is_due or is_over:
+            self._save(trainer)
+        if is_over:
+            raise Stopped
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Give the console back, with its cursor, after Ctrl-C or an error too."""
-        self._progress.stop()
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save.
 
-    def _measured(self) -> str:
-        row = self._meter.row
-        if not row:
-            return ""
-        temperature = "" if row["temperature"] is None else f"temperature {row['temperature']:.3g}  "
-        speed = f"{row['images_per_second']:,.0f} images/s  wait {row['data_wait']:.0%}"
-        return f"loss {row['loss']:.3f}  {temperature}{speed}"
+        Raises:
+            Stopped: someone asked for an end.
+        """
+        self._save(trainer)
+        epoch = trainer.current_epoch + 1
+        if self._keep_every is not None and epoch % self._keep_every == 0:
+            self._save(trainer, f"epoch-{epoch:04d}.ckpt")
+        if any(anywhere(self._stop.made)):
+            raise Stopped
+
+    def _save(self, trainer: Trainer, name: str = "last.ckpt") -> None:
+        self._file.write(trainer, self._last.with_name(name))
+        self._saved_at = time.monotonic()

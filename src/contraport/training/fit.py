@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,36 +13,55 @@ import torch
 from torch import nn
 
 from contraport._version import __version__
-from contraport.data import Augment, Dataset, load, loader
+from contraport.data import Dataset, load, loader
 from contraport.encoders import Model
-from contraport.errors import UsageError, check
-from contraport.objectives import objective as named_objective
+from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training.arguments import check_arguments, config_of, name_of, resumable
-from contraport.training.folder import last_checkpoint, open_run, save_model
+from contraport.training.folder import Position, open_run, save_model
 from contraport.training.journal import journal
+from contraport.training.loggers import make_loggers
 from contraport.training.optimization import make_optimizer, make_schedule
+from contraport.training.preparation import make_objective, make_pipeline
+from contraport.training.processes import from_first, is_first, joined, together
+from contraport.training.recipes import replaced, with_recipes
 
 log = logging.getLogger("contraport.training")
 
 
+@joined
 @resumable
+@with_recipes
 def train(
     *,
     data: str | Path | Dataset | None = None,
-    objective: str | nn.Module = "nt-xent",
+    recipe: str | None = None,
+    objective: str | nn.Module | None = "nt-xent",
     objective_settings: dict[str, Any] | None = None,
-    temperature: float | None = None,
-    encoder: str | None = None,
+    temperature: float | str | None = None,
+    constraint: str | None = None,
+    negatives: str = "in-batch",
+    queue_size: int | None = None,
+    bank_negatives: int | None = None,
+    momentum: float | str | None = None,
+    predictor: bool = False,
+    prototypes: int | None = None,
+    predict: str | None = None,
+    views: int | str | None = None,
+    augment: str | None = None,
+    encoder: list[str] | str | None = None,
+    shared_encoder: bool | None = None,
     projection: int = 128,
+    representation: str = "concatenate",
     epochs: int = 10,
     batch_size: int = 256,
+    cache_chunk: int | None = None,
+    accumulate: int = 1,
     opt: str = "adamw",
     lr: float | None = None,
     weight_decay: float = 1e-4,
     sched: str = "cosine",
     warmup_epochs: float | None = None,
-    augment: str = "standard",
     image_size: int | None = None,
     root: str | Path | None = None,
     workers: int | None = None,
@@ -48,6 +69,8 @@ def train(
     amp: bool = False,
     seed: int = 0,
     log_every: int = 10,
+    logger: Sequence[str] = (),
+    save_every: float = 10.0,
     keep_every: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -56,27 +79,57 @@ def train(
 ) -> Run:
     """Train an encoder without labels and return its run folder.
 
-    Each item is augmented twice, both views are encoded and projected, and the objective pulls each pair together
-    against the rest of the batch. The folder holds `config.yaml`, `metrics.jsonl`, `checkpoints/`, `model/` and
-    `train.log`. All that is random depends on `seed` alone. Ctrl-C stops a run; `resume` goes on after its last whole
-    epoch and ends at the same weights, bit for bit on the CPU, as if it had never stopped.
+    A step makes random views of a batch of items (`views`, `augment`), encodes and projects each (`encoder`,
+    `projection`), and compares the embeddings (`objective`): those of one item are pulled together, against the rest
+    of the batch and what `negatives`, `momentum`, `predictor` and `prototypes` put beside it. A `recipe` is a named
+    choice of these. The folder holds `config.yaml`, `metrics.jsonl`, `checkpoints/`, `model/` and `train.log`. All that
+    is random depends on `seed` alone. Ctrl-C stops a run; `resume` goes on and ends at the same weights, bit for bit on
+    the CPU, as if it had never stopped.
 
     Args:
         data: what to train on: a name (see `contraport list data`), a folder of images, an .npz file, or a Dataset.
-        objective: a name (see `contraport list objectives`), or a module that is called with the two projections.
+        recipe: a named way to train (see `contraport list recipes`): settings that hold unless given here.
+        objective: a name (see `contraport list objectives`), or a module that is called with the projections of two
+            views. Of more than two views an objective for two takes the mean over all pairs, unless it takes them all,
+            as cmc does.
         objective_settings: further settings of a named objective, such as ``{"iterations": 5}``.
-        temperature: of a named objective; default: the objective's own.
-        encoder: a name (see `contraport list encoders`), any timm name, or `module:attribute` of your own; default:
-            small-cnn for images, mlp for vectors.
-        projection: features of the projection that the objective sees.
+        temperature: of a named objective, or its course over the training: start:end or start:end:shape, the shape
+            cosine (default) or linear, such as 0.5:0.1:cosine; default: the objective's own.
+        constraint: a course of the allowed plans: tighten:every=N, from rows only to balanced by 1, 2, 4 and 8
+            iterations, each for N epochs; or relax:every=N, the reverse; default: the objective's own plan.
+        negatives: what a query is compared with besides the batch: nothing (in-batch), the embeddings of earlier
+            batches (queue), or some of a bank that keeps one for every item, the positive too (bank). Each view is then
+            compared with each other in turn, and the mean is taken.
+        queue_size: how many embeddings of each view the queue keeps; default: as many as there are items, at most
+            65536.
+        bank_negatives: how many are drawn from the bank at each step; default: as many as there are items, at most
+            4096.
+        momentum: how much of itself a second, slow network keeps at each step; it gives the embeddings that the others
+            are compared with. A number below 1, such as 0.99, or a course, such as 0.99:1:cosine; the fewer steps, the
+            smaller; default: no second network.
+        predictor: put a head on the projections that predicts the other view's embedding, which is then held fixed.
+        prototypes: compare with so many learned vectors instead: predict to which of them another view is assigned.
+        predict: l1 or l2: compare nothing, and decode each view from each other with this error.
+        views: how many random views of an item to make; or colour (lightness and colours of an RGB image); or
+            multi-crop, which is 2+6: two large and six small crops; default: two, or all that the data give.
+        augment: how views are changed at random: none, weak, standard, strong, noise or mixup; default: standard, or
+            none where the data give several views.
+        encoder: a name (see `contraport list encoders`), any timm name, or `module:attribute` of your own; or a list
+            of one per view; default: small-cnn for images, mlp for vectors, small-tcn for time series.
+        shared_encoder: one encoder for all views rather than one each; default: where views are random changes of one.
+        projection: features of the projection that the objective sees; 0: no projection, it sees the encoder's.
+        representation: what the trained model gives of several views: concatenate, or one of them by its number.
         epochs: passes over the data.
-        batch_size: items in a step; a smaller last batch is left out.
-        opt: optimiser, a name of timm's.
-        lr: peak learning rate; default: 0.001 for adamw and adam, 0.06 for sgd, 0.002 for lamb, 0.3 for lars.
+        batch_size: items in a batch, of all processes together; a smaller last batch is left out.
+        cache_chunk: encode a batch in chunks of at most so many items, each computed twice: the gradient of the whole
+            batch with the memory of a chunk. Batch norm sees one chunk at a time; default: all at once.
+        accumulate: batches whose gradients are added up for one step. Unlike cache_chunk it adds no negatives.
+        opt: optimiser, a name of timm's, such as adamw, sgd (with Nesterov's momentum) or lars.
+        lr: peak learning rate; default: 0.001 for adamw and adam, 0.06 for sgd, 0.002 for lamb, 0.3 for lars; all suit
+            256 items in a step. For more, multiply by items / 256 for sgd and lars, by its square root for the others.
         weight_decay: decay of weights; biases, norms and the temperature have none.
         sched: how the learning rate falls after warm-up: cosine, linear or constant.
         warmup_epochs: epochs, or a part of one, in which the learning rate rises; default: a tenth of `epochs`.
-        augment: how far the two views of an item differ: weak, standard or strong.
         image_size: side in pixels of the square that images become; default: see `contraport.data.load`.
         root: folder of named data, as torchvision lays it out.
         workers: processes that fetch data; default: none for data in memory, else one per core but one.
@@ -84,16 +137,19 @@ def train(
         amp: compute in bfloat16 where that is safe (the objective stays in float32).
         seed: what all that is random depends on.
         log_every: steps between two rows of `metrics.jsonl`.
+        logger: where the rows go too: tensorboard, mlflow, wandb, or several of them.
+        save_every: minutes between two checkpoints within an epoch; 0 saves after every step.
         keep_every: epochs between two checkpoints that are kept beside the last; default: keep the last only.
-        out: the run folder; default: runs/DATA-OBJECTIVE.
+        out: the run folder; default: runs/DATA-RECIPE or runs/DATA-OBJECTIVE.
         resume: go on with the run in `out`; what is left out comes from its `config.yaml`, and `epochs` may grow.
         overwrite: replace the run in `out`.
         progress: show a progress bar and a summary on the standard error.
 
     Raises:
         UsageError: a wrong argument; nothing was written or lost.
-        FloatingPointError: the loss or its gradient was not finite; `nonfinite.json` tells where.
-        KeyboardInterrupt: Ctrl-C; the message says how to go on.
+        FloatingPointError: the loss or its gradient was not finite; `nonfinite.json` tells where, and
+            `contraport.training.replay` computes the step again.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the message says how to go on.
 
     >>> import tempfile
     >>> import numpy as np
@@ -105,21 +161,20 @@ def train(
     [2]
     """
     arguments = dict(locals())
-    check_arguments(arguments)
-    if data is None:
-        raise UsageError("data: expected a name, a folder of images, an .npz file or a Dataset, got nothing.")
-    criterion = _objective(objective, objective_settings, temperature)
-    dataset = load(data, "train", root=root, image_size=image_size)
-    check(
-        len(set(dataset.shapes)) == 1,
-        f"data: the views of {dataset.name!r} have different shapes, {dataset.shapes}; expected one shape.",
-    )
-    views = Augment(dataset, strength=augment)
-    model = _model(encoder, dataset, projection, seed)
-    batches = loader(dataset, batch_size, shuffle=True, seed=seed, workers=workers, drop_last=True)
-    run = Run(out or f"runs/{Path(dataset.name).stem}-{name_of(objective)}")
-    config = config_of(arguments)
-    done = open_run(run, config, resume=resume, overwrite=overwrite)
+    with together():
+        check_arguments(arguments)
+        if data is None:
+            raise UsageError("data: expected a name, a folder of images, an .npz file or a Dataset, got nothing.")
+        criterion = make_objective(arguments)
+        dataset = load(data, "train", root=root, image_size=image_size)
+        batches = loader(dataset, batch_size, shuffle=True, seed=seed, workers=workers, drop_last=True, shared=True)
+        epoch = math.ceil(len(batches) / accumulate)
+        pipeline = make_pipeline(dataset, criterion, arguments, epoch=epoch)
+        run = Run(out or f"runs/{Path(dataset.name).stem}-{recipe or name_of(objective or f'predict-{predict}')}")
+        config = config_of(arguments)
+    with together():
+        done = open_run(run, config, resume=resume, overwrite=overwrite) if is_first() else Position(0, 0, 0)
+    done = from_first(done)
 
     # Here, not above: Lightning takes seconds to import, and a wrong argument should be told at once.
     from contraport.training.task import ContrastiveTask
@@ -127,59 +182,50 @@ def train(
 
     warmup = epochs / 10 if warmup_epochs is None else warmup_epochs
     task = ContrastiveTask(
-        model,
-        criterion,
-        views,
-        seed=seed,
+        pipeline,
+        batch_size=batch_size,
         make_optimizer=partial(make_optimizer, opt=opt, lr=lr, weight_decay=weight_decay),
-        make_schedule=partial(
-            make_schedule, sched=sched, steps=epochs * len(batches), warmup=int(warmup * len(batches))
-        ),
+        make_schedule=partial(make_schedule, sched=sched, steps=epochs * epoch, warmup=int(warmup * epoch)),
     )
     with journal(run, progress=progress) as console:
-        _introduce(run, config, dataset, model)
+        _introduce(run, config, dataset, pipeline.model)
         meter = fit(
             task,
             batches,
             run,
             epochs=epochs,
+            batch_size=batch_size,
+            accumulate=accumulate,
             device=device,
             amp=amp,
             log_every=log_every,
+            save_every=save_every,
             keep_every=keep_every,
-            checkpoint=last_checkpoint(run) if done.epoch > 0 else None,
+            done=done,
+            loggers=make_loggers(logger, run, config, step=done.step) if is_first() else [],
             console=console,
         )
-        save_model(model, run)
+        with together():
+            if is_first():
+                save_model(pipeline.model, run)
         trained = meter.summary() if meter.steps else f"all {epochs} epochs were done before; more epochs go on"
         log.info("%s; the model is in %s", trained, run.model_path)
     return run
 
 
-def _objective(objective: str | nn.Module, settings: dict[str, Any] | None, temperature: float | None) -> nn.Module:
-    if isinstance(objective, nn.Module):
-        check(temperature is None, "temperature: belongs to a named objective; set it on the module.")
-        check(not settings, "objective_settings: belong to a named objective; set them on the module.")
-        return objective
-    chosen = dict(settings or {})
-    if temperature is not None:
-        check("temperature" not in chosen, "temperature: given twice, by itself and in objective_settings.")
-        chosen["temperature"] = temperature
-    return named_objective(objective, **chosen)
-
-
-def _model(encoder: str | None, dataset: Dataset, projection: int, seed: int) -> Model:
-    mean, std = dataset.statistics()
-    default = "small-cnn" if dataset.is_image else "mlp"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Model(encoder or default, shape=dataset.shapes[0], projection=projection, mean=mean, std=std)
-
-
 def _introduce(run: Run, config: dict[str, Any], dataset: Dataset, model: Model) -> None:
-    shape = " x ".join(str(side) for side in dataset.shapes[0])
+    shapes = ", ".join(" x ".join(str(side) for side in shape) for shape in model.shapes)
     weights = sum(parameter.numel() for parameter in model.parameters())
-    log.info("%s: %s on %s, %s items of %s", run.path, config["objective"], dataset.name, f"{len(dataset):,}", shape)
+    what = config["recipe"] or config["objective"] or f"predict {config['predict']}"
+    log.info("%s: %s on %s, %s items of %s", run.path, what, dataset.name, f"{len(dataset):,}", shapes)
+    if others := replaced(config):
+        log.info("the recipe's own %s gave way to yours", ", ".join(others))
+    if config["accumulate"] > 1:
+        log.warning(
+            "accumulate: each of the %d batches of a step has its own negatives and its own plan; "
+            "cache_chunk gives the gradient of one large batch.",
+            config["accumulate"],
+        )
     log.debug("contraport %s, torch %s, %s weights, %s", __version__, torch.__version__, f"{weights:,}", config)
     if dataset.skipped:
         log.debug("%d files left out: %s", len(dataset.skipped), ", ".join(dataset.skipped))

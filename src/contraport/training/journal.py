@@ -11,15 +11,27 @@ from rich.highlighter import NullHighlighter
 from rich.logging import RichHandler
 
 from contraport.runs import Run
+from contraport.training.folder import writing
+from contraport.training.processes import is_first
 
 log = logging.getLogger("contraport")
 
 
 @contextmanager
 def journal(run: Run, *, progress: bool) -> Iterator[Console]:
-    """Send what the package logs to `train.log`, and INFO and above to the console too, which is silent on demand."""
+    """Send what the package logs to `train.log`, and INFO and above to the console too, which is silent on demand.
+
+    Of several processes only the first speaks.
+
+    Raises:
+        UsageError: `train.log` cannot be written.
+    """
+    if not is_first():
+        yield Console(quiet=True)
+        return
     console = Console(stderr=True, quiet=not progress)
-    to_file = logging.FileHandler(run.log_path, encoding="utf-8")
+    with writing(run):
+        to_file = _LogFile(run)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     to_console = RichHandler(
         logging.INFO,
@@ -42,4 +54,17 @@ def journal(run: Run, *, progress: bool) -> Iterator[Console]:
         log.setLevel(level)
         for handler in (to_file, to_console):
             log.removeHandler(handler)
-        to_file.close()
+        with writing(run):
+            to_file.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A file whose lines are written, or the training stops."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.log_path, encoding="utf-8")
+        self._run = run
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        with writing(self._run):
+            raise  # noqa: PLE0704 - called while the error is handled

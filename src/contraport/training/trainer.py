@@ -1,35 +1,32 @@
-"""Lightning's trainer, tamed: it writes where we say, says nothing of its own, and lets Ctrl-C through."""
+"""Lightning's trainer, tamed: it writes where we say, says nothing of its own, and lets signals through."""
 
 from __future__ import annotations
 
 import logging
-import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins.environments import LightningEnvironment, TorchElasticEnvironment
+from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from contraport.data import Batch
-from contraport.runs import Run, replacing
+from contraport.data import Batch, BatchOrder
+from contraport.runs import Run
 from contraport.training.arguments import DEVICES
-from contraport.training.callbacks import Checkpoints, FiniteGuard, Meter, ProgressBar, TimedLoader
+from contraport.training.batch_norm import share_batch_norm
+from contraport.training.callbacks import CheckpointFile, Checkpoints, Meter, TimedLoader
+from contraport.training.finite import FiniteGuard
+from contraport.training.folder import Position, how_to_go_on, last_checkpoint
+from contraport.training.interrupts import Stopped, StopRequest, signals_kept
+from contraport.training.processes import machines, raise_once
+from contraport.training.progress import progress_on
 from contraport.training.task import ContrastiveTask
-
-
-class WholeCheckpoints(TorchCheckpointIO):
-    """Writes a checkpoint whole or not at all."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write it beside its place, then move it there."""
-        with replacing(Path(path)) as temporary:
-            torch.save(checkpoint, temporary)
 
 
 def fit(
@@ -38,43 +35,72 @@ def fit(
     run: Run,
     *,
     epochs: int,
+    batch_size: int,
+    accumulate: int,
     device: str,
     amp: bool,
     log_every: int,
+    save_every: float,
     keep_every: int | None,
-    checkpoint: Path | None,
+    done: Position,
+    loggers: Sequence[Logger],
     console: Console,
 ) -> Meter:
-    """Train until `epochs` are done, from a checkpoint where one is given, and return what was measured.
+    """Train until `epochs` are done, from the last checkpoint where some steps are, and return what was measured.
 
     Raises:
         FloatingPointError: the loss or its gradient is not finite.
-        KeyboardInterrupt: Ctrl-C; the message says how to go on.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the message says how to go on.
+        UsageError: a file of the run cannot be written.
     """
+    cast(BatchOrder, batches.batch_sampler).begin_at(epoch=done.epoch, batch=done.batch)
     loader = TimedLoader(batches)
-    meter = Meter(run, loader, every=log_every)
+    meter = Meter(run, loader, batch_size=batch_size, every=log_every)
+    file, stop = CheckpointFile(run), StopRequest()
     callbacks = [
-        FiniteGuard(run, seed=task.seed),
+        FiniteGuard(run, file, seed=task.seed),
         meter,
-        Checkpoints(run, keep_every=keep_every),
-        ProgressBar(console, meter),
+        Checkpoints(run, file, minutes=save_every, keep_every=keep_every, stop=stop),
+        progress_on(console, meter),
     ]
-    with _quiet(), _interruptible(run), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with _quiet(), _interruptible(run), torch.random.fork_rng(devices=_current_gpu()):
         trainer = Trainer(
             max_epochs=epochs,
+            accumulate_grad_batches=accumulate,
             accelerator=DEVICES[device],
-            devices=1,
+            **_processes(file),
             precision="bf16-mixed" if amp else "32-true",
             callbacks=callbacks,
-            plugins=[WholeCheckpoints()],
             default_root_dir=run.path,
-            logger=False,
+            logger=loggers,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        trainer.fit(task, loader, ckpt_path=checkpoint, weights_only=True)
+        if trainer.world_size > 1:
+            share_batch_norm(task, trainer.strategy.root_device)
+        trainer.fit(task, loader, ckpt_path=last_checkpoint(run) if done.step else None, weights_only=True)
     return meter
+
+
+def _processes(file: CheckpointFile) -> Mapping[str, Any]:
+    here, nodes = machines()
+    if here * nodes == 1:
+        # Named, so that within a Slurm job Lightning does not take the job's tasks for processes of this training.
+        return {"devices": 1, "plugins": [file, LightningEnvironment()]}
+    # Every process makes the same buffers (statistics, queue, bank), and an encoder may hold what the loss does not use.
+    strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=True)
+    return {
+        "devices": here,
+        "num_nodes": nodes,
+        "strategy": strategy,
+        "use_distributed_sampler": False,  # the loader knows of the processes
+        "plugins": [file, TorchElasticEnvironment()],
+    }
+
+
+def _current_gpu() -> list[int]:
+    return [torch.cuda.current_device()] if torch.cuda.is_available() else []
 
 
 @contextmanager
@@ -95,12 +121,14 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _interruptible(run: Run) -> Iterator[None]:
-    """Undo what Lightning makes of Ctrl-C: it ignores the signal from then on, and exits."""
-    handler = signal.getsignal(signal.SIGINT)
+    """Tell, once, how to go on after a stop; and undo what Lightning makes of Ctrl-C, after which it exits."""
+    message = f"stopped; what the last checkpoint holds is kept. Go on with: {how_to_go_on(run)}"
     try:
-        yield
+        with signals_kept():
+            yield
+    except Stopped:
+        raise_once(KeyboardInterrupt(message), status=130)
     except SystemExit as stop:
-        signal.signal(signal.SIGINT, handler)
-        raise KeyboardInterrupt(
-            f"stopped; every whole epoch is kept. Go on with: contraport train --resume --out {run.path}"
-        ) from stop
+        if not isinstance(stop.__context__, KeyboardInterrupt):
+            raise
+        raise KeyboardInterrupt(message) from stop

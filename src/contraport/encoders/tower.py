@@ -1,0 +1,71 @@
+"""The way of one view: standardised, encoded, projected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from contraport.encoders.build import Shape, build
+from contraport.encoders.networks import Projector
+from contraport.errors import check
+
+
+class Tower(nn.Module):
+    """A standardisation, an encoder and a projector, for raw items of one shape.
+
+    Args:
+        encoder: a name as `build` takes it.
+        shape: of one item: an image ``(C, H, W)``, a vector ``(d,)`` or a time series ``(C, T)``.
+        projection: number of features that the loss sees; 0: no projector, it sees the encoder's.
+        mean: of each channel (images in units of [0, 1], time series) or feature (vectors), to be subtracted.
+        std: the same, to be divided by.
+
+    Shape: images uint8 or float in [0, 1] ``(b, C, H, W)``, vectors ``(b, d)`` or time series ``(b, C, T)``, to
+    ``(b, num_features)``.
+
+    Raises:
+        UsageError: an unknown encoder, or numbers that do not fit the shape.
+
+    >>> tower = Tower("small-tcn", (6, 100), 32, mean=[0.0] * 6, std=[1.0] * 6)
+    >>> h = tower(torch.zeros(5, 6, 100))
+    >>> h.shape, tower.projector(h).shape
+    (torch.Size([5, 128]), torch.Size([5, 32]))
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, encoder: str, shape: Shape, projection: int, mean: Sequence[float], std: Sequence[float]
+    ) -> None:
+        super().__init__()
+        self.encoder = build(encoder, shape)
+        self.num_features = int(self.encoder.num_features)  # type: ignore[arg-type]
+        self.projector = (
+            Projector(self.num_features, self.num_features, projection) if projection > 0 else nn.Identity()
+        )
+        self.num_projections = projection or self.num_features
+        self._register("mean", mean, shape)
+        self._register("std", std, shape)
+        check(bool((self.std > 0).all()), "std: expected positive numbers.")
+
+    def _register(self, name: str, values: Sequence[float], shape: Shape) -> None:
+        numbers = torch.tensor([float(value) for value in values])
+        check(
+            len(numbers) == shape[0] and bool(numbers.isfinite().all()),
+            f"{name}: expected {shape[0]} finite numbers, one per channel or feature, got {len(numbers)}.",
+        )
+        self.register_buffer(name, numbers.view(-1, *[1] * (len(shape) - 1)))
+
+    def standardise(self, items: Tensor) -> Tensor:
+        """Return what the encoder sees of raw items."""
+        if items.dtype == torch.uint8:
+            items = items / 255.0
+        return (items - self.mean) / self.std
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Return the features of raw items, ``(b, num_features)``."""
+        features: Tensor = self.encoder(self.standardise(items))
+        return features

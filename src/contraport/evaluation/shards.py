@@ -1,0 +1,99 @@
+"""The part of a job that one of several processes does, when a launcher such as torchrun started them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from contraport.data import Dataset
+from contraport.errors import check
+
+_ENVIRONMENT = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+
+
+class Share(NamedTuple):
+    """Which of how many processes this one is; each takes a run of neighbouring items."""
+
+    number: int
+    of: int
+    local: int
+    """Which of the processes of its machine it is, and so which of the machine's devices it takes."""
+
+    def path(self, path: Path) -> Path:
+        """Return the file that this process writes: the one asked for, or its numbered shard.
+
+        >>> str(Share(0, 1, 0).path(Path("a.npz"))), str(Share(1, 2, 1).path(Path("a.npz")))
+        ('a.npz', 'a.00001-of-00002.npz')
+        """
+        if self.of == 1:
+            return path
+        return path.with_name(f"{path.stem}.{self.number:05d}-of-{self.of:05d}{path.suffix}")
+
+    def part(self, datasets: Sequence[Dataset]) -> list[tuple[Dataset, int]]:
+        """Return the items of this process, and the position of the first in its dataset, dataset by dataset.
+
+        Put one after the other, the shards are the datasets one after the other.
+
+        Raises:
+            UsageError: there are fewer items than processes.
+        """
+        total = sum(len(dataset) for dataset in datasets)
+        check(total >= self.of, f"data: {total} items cannot be shared among {self.of} processes.")
+        start, stop = total * self.number // self.of, total * (self.number + 1) // self.of
+        parts, passed = [], 0
+        for dataset in datasets:
+            first, last = max(start - passed, 0), min(stop - passed, len(dataset))
+            if first < last:
+                parts.append((_between(dataset, first, last), first))
+            passed += len(dataset)
+        return parts
+
+
+def this_process() -> Share:
+    """Return the share of this process, which the launcher tells in RANK, WORLD_SIZE and LOCAL_RANK."""
+    return Share(*(int(os.environ.get(name, default)) for name, default in _ENVIRONMENT))
+
+
+@dataclass(frozen=True)
+class _Neighbours:
+    """Some neighbouring items of a dataset."""
+
+    dataset: Dataset
+    first: int
+    last: int
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return self.dataset.shapes
+
+    @property
+    def in_memory(self) -> bool:
+        return self.dataset.in_memory
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return self.dataset.store.fetch(positions + self.first)
+
+
+def _between(dataset: Dataset, first: int, last: int) -> Dataset:
+    if (first, last) == (0, len(dataset)):
+        return dataset
+    items = slice(first, last)
+    return Dataset(
+        _Neighbours(dataset, first, last),
+        name=dataset.name,
+        split=dataset.split,
+        labels=None if dataset.labels is None else dataset.labels[items],
+        domains=None if dataset.domains is None else dataset.domains[items],
+        class_names=dataset.class_names,
+        domain_names=dataset.domain_names,
+        flips=dataset.flips,
+        skipped=dataset.skipped,
+    )

@@ -1,0 +1,188 @@
+"""`export`: a trained model as one file, or one folder, for programs that know nothing of contraport."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from contraport.encoders import Model
+from contraport.errors import UsageError, check, require, unknown_name
+from contraport.runs import Run, replacing, replacing_files
+
+TOLERANCE = 1e-5
+"""Largest difference to the model's features, as a share of the largest feature, or of 1 if that is more."""
+
+TRACED_ITEMS = 3
+CHECKED_ITEMS = (1, 5)
+
+Features = Callable[..., Tensor]
+"""A model that was read again: from the views of its representation to features."""
+
+
+def export(
+    run: str | Path | Run | Model,
+    *,
+    format: Literal["onnx", "torchscript", "safetensors"] = "onnx",
+    out: str | Path,
+    overwrite: bool = False,
+) -> Path:
+    """Write a trained model for programs of another kind, and return the path.
+
+    All formats take raw items, which are standardised inside, in batches of any size, and give the representation. What
+    was written is read again and must give the same features, to 1e-5, on random items in batches of other sizes.
+
+    - onnx: one file for ONNX Runtime and the like, with an input `view0`, `view1` and so on for each view that the
+      representation is made of, and an output `features` `(b, num_features)`.
+    - torchscript: one file for `torch.jit.load`, from Python or C++; its arguments are the same views in order.
+    - safetensors: a folder with `config.json` and `model.safetensors`, the projector too, which
+      `contraport.encoders.Model.from_pretrained` and the Hugging Face hub read; nothing in it is ever unpickled.
+
+    The views of onnx and torchscript are float32: images `(b, C, H, W)` in [0, 1], vectors `(b, d)`, time series
+    `(b, C, T)`.
+
+    Args:
+        run: the run folder, or a model.
+        format: onnx, torchscript or safetensors.
+        out: the file to write, or for safetensors the folder.
+        overwrite: replace `out` where it exists.
+
+    Raises:
+        UsageError: a wrong argument, a package that is missing, a model that cannot be exported or whose features
+            change by it, or a run that is corrupt or not trained to its end; nothing was written.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = export(Model("mlp", [(4,)]), format="safetensors", out=f"{folder}/model")
+    ...     Model.from_pretrained(path).num_features
+    256
+    """
+    if format not in _FORMATS:
+        raise unknown_name("format", format, _FORMATS)
+    chosen, path = _FORMATS[format], Path(out)
+    for package in chosen.packages:
+        require(package, "export", f"format: {format}")
+    _check_out(path, chosen, overwrite)
+    given = run if isinstance(run, Model) else (run if isinstance(run, Run) else Run(run)).model()
+    model = copy.deepcopy(given).cpu().eval()
+    with chosen.replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():
+        # That TorchScript is on its way out, and what tracing might miss: the check below is what tells.
+        warnings.simplefilter("ignore")
+        try:
+            chosen.write(model, temporary)
+            again = chosen.read(temporary)
+            differences = [_difference(model, again, items) for items in CHECKED_ITEMS]
+        except Exception as error:  # exporters raise whatever they like of a network that they cannot follow
+            raise UsageError(f"format: the model cannot be exported to {format}: {_first_line(error)}") from error
+        check(
+            max(differences) <= TOLERANCE,
+            f"format: exported to {format}, the features of random items change by {max(differences):.1e}; expected at "
+            f"most {TOLERANCE}. Does the encoder depend on the size of the batch, or on chance?",
+        )
+    return path
+
+
+class _Represented(nn.Module):
+    """A model as a function of the views that its representation is made of."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.towers = nn.ModuleList(model.tower(view) for view in model.represented)
+
+    def forward(self, *views: Tensor) -> Tensor:
+        return torch.cat([tower(view) for tower, view in zip(self.towers, views, strict=True)], dim=1)
+
+
+def _items(model: Model, items: int) -> tuple[Tensor, ...]:
+    """Return random items as far from one another as the model's data are, by the views of the representation."""
+    generator = torch.Generator().manual_seed(items)
+    towers = [(model.tower(view), model.shapes[view]) for view in model.represented]
+    return tuple(tower.mean + tower.std * torch.randn(items, *shape, generator=generator) for tower, shape in towers)
+
+
+def _difference(model: Model, again: Features, items: int) -> float:
+    views = _items(model, items)
+    expected = _Represented(model)(*views)
+    got = again(*views)
+    check(got.shape == expected.shape, f"expected features of shape {tuple(expected.shape)}, got {tuple(got.shape)}.")
+    difference = float((got - expected).abs().max() / expected.abs().max().clamp(min=1))
+    return difference if difference == difference else float("inf")
+
+
+def _write_onnx(model: Model, path: Path) -> None:
+    views = _items(model, TRACED_ITEMS)
+    batch = torch.export.Dim("batch")
+    torch.onnx.export(
+        _Represented(model).eval(),
+        views,
+        path,
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+        input_names=[f"view{view}" for view in model.represented],
+        output_names=["features"],
+        dynamic_shapes=(tuple({0: batch} for _ in views),),
+    )
+
+
+def _read_onnx(path: Path) -> Features:
+    onnxruntime = require("onnxruntime", "export", "format: onnx")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+
+    def features(*views: Tensor) -> Tensor:
+        arrays = {name: view.numpy() for name, view in zip(names, views, strict=True)}
+        return torch.from_numpy(session.run(["features"], arrays)[0])
+
+    return features
+
+
+def _write_torchscript(model: Model, path: Path) -> None:
+    traced = torch.jit.trace(_Represented(model).eval(), _items(model, TRACED_ITEMS), check_trace=False)
+    with path.open("wb") as file:  # given a path, torch takes no hidden name without a suffix
+        torch.jit.save(traced, file)
+
+
+def _read_torchscript(path: Path) -> Features:
+    loaded: Features = torch.jit.load(str(path), map_location="cpu")
+    return loaded
+
+
+def _write_safetensors(model: Model, folder: Path) -> None:
+    model.save_pretrained(folder)
+
+
+def _read_safetensors(folder: Path) -> Features:
+    return _Represented(Model.from_pretrained(folder))
+
+
+class _Format(NamedTuple):
+    write: Callable[[Model, Path], None]
+    read: Callable[[Path], Features]
+    replacing: Callable[[Path], AbstractContextManager[Path]]
+    is_folder: bool
+    packages: Sequence[str]
+
+
+_FORMATS = {
+    "onnx": _Format(_write_onnx, _read_onnx, replacing, False, ("onnx", "onnxscript", "onnxruntime")),
+    "torchscript": _Format(_write_torchscript, _read_torchscript, replacing, False, ()),
+    "safetensors": _Format(_write_safetensors, _read_safetensors, replacing_files, True, ()),
+}
+
+
+def _check_out(path: Path, chosen: _Format, overwrite: bool) -> None:
+    kind = "folder" if chosen.is_folder else "file"
+    check(path.absolute().parent.is_dir(), f"out: the folder {path.parent} does not exist.")
+    check(not path.exists() or path.is_dir() == chosen.is_folder, f"out: {path} exists and is no {kind}.")
+    check(overwrite or not path.exists(), f"out: {path} exists; pass overwrite=True (--overwrite) to replace it.")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -1,0 +1,82 @@
+"""Batch norm over the whole batch when several processes share it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from timm.layers import convert_sync_batchnorm  # type: ignore[attr-defined]
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from contraport.engine import collectives
+
+
+class SharedBatchNorm(_BatchNorm):
+    """Batch norm by the mean and variance of the items of all processes, on any device.
+
+    Torch's own `SyncBatchNorm` does the same, faster, but on GPUs only.
+
+    Shape: ``(b, C, ...)`` to the same; `b` may differ between processes.
+
+    >>> layer = SharedBatchNorm(2).train()
+    >>> layer(torch.tensor([[1.0, 5.0], [3.0, 9.0]])).round(decimals=2)
+    tensor([[-1., -1.],
+            [ 1.,  1.]], grad_fn=<RoundBackward1>)
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the normalised inputs."""
+        if not (self.training or self.running_mean is None):
+            return F.batch_norm(inputs, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        values = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+        axes = [axis for axis in range(values.dim()) if axis != 1]
+        shape = [-1 if axis == 1 else 1 for axis in range(values.dim())]
+        count = collectives.total(values.new_tensor(float(values[:, 0].numel())))
+        mean = collectives.total(values.sum(axes)) / count
+        centred = values - mean.view(shape)
+        variance = collectives.total(centred.square().sum(axes)) / count
+        self._follow(mean.detach(), variance.detach() * count / (count - 1))
+        normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
+        if self.affine:
+            normalised = normalised * self.weight.view(shape) + self.bias.view(shape)
+        return normalised.to(inputs.dtype)
+
+    def _follow(self, mean: Tensor, variance: Tensor) -> None:
+        if self.running_mean is None or not self.track_running_stats:
+            return
+        tracked = cast(Tensor, self.num_batches_tracked).add_(1)
+        share = 1 / float(tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        cast(Tensor, self.running_var).lerp_(variance.to(self.running_mean.dtype), share)
+
+
+class _Activated(SharedBatchNorm):
+    """What takes the place of timm's batch norm with dropout and activation."""
+
+    drop: nn.Module
+    act: nn.Module
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the normalised, activated inputs."""
+        activated: Tensor = self.act(self.drop(super().forward(inputs)))
+        return activated
+
+
+def share_batch_norm(module: nn.Module, device: torch.device) -> None:
+    """Make the batch norms within a module those of the whole batch; the keys of its state stay."""
+    for name, child in module.named_children():
+        if device.type == "cuda":
+            setattr(module, name, convert_sync_batchnorm(child))
+        elif isinstance(child, _BatchNorm):
+            setattr(module, name, _shared(child))
+        else:
+            share_batch_norm(child, device)
+
+
+def _shared(norm: _BatchNorm) -> SharedBatchNorm:
+    kind = _Activated if hasattr(norm, "act") else SharedBatchNorm
+    shared = kind.__new__(kind)
+    shared.__dict__ = norm.__dict__  # its weights, buffers, settings and hooks: only what it computes is another
+    return shared

@@ -1,0 +1,225 @@
+"""How the embeddings of a batch become a loss: all views together, each from each other, by clusters, by decoding."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from contraport.data import Batch
+from contraport.encoders import Decoder, Model
+from contraport.errors import UsageError, check, unknown_name
+from contraport.objectives import Cross, Loss, Objective, assignments
+from contraport.training.memory import Memory
+
+RECONSTRUCTIONS = {"l1": F.l1_loss, "l2": F.mse_loss}
+
+
+class Embedded(NamedTuple):
+    """What the networks made of a batch.
+
+    Attributes:
+        batch: the items.
+        views: their random views, floats.
+        features: the encoder's output, ``(b, F)`` per view.
+        queries: what the objective sees, ``(b, P)`` per view, with a gradient.
+        keys: what each query is compared with, ``(b, P)`` for each of the first views: all, or the large ones of
+            multi-crop.
+    """
+
+    batch: Batch
+    views: tuple[Tensor, ...]
+    features: tuple[Tensor, ...]
+    queries: tuple[Tensor, ...]
+    keys: tuple[Tensor, ...]
+
+    def turns(self) -> Iterator[tuple[int, int]]:
+        """Yield each view with each other view that has keys."""
+        return ((v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.keys))
+
+
+class Comparison(nn.Module, ABC):
+    """Makes the loss of a step.
+
+    Attributes:
+        objective: what is called on embeddings, or None where nothing is.
+    """
+
+    def __init__(self, objective: nn.Module | None) -> None:
+        super().__init__()
+        self.objective = objective
+
+    @abstractmethod
+    def forward(self, embedded: Embedded) -> Tensor:
+        """Return the loss of a batch, a tensor without dimensions."""
+
+    def after_step(self) -> None:
+        """Take in what the step brought."""
+
+
+class Compared(Comparison):
+    """A comparison by an objective, which is told what it asks for of what is known of the items."""
+
+    objective: nn.Module
+
+    def __init__(self, objective: nn.Module) -> None:
+        super().__init__(objective)
+        self._asked = frozenset(inspect.signature(objective.forward).parameters)
+
+    def compare(self, batch: Batch, *embeddings: Tensor, **known: Tensor) -> Tensor:
+        """Return the objective's value."""
+        everything = {"labels": batch.labels, "domains": batch.domains, **known}
+        asked = {name: value for name, value in everything.items() if name in self._asked}
+        loss: Tensor = self.objective(*embeddings, **asked)
+        return loss
+
+
+class Together(Compared):
+    """The objective of all views at once; of each pair of views, averaged, where the objective takes two."""
+
+    def __init__(self, objective: nn.Module) -> None:
+        super().__init__(objective)
+        self._takes_several = takes_several(objective)
+
+    def forward(self, embedded: Embedded) -> Tensor:
+        """Return the loss of a batch."""
+        queries = embedded.queries
+        if self._takes_several or len(queries) == 2:
+            return self.compare(embedded.batch, *queries)
+        pairs = [(w, v) for v, w in embedded.turns() if w < v]
+        return _mean([self.compare(embedded.batch, queries[v], queries[w]) for v, w in pairs])
+
+
+class InTurn(Compared):
+    """The objective of each view's queries against each other view's keys, averaged over the turns.
+
+    Args:
+        objective: is called on queries and keys, with ``negatives=`` where the memory has some; those that show the
+            item of a row are left out of it.
+        memory: negatives of earlier batches.
+
+    Raises:
+        UsageError: there is a memory, and the objective does not take negatives.
+    """
+
+    def __init__(self, objective: nn.Module, memory: Memory | None = None) -> None:
+        super().__init__(objective)
+        self.memory = memory
+        check(
+            memory is None or "negatives" in self._asked,
+            f"negatives: the call of {type(objective).__name__} has no keyword `negatives` to take them.",
+        )
+
+    def forward(self, embedded: Embedded) -> Tensor:
+        """Return the loss of a batch."""
+        batch, keys = embedded.batch, embedded.keys
+        if self.memory is None:
+            return _mean([self.compare(batch, embedded.queries[v], keys[w]) for v, w in embedded.turns()])
+        losses = []
+        for v, w in embedded.turns():
+            positives, negatives = self.memory.offer(w, keys[w], batch.ids)
+            known = {}
+            if negatives is not None:
+                known = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
+            losses.append(self.compare(batch, embedded.queries[v], positives, **known))
+        self.memory.keep(keys, batch.ids)
+        return _mean(losses)
+
+    def after_step(self) -> None:
+        """Write the step's keys into the memory."""
+        if self.memory is not None:
+            self.memory.after_step()
+
+
+class Clustered(Compared):
+    """The objective of each view's queries against prototypes; its target is to which another view's keys belong.
+
+    The objective keeps its kernel, plan and divergence, and compares items with prototypes. To which prototypes keys
+    belong is a balanced plan, so that none takes all; see `contraport.objectives.assignments`.
+
+    Args:
+        objective: a single `Objective`.
+        prototypes: how many.
+        dimensions: of an embedding.
+
+    Raises:
+        UsageError: another kind of objective.
+
+    Source: Caron et al. (2020), Unsupervised learning of visual features by contrasting cluster assignments (SwAV),
+    eq. 2-5; the views from which assignments are taken are those that have keys (section 3.2).
+    """
+
+    def __init__(self, objective: nn.Module, prototypes: int, dimensions: int) -> None:
+        if not isinstance(objective, Objective):
+            raise UsageError(f"prototypes: expected a single Objective to compare them by, got {objective!r}.")
+        layout = Cross(symmetric=False, shared_columns=True)
+        kernel, plan, divergence = objective.kernel, objective.allowed, objective.divergence
+        super().__init__(Objective(layout, kernel, plan, objective.target, divergence, objective.penalties))
+        self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dimensions)))
+
+    def forward(self, embedded: Embedded) -> Tensor:
+        """Return the loss of a batch."""
+        targets = [assignments(key, self.prototypes) for key in embedded.keys]
+        return _mean(
+            [
+                self.compare(embedded.batch, embedded.queries[v], self.prototypes, target=targets[w])
+                for v, w in embedded.turns()
+            ]
+        )
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Put the prototypes back on the sphere."""
+        self.prototypes.copy_(F.normalize(self.prototypes))
+
+
+class Reconstructed(Comparison):
+    """The predictive baseline: each view, standardised, decoded from the features of each other, and nothing compared.
+
+    Args:
+        model: whose features are decoded.
+        shapes: of each view.
+        loss: ``"l1"``, the mean absolute error, or ``"l2"``, the mean squared error.
+
+    Raises:
+        UsageError: an unknown loss.
+
+    Source: the baseline of Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.1.
+    """
+
+    def __init__(self, model: Model, shapes: Sequence[tuple[int, ...]], loss: str) -> None:
+        super().__init__(None)
+        if loss not in RECONSTRUCTIONS:
+            raise unknown_name("predict", loss, RECONSTRUCTIONS)
+        self._error = RECONSTRUCTIONS[loss]
+        self._standardise = tuple(model.tower(view).standardise for view in range(len(shapes)))
+        self.decoders = nn.ModuleDict(
+            {
+                f"{v}-{w}": Decoder(model.tower(v).num_features, shapes[w])
+                for v, w in permutations(range(len(shapes)), 2)
+            }
+        )
+
+    def forward(self, embedded: Embedded) -> Tensor:
+        """Return the loss of a batch."""
+        wanted = [standardise(view) for standardise, view in zip(self._standardise, embedded.views, strict=True)]
+        features = embedded.features
+        return _mean([self._error(self.decoders[f"{v}-{w}"](features[v]), wanted[w]) for v, w in embedded.turns()])
+
+
+def takes_several(objective: nn.Module) -> bool:
+    """Return whether an objective takes any number of views at once, rather than two."""
+    if isinstance(objective, Loss):
+        return objective.takes_several
+    kinds = [parameter.kind for parameter in inspect.signature(objective.forward).parameters.values()]
+    return inspect.Parameter.VAR_POSITIONAL in kinds
+
+
+def _mean(losses: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(losses)).mean()

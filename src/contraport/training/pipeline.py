@@ -1,0 +1,120 @@
+"""One step of training without the loop around it: random views, embeddings, loss, and what is kept for later steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from contraport.data import Batch, Rows, Views
+from contraport.encoders import Model
+from contraport.objectives import Loss
+from contraport.objectives.schedules import Schedule
+from contraport.training.chunks import in_chunks
+from contraport.training.comparison import Comparison, Embedded
+from contraport.training.target import MomentumTarget, Predictor
+
+
+class Pipeline(nn.Module):
+    """The parts of a training step: a model, what follows it, and the comparison of their embeddings.
+
+    Call it with a batch and the number of the step, take a step of the optimiser, then call `after_step`. All that is
+    random is a function of the seed and the step: views and draws are the same however many processes share the batch;
+    what the networks draw (dropout) is each process's own. Torch's random state is left where the step ends.
+
+    Args:
+        model: what is trained.
+        views: makes the random views.
+        comparison: makes the loss of their embeddings.
+        seed: what all that is random depends on.
+        target: gives the keys; default: the model does.
+        predictor: is put on the model's projections, which then are fixed where they are keys.
+        schedules: set the objective's properties at each step.
+        cache_chunk: most items whose activations are kept at a time; default: the batch.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        views: Views,
+        comparison: Comparison,
+        *,
+        seed: int,
+        target: MomentumTarget | None = None,
+        predictor: Predictor | None = None,
+        schedules: Sequence[Schedule] = (),
+        cache_chunk: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.views = views
+        self.comparison = comparison
+        self.seed = seed
+        self.target = target
+        self.predictor = predictor
+        self.schedules = tuple(schedules)
+        self.cache_chunk = cache_chunk
+        self._keyed = keyed(model, views.shapes)
+
+    @property
+    def objective(self) -> nn.Module | None:
+        """What is called on embeddings, or None where nothing is."""
+        return self.comparison.objective
+
+    def forward(self, batch: Batch, step: int, part: int = 0, rows: Rows | None = None) -> Tensor:
+        """Return the loss of a batch, a tensor without dimensions.
+
+        Args:
+            batch: the items of this process.
+            step: how many steps of the optimiser were done before.
+            part: how many batches of this step were seen before, where gradients of several are added up.
+            rows: which items of a batch that processes share these are; default: they are all of it.
+        """
+        for schedule in self.schedules:
+            assert isinstance(self.objective, Loss)
+            schedule.apply(self.objective, step)
+        self._seed(step, part, 0)
+        views = self.views(batch.views, rows)
+        self._seed(step, part, 1, 0 if rows is None else rows.start)
+        embedded = self._embed(batch, views)
+        self._seed(step, part, 2)
+        loss: Tensor = self.comparison(embedded)
+        return loss
+
+    def after_step(self, step: int) -> None:
+        """Let the target follow and the memory take in what the step brought; call it after the optimiser's step."""
+        if self.target is not None:
+            self.target.follow(self.model, step)
+        self.comparison.after_step()
+
+    def _embed(self, batch: Batch, views: tuple[Tensor, ...]) -> Embedded:
+        outputs = self._through(self.model, self._student, views)
+        features, projections = outputs[: len(views)], outputs[len(views) :]
+        queries, keys = projections, projections[: self._keyed]
+        if self.predictor is not None:
+            queries, keys = self.predictor(projections), tuple(key.detach() for key in keys)
+        if self.target is not None:
+            keys = self._through(self.target, self.target, views[: self._keyed])
+        return Embedded(batch, views, features, queries, keys)
+
+    def _student(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        features = self.model.encode(views)
+        return *features, *self.model.project(features)
+
+    def _through(
+        self, network: nn.Module, embed: Callable[[Sequence[Tensor]], tuple[Tensor, ...]], views: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        return embed(views) if self.cache_chunk is None else in_chunks(embed, network, views, self.cache_chunk)
+
+    def _seed(self, *position: int) -> None:
+        sequence = np.random.SeedSequence([self.seed, *position])
+        torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
+
+
+def keyed(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
+    """Return how many of the first views give keys: those as large as the first, or all where each has its tower."""
+    if len(model.towers) > 1:
+        return len(shapes)
+    return sum(shape == shapes[0] for shape in shapes)

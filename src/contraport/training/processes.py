@@ -1,0 +1,103 @@
+"""The processes that torchrun started: how they join, agree and fail together, and who of them writes."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+from contraport.engine import collectives
+from contraport.errors import check
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def joined(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function with a keyword `device` run as one of the processes that torchrun started; alone, change nothing.
+
+    Raises:
+        UsageError: there are more processes on this machine than GPUs.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not dist.is_torchelastic_launched() or dist.is_initialized():
+            return function(*args, **kwargs)
+        if torch.cuda.is_available() and kwargs.get("device") != "cpu":
+            local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+            check(local < gpus, f"nproc_per_node: expected at most the {gpus} GPUs of this machine.")
+            torch.cuda.set_device(local)
+        dist.init_process_group()  # gloo between CPUs, NCCL between GPUs
+        try:
+            return function(*args, **kwargs)
+        finally:
+            dist.destroy_process_group()
+
+    return call
+
+
+def is_first() -> bool:
+    """Return whether this process is the one that writes and speaks."""
+    return collectives.world()[0] == 0
+
+
+def machines() -> tuple[int, int]:
+    """Return how many processes there are on each machine, and how many machines."""
+    _, processes = collectives.world()
+    here = int(os.environ["LOCAL_WORLD_SIZE"]) if processes > 1 else 1
+    return here, processes // here
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Fail in all processes where the block fails in one: the first that failed tells why, the others exit quietly.
+
+    Raises:
+        SystemExit: another process tells why.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:  # whatever it is, the others must not wait for this process for ever
+        failure = error
+    rank, processes = collectives.world()
+    failed = [failure is not None] * processes
+    if processes > 1:
+        dist.all_gather_object(failed, failure is not None)
+    if any(failed):
+        raise_once(failure, told_by=failed.index(True))
+
+
+def raise_once(error: BaseException | None, *, told_by: int = 0, status: int = 2) -> None:
+    """Raise an error that all processes met in one of them, and let the others exit quietly with a status.
+
+    Raises:
+        SystemExit: in the others.
+    """
+    rank, _ = collectives.world()
+    raise cast(BaseException, error) if rank == told_by else SystemExit(status)
+
+
+def from_first(value: T) -> T:
+    """Return what the first process gives, in all of them."""
+    _, processes = collectives.world()
+    values = [value]
+    if processes > 1:
+        dist.broadcast_object_list(values)
+    return values[0]
+
+
+def anywhere(*facts: bool) -> tuple[bool, ...]:
+    """Return for each fact whether it holds in any process."""
+    _, processes = collectives.world()
+    if processes == 1:
+        return facts
+    holds = torch.tensor(facts, dtype=torch.int32)
+    dist.all_reduce(holds, dist.ReduceOp.MAX)
+    return tuple(bool(fact) for fact in holds.tolist())

@@ -1,0 +1,106 @@
+"""How a training shows that it goes on: a bar in a terminal, elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from contraport.runs import Row
+from contraport.training.callbacks import Meter
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class ProgressBar(Callback):
+    """Shows in a terminal the epoch, the last row and the time that is left."""
+
+    def __init__(self, console: Console, meter: Meter) -> None:
+        self._meter = meter
+        self._progress = Progress(
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=10),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[measured]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+        )
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the bar."""
+        total = int(trainer.estimated_stepping_batches)
+        self._bar = self._progress.add_task("", total=total, completed=trainer.global_step, epoch="", measured="")
+        self._progress.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move the bar on."""
+        self._progress.update(
+            self._bar,
+            completed=trainer.global_step,
+            epoch=f"{trainer.current_epoch + 1}/{trainer.max_epochs}",
+            measured=measured(self._meter.row),
+        )
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Give the console back."""
+        self._progress.stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Give the console back, with its cursor, after Ctrl-C or an error too."""
+        self._progress.stop()
+
+
+class ProgressLines(Callback):
+    """Writes to a file or pipe a line with the first row, and then with one every half minute."""
+
+    def __init__(self, console: Console, meter: Meter) -> None:
+        self._console = console
+        self._meter = meter
+        self._written_at = -SECONDS_BETWEEN_LINES
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note where this session begins."""
+        self._begin = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Write the line when it is time."""
+        row, seconds = self._meter.row, self._meter.seconds
+        if not row or seconds - self._written_at < SECONDS_BETWEEN_LINES:
+            return
+        self._written_at = seconds
+        step, total = trainer.global_step, int(trainer.estimated_stepping_batches)
+        left = (total - step) * seconds / (step - self._begin)
+        self._console.print(
+            f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  step {step:,}/{total:,}  {measured(row)}  "
+            f"{time.strftime('%H:%M:%S', time.gmtime(left)) if left < 86_400 else f'{left / 86_400:.1f} days'} left",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def progress_on(console: Console, meter: Meter) -> Callback:
+    """Return what shows the progress on a console."""
+    return ProgressBar(console, meter) if console.is_terminal else ProgressLines(console, meter)
+
+
+def measured(row: Row) -> str:
+    """Return what a row says, in a few words.
+
+    >>> measured({"loss": 1.5, "temperature": 0.2, "plan_mass": None, "images_per_second": 1e4, "data_wait": 0.01})
+    'loss 1.500  temperature 0.2  10,000 images/s  wait 1%'
+    """
+    if not row:
+        return ""
+    parts = [f"loss {row['loss']:.3f}"]
+    if row["temperature"] is not None:
+        parts.append(f"temperature {row['temperature']:.3g}")
+    if row["plan_mass"] is not None:
+        parts.append(f"mass {row['plan_mass']:.3g}")
+    return "  ".join([*parts, f"{row['images_per_second']:,.0f} images/s", f"wait {row['data_wait']:.0%}"])

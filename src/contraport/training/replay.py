@@ -1,0 +1,78 @@
+"""The step that stopped a training, once more."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contraport.data import Batch, load
+from contraport.errors import check
+from contraport.runs import Run
+from contraport.training.folder import nonfinite_checkpoint, nonfinite_items
+from contraport.training.pipeline import Pipeline
+from contraport.training.preparation import make_objective, make_pipeline
+
+
+class Replay(NamedTuple):
+    """A step of a training whose loss or gradient was not finite.
+
+    Attributes:
+        pipeline: the networks with the weights before the step; `pipeline.views`, `.model` and `.objective` are its
+            parts. What a forward pass changes, such as running statistics, is as the step left it.
+        batch: the raw items, of all processes.
+        step: how many steps were done before.
+        part: which of the batches of the step it is, where gradients are added up.
+    """
+
+    pipeline: Pipeline
+    batch: Batch
+    step: int
+    part: int
+
+    def loss(self) -> Tensor:
+        """Return the loss, with the random numbers of the step."""
+        loss: Tensor = self.pipeline(self.batch, self.step, self.part)
+        return loss
+
+
+def replay(path: str | Path, **objects: Any) -> Replay:
+    """Return the step that stopped the training in a run folder.
+
+    Args:
+        path: the run folder.
+        objects: the arguments of `contraport.train` that were objects, such as `data` or `objective`.
+
+    Raises:
+        UsageError: no step stopped it, or an object is missing.
+    """
+    run = Run(path)
+    config = {**run.config(), **objects}
+    file = nonfinite_items(run)
+    check(file.exists(), f"run: {run.path} has no {file.name}: no step of it had a loss that is not finite.")
+    missing = [name for name, value in config.items() if isinstance(value, str) and value.startswith("<")]
+    check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.")
+    told = json.loads(run.nonfinite_path.read_text("utf-8"))
+    dataset = load(config["data"], "train", root=config["root"], image_size=config["image_size"])
+    epoch = math.ceil(len(dataset) // config["batch_size"] / config["accumulate"])
+    pipeline = make_pipeline(dataset, make_objective(config), config, epoch=epoch)
+    state = torch.load(nonfinite_checkpoint(run), map_location="cpu", weights_only=True)["state_dict"]
+    pipeline.load_state_dict({name.removeprefix("pipeline."): value for name, value in state.items()})
+    return Replay(pipeline, _read(file), told["step"] - 1, told["part"])
+
+
+def _read(file: Path) -> Batch:
+    with np.load(file, allow_pickle=False) as arrays:
+        tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    views = sum(name.startswith("view") for name in tensors)
+    return Batch(
+        views=tuple(tensors[f"view{number}"] for number in range(views)),
+        labels=tensors.get("labels"),
+        domains=tensors.get("domains"),
+        ids=tensors["ids"],
+    )

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import contraport
+from contraport import exporting
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.runs import Run
+
+FORMATS = ("onnx", "torchscript", "safetensors")
+
+
+def trained(
+    shapes: Sequence[tuple[int, ...]], encoder: str | None = None, representation: str = "concatenate"
+) -> Model:
+    """Return a model whose standardisation, weights and running statistics are none of the initial ones."""
+    torch.manual_seed(0)
+    moments = [[[value + number for number in range(shape[0])] for shape in shapes] for value in (0.5, 2.0)]
+    model = Model(encoder, shapes, 16, *moments, representation=representation)
+    for _ in range(3):
+        model.project(model.encode([torch.randn(16, *shape) for shape in shapes]))
+    return model.eval()
+
+
+def read(path: Path, format: str) -> Callable[..., Tensor]:
+    """Return what a program that knows nothing of the exporter makes of its file."""
+    if format == "safetensors":
+        return Model.from_pretrained(path)
+    if format == "torchscript":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            return torch.jit.load(str(path))
+    session = pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def run(*views: Tensor) -> Tensor:
+        names = [given.name for given in session.get_inputs()]
+        return torch.from_numpy(session.run(None, dict(zip(names, map(np.asarray, views), strict=True)))[0])
+
+    return run
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    ("shapes", "encoder"),
+    [
+        ([(1, 8, 8)], None),
+        ([(4,), (2, 9), (3, 12, 12)], None),
+        ([(3, 32, 32)], "test_vit"),
+        ([(3, 32, 32)], "resnet10t"),
+    ],
+    ids=["image", "three towers", "vit", "resnet"],
+)
+def test_an_exported_model_gives_the_same_features(
+    tmp_path: Path, format: str, shapes: list[tuple[int, ...]], encoder: str | None
+) -> None:
+    model = trained(shapes, encoder)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.train()
+    path = contraport.export(model, format=format, out=tmp_path / "exported")
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert list(tmp_path.iterdir()) == [path]
+    again = read(path, format)
+    model.eval()
+    for items in (1, 7, 64):
+        views = [torch.rand(items, *shape) for shape in shapes]
+        with torch.no_grad():
+            expected = model(*views)
+            assert again(*views).shape == (items, model.num_features)
+            assert torch.allclose(again(*views), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("format", ["onnx", "torchscript"])
+def test_only_the_views_of_the_representation_are_asked_for(tmp_path: Path, format: str) -> None:
+    model = trained([(4,), (7,)], representation="1")
+    views = torch.rand(6, 4), torch.rand(6, 7)
+    again = read(contraport.export(model, format=format, out=tmp_path / "model"), format)
+    with torch.no_grad():
+        assert torch.allclose(again(views[1]), model(*views), atol=1e-5)
+
+
+def test_an_onnx_file_names_its_inputs_and_holds_its_weights(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    path = contraport.export(trained([(4,), (2, 9)]), out=tmp_path / "model.onnx")
+    graph = onnx.load(path).graph
+    onnx.checker.check_model(path)
+    assert [given.name for given in graph.input] == ["view0", "view1"]
+    assert [given.name for given in graph.output] == ["features"]
+    assert all(not weight.external_data for weight in graph.initializer)
+
+
+def test_a_run_is_exported(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {"data": "digits"})
+    model = trained([(4,)])
+    model.save_pretrained(run.model_path)
+    for given in (run, run.path, str(run.path)):
+        out = contraport.export(given, format="torchscript", out=tmp_path / "model.pt", overwrite=True)
+        with torch.no_grad():
+            assert torch.allclose(read(out, "torchscript")(torch.ones(2, 4)), model(torch.ones(2, 4)), atol=1e-6)
+    with pytest.raises(UsageError, match="no such folder"):
+        contraport.export(tmp_path / "absent", out=tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_exists_is_kept_unless_told(tmp_path: Path, format: str) -> None:
+    out, model = tmp_path / "model", trained([(4,)])
+    contraport.export(model, format=format, out=out)
+    with pytest.raises(UsageError, match="exists; pass overwrite=True"):
+        contraport.export(model, format=format, out=out)
+    contraport.export(trained([(5,)]), format=format, out=out, overwrite=True)
+    assert read(out, format)(torch.zeros(1, 5)).shape == (1, 256)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_wrong_arguments_are_told(tmp_path: Path) -> None:
+    model = trained([(4,)])
+    with pytest.raises(UsageError, match="format: unknown name 'onx'; did you mean 'onnx'"):
+        contraport.export(model, format="onx", out=tmp_path / "model")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"the folder .* does not exist"):
+        contraport.export(model, out=tmp_path / "absent" / "model.onnx")
+    with pytest.raises(UsageError, match="exists and is no file"):
+        contraport.export(model, out=tmp_path, overwrite=True)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="exists and is no folder"):
+        contraport.export(model, format="safetensors", out=tmp_path / "file", overwrite=True)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_missing_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UsageError, match=r"needs the package 'onnxruntime': pip install 'contraport\[export\]'"):
+        contraport.export(trained([(4,)]), out=tmp_path / "model.onnx")
+
+
+class OfChance(nn.Module):
+    def forward(self, items: Tensor) -> Tensor:
+        return items + torch.rand_like(items)
+
+
+class Failing(nn.Module):
+    def forward(self, items: Tensor) -> Tensor:
+        raise RuntimeError("on the way\nthrough the network")
+
+
+@pytest.mark.parametrize(
+    ("network", "format", "message"),
+    [
+        (OfChance(), "torchscript", "features of random items change"),
+        (OfChance(), "onnx", "features of random items change"),
+        (Failing(), "torchscript", "cannot be exported to torchscript: RuntimeError: on the way$"),
+        (Failing(), "onnx", "cannot be exported to onnx"),
+    ],
+)
+def test_a_network_that_cannot_be_exported_is_told_and_nothing_is_written(
+    tmp_path: Path, network: nn.Module, format: str, message: str
+) -> None:
+    model = trained([(4,)])
+    model.tower(0).encoder = network
+    with pytest.raises(UsageError, match=message) as caught:
+        contraport.export(model, format=format, out=tmp_path / "model")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_export_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = contraport.export(trained([(4,)]), format="torchscript", out=tmp_path / "model.pt")
+    before = out.read_bytes()
+    monkeypatch.setattr(exporting, "TOLERANCE", -1.0)
+    with pytest.raises(UsageError, match="change"):
+        contraport.export(trained([(4,)]), format="torchscript", out=out, overwrite=True)
+    assert out.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [out]

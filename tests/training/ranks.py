@@ -1,0 +1,80 @@
+"""What the processes of some tests do: in a module that they can import."""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
+from torch import Tensor, nn
+
+from contraport.training.batch_norm import share_batch_norm
+
+SIZES = (5, 2)
+CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "vectors": (nn.BatchNorm1d(3), (3,)),
+    "images": (nn.BatchNorm2d(3, momentum=0.3, eps=0.1), (3, 4, 2)),
+    "cumulative": (nn.BatchNorm1d(3, momentum=None), (3, 4)),
+    "bare": (nn.BatchNorm1d(3, affine=False, track_running_stats=False), (3,)),
+    "with activation": (BatchNormAct2d(3), (3, 2, 2)),
+}
+
+
+def network(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Sequential(copy.deepcopy(layer))).double()
+
+
+def outcome(module: nn.Module, inputs: Tensor, weights: Tensor) -> list[Tensor]:
+    """Two steps in training and a look in evaluation mode: outputs and gradients, those of the weights last."""
+    leaf = inputs.clone().requires_grad_()
+    outputs = module(leaf)
+    (weights * module(outputs.square())).sum().backward()
+    assert leaf.grad is not None
+    return [outputs.detach(), leaf.grad, module.eval()(inputs).detach()]
+
+
+def compare_batch_norm(rank: int, address: str, failures: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=len(SIZES))
+    own = slice(sum(SIZES[:rank]), sum(SIZES[: rank + 1]))
+    for name, (layer, shape) in CASES.items():
+        generator = torch.Generator().manual_seed(0)
+        inputs, weights = (torch.randn(sum(SIZES), *shape, dtype=torch.float64, generator=generator) for _ in range(2))
+        one, shared = network(layer), network(layer)
+        share_batch_norm(shared, torch.device("cpu"))
+        expected = [value[own] for value in outcome(one, inputs + 100, weights)]
+        got = outcome(shared, inputs[own] + 100, weights[own])
+        for parameter in shared.parameters():
+            dist.all_reduce(parameter.grad)
+        expected += [parameter.grad for parameter in one.parameters()] + list(one.state_dict().values())
+        got += [parameter.grad for parameter in shared.parameters()] + list(shared.state_dict().values())
+        if shared.state_dict().keys() != one.state_dict().keys():
+            failures.put((name, "keys"))
+        for number, (left, right) in enumerate(zip(got, expected, strict=True)):
+            if not torch.allclose(left, right, rtol=1e-9, atol=1e-9):
+                failures.put((name, rank, number, float((left - right).abs().max())))
+    dist.destroy_process_group()
+    os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def failures_of(function: Callable[..., None], processes: int) -> list[Any]:
+    """Run a function in several processes and return what they found wrong."""
+    failures = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(function, (f"tcp://127.0.0.1:{free_port()}", failures), nprocs=processes)
+    wrong = []
+    while not failures.empty():
+        wrong.append(failures.get())
+    return wrong

@@ -1,0 +1,91 @@
+"""Gradient caching gives the gradient of the big batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import contraport
+from contraport.training.chunks import in_chunks
+
+
+def embed_by(network: nn.Module):
+    def embed(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(network(view) for view in views)
+
+    return embed
+
+
+def gradient(network: nn.Module, views: tuple[Tensor, ...], size: int | None) -> Tensor:
+    """The gradient of a loss over all pairs, through chunks of some size or, with None, through the whole batch."""
+    network.zero_grad()
+    torch.manual_seed(0)
+    embed = embed_by(network)
+    contraport.gca_uot()(*(embed(views) if size is None else in_chunks(embed, network, views, size))).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
+
+
+@pytest.fixture
+def views() -> tuple[Tensor, ...]:
+    torch.manual_seed(1)
+    return torch.randn(23, 6), torch.randn(23, 6)
+
+
+@pytest.mark.parametrize("size", [2, 5, 22, 23, 100])
+def test_it_is_the_gradient_of_the_whole_batch(views: tuple[Tensor, ...], size: int) -> None:
+    network = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 8))
+    torch.testing.assert_close(gradient(network, views, size), gradient(network, views, None), rtol=1e-6, atol=1e-7)
+
+
+def test_dropout_draws_the_same_the_second_time(views: tuple[Tensor, ...]) -> None:
+    network = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 8))
+
+    def by_hand() -> Tensor:
+        """Chunks without any checkpoint: one graph, the random numbers in the same order."""
+        network.zero_grad()
+        torch.manual_seed(0)
+        pieces = [embed_by(network)(chunk) for chunk in zip(*(view.tensor_split(5) for view in views), strict=True)]
+        contraport.gca_uot()(*(torch.cat(parts) for parts in zip(*pieces, strict=True))).backward()
+        return torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
+
+    torch.testing.assert_close(gradient(network, views, 5), by_hand(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_batch_norm_counts_each_chunk_once(views: tuple[Tensor, ...], momentum: float | None) -> None:
+    network = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, momentum=momentum), nn.Linear(8, 4))
+    start = {name: value.clone() for name, value in network.state_dict().items()}
+    found = gradient(network, views, 5)
+    chunked = {name: value.clone() for name, value in network[1].named_buffers()}
+    network.load_state_dict(start)
+    outputs = [embed_by(network)(chunk) for chunk in zip(*(view.tensor_split(5) for view in views), strict=True)]
+    for name, value in network[1].named_buffers():
+        assert torch.equal(chunked[name], value), name
+    network.zero_grad()
+    contraport.gca_uot()(*(torch.cat(parts) for parts in zip(*outputs, strict=True))).backward()
+    wanted = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_a_plain_checkpoint_would_count_them_twice(views: tuple[Tensor, ...]) -> None:
+    """The reason for holding the statistics: should torch ever do so by itself, this says it."""
+    norm = nn.BatchNorm1d(6)
+    checkpoint(norm, views[0], use_reentrant=False).sum().backward()
+    assert norm.num_batches_tracked == 2
+
+
+def test_it_keeps_the_activations_of_a_chunk_only(views: tuple[Tensor, ...]) -> None:
+    network = nn.Sequential(nn.Linear(6, 1000), nn.Tanh(), nn.Linear(1000, 4))
+    kept = {}
+    for size in (None, 4):
+        saved: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, saved=saved: saved.append(t.numel()) or t, lambda t: t):
+            embed = embed_by(network)
+            outputs = embed(views) if size is None else in_chunks(embed, network, views, size)
+        assert all(output.requires_grad for output in outputs)
+        kept[size] = sum(saved)
+    assert kept[4] < kept[None] / 10

@@ -1,0 +1,161 @@
+"""What the comparisons compare: against the same written out by hand."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import contraport
+from contraport.data import Batch
+from contraport.encoders import Model
+from contraport.training.comparison import Clustered, Embedded, InTurn, Reconstructed, Together
+from contraport.training.memory import Bank, Queue
+
+N, D = 6, 4
+
+
+def embedded(views: int, keys: int | None = None, *, same: bool = False) -> Embedded:
+    torch.manual_seed(0)
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    batch = Batch((), labels=labels, domains=labels.flip(0), ids=torch.arange(10, 10 + N))
+    queries = tuple(torch.randn(N, D, requires_grad=True) for _ in range(views))
+    given = queries if same else tuple(torch.randn(N, D) for _ in range(keys or views))
+    return Embedded(batch, tuple(torch.randn(N, 5) for _ in range(views)), queries, queries, given)
+
+
+def test_two_views_are_compared_once() -> None:
+    given = embedded(2)
+    assert torch.equal(Together(contraport.gca_uot())(given), contraport.gca_uot()(*given.queries))
+
+
+def test_an_objective_for_two_takes_the_mean_over_pairs() -> None:
+    given, loss = embedded(4), contraport.nt_xent()
+    pairs = [loss(a, b) for a, b in combinations(given.queries, 2)]
+    torch.testing.assert_close(Together(loss)(given), torch.stack(pairs).mean())
+
+
+def test_small_crops_are_not_compared_with_each_other() -> None:
+    given, loss = embedded(5, keys=2), contraport.nt_xent()
+    pairs = [loss(given.queries[v], given.queries[w]) for v, w in combinations(range(5), 2) if v < 2]
+    assert len(pairs) == 7
+    torch.testing.assert_close(Together(loss)(given), torch.stack(pairs).mean())
+
+
+def test_an_objective_for_several_takes_them_all() -> None:
+    given = embedded(3)
+    assert torch.equal(Together(contraport.cmc())(given), contraport.cmc()(*given.queries))
+
+    class Everything(nn.Module):
+        def forward(self, *views: Tensor) -> Tensor:
+            return torch.tensor(float(len(views)))
+
+    assert Together(Everything())(given) == 3
+
+
+def test_each_view_in_turn() -> None:
+    given, loss = embedded(3, keys=2), contraport.info_nce(symmetric=False)
+    turns = [loss(given.queries[v], given.keys[w]) for v, w in permutations(range(3), 2) if w < 2]
+    assert len(turns) == 4
+    torch.testing.assert_close(InTurn(loss)(given), torch.stack(turns).mean())
+
+
+def test_the_queue_stands_beside_the_batch() -> None:
+    """MoCo, dense and by hand: the positive and the batch's other keys and the queue, without the item's own old key."""
+    given, queue = embedded(2), Queue(5, views=2, dimensions=D)
+    old = torch.randn(3, 2, D)
+    queue.write(old, torch.tensor([99, 10, 98]))  # item 10 is the first of the batch
+    found = InTurn(contraport.info_nce(temperature=0.2, symmetric=False), queue)(given)
+    values = []
+    for v, w in ((0, 1), (1, 0)):
+        columns = F.normalize(torch.cat([given.keys[w], old[:, w]]), dim=1)
+        logits = F.normalize(given.queries[v], dim=1) @ columns.T / 0.2
+        logits[0, N + 1] = -torch.inf
+        values.append(F.cross_entropy(logits, torch.arange(N)))
+    torch.testing.assert_close(found, torch.stack(values).mean())
+
+
+def test_a_queue_that_fills_offers_what_it_has() -> None:
+    given, queue = embedded(2), Queue(4 * N, views=2, dimensions=D)
+    comparison, plain = InTurn(contraport.nt_xent(), queue), InTurn(contraport.nt_xent())
+    assert torch.equal(comparison(given), plain(given)), "an empty queue changes nothing"
+    comparison.after_step()
+    assert comparison(given) > plain(given), "more negatives, more to tell apart"
+    assert queue.written == N
+
+
+def test_bank_entries_are_positives_and_negatives() -> None:
+    given, bank = embedded(2), Bank(items=20, views=2, dimensions=D, draws=7)
+    torch.manual_seed(3)
+    found = InTurn(contraport.info_nce(temperature=0.5, symmetric=False), bank)(given)
+    torch.manual_seed(3)
+    values = []
+    for v, w in ((0, 1), (1, 0)):
+        drawn = torch.randint(20, (7,))
+        columns = torch.cat([bank.embeddings[10 : 10 + N, w], bank.embeddings[drawn, w]])
+        logits = F.normalize(given.queries[v], dim=1) @ columns.T / 0.5
+        logits[:, N:][given.batch.ids[:, None] == drawn] = -torch.inf
+        values.append(F.cross_entropy(logits, torch.arange(N)))
+    torch.testing.assert_close(found, torch.stack(values).mean())
+
+
+def sinkhorn_codes(scores: Tensor) -> Tensor:
+    """SwAV's code assignment, dense, as its paper writes it: three rounds over prototypes, then items."""
+    q = (scores.double() / 0.05).exp().T
+    for _ in range(3):
+        q = q / q.sum(1, keepdim=True) / len(q)
+        q = q / q.sum(0, keepdim=True) / q.shape[1]
+    return (q * q.shape[1]).T
+
+
+def test_swapped_assignments() -> None:
+    given = embedded(3, keys=2)
+    comparison = Clustered(contraport.info_nce(temperature=0.1), 5, D)
+    centres = F.normalize(comparison.prototypes.detach(), dim=1)
+    values = []
+    for w in range(2):
+        codes = sinkhorn_codes(F.normalize(given.keys[w], dim=1) @ centres.T)
+        for v in range(3):
+            if v != w:
+                log_shares = (F.normalize(given.queries[v].double(), dim=1) @ centres.double().T / 0.1).log_softmax(1)
+                cross = -(codes * log_shares).sum(1).mean()
+                values.append(cross + torch.xlogy(codes, codes).sum(1).mean())  # KL: less the codes' own entropy
+    torch.testing.assert_close(comparison(given).double(), torch.stack(values).mean(), rtol=1e-4, atol=1e-4)
+
+
+def test_prototypes_stay_on_the_sphere_and_learn() -> None:
+    given, comparison = embedded(2), Clustered(contraport.gca_uot(), 5, D)
+    optimizer = torch.optim.SGD([comparison.prototypes], lr=10.0)
+    before = comparison.prototypes.detach().clone()
+    comparison(given).backward()
+    optimizer.step()
+    comparison.after_step()
+    torch.testing.assert_close(comparison.prototypes.norm(dim=1), torch.ones(5))
+    assert not torch.allclose(comparison.prototypes, before)
+
+
+@pytest.mark.parametrize(("name", "error"), [("l1", F.l1_loss), ("l2", F.mse_loss)])
+def test_each_view_is_decoded_from_each_other(name: str, error: Any) -> None:
+    model = Model("mlp", [(5,), (5,)], mean=[[1.0] * 5] * 2, std=[[2.0] * 5] * 2)
+    given = embedded(2)._replace(features=tuple(torch.randn(N, 256) for _ in range(2)))
+    comparison = Reconstructed(model, [(5,), (5,)], name).eval()
+    wanted = [
+        error(comparison.decoders[f"{v}-{w}"](given.features[v]), (given.views[w] - 1) / 2)
+        for v, w in ((0, 1), (1, 0))
+    ]
+    torch.testing.assert_close(comparison(given), torch.stack(wanted).mean())
+
+
+def test_an_objective_is_told_what_it_asks_for() -> None:
+    class Asking(nn.Module):
+        def forward(self, z0: Tensor, z1: Tensor, domains: Tensor) -> Tensor:
+            self.domains = domains
+            return z0.sum()
+
+    objective = Asking()
+    Together(objective)(embedded(2))
+    assert objective.domains.tolist() == [2, 2, 1, 1, 0, 0]

@@ -1,0 +1,94 @@
+"""kill -9 at any moment: what is resumed ends where the run that was left alone ends, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import random
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contraport.data import from_arrays
+from contraport.runs import Run
+from contraport.training import train
+
+from .test_train import same, weights_of
+
+ITEMS, BATCH, EPOCHS = 300, 32, 5  # 9 steps an epoch, and an item in a dozen is left out
+SETTINGS: dict[str, Any] = {
+    "batch_size": BATCH,
+    "epochs": EPOCHS,
+    "projection": 16,
+    "log_every": 4,
+    "save_every": 0.0005,  # 30 ms, which is between most steps but not all
+    "device": "cpu",
+    "progress": False,
+}
+IN_BATCH: dict[str, Any] = {"objective": "nt-xent"}
+QUEUE: dict[str, Any] = {"objective": "info-nce", "negatives": "queue", "queue_size": 50, "momentum": "0.9:1:cosine"}
+
+
+@pytest.fixture(scope="module")
+def forks() -> ForkServerContext:
+    """Processes that have all imported already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["contraport.training.trainer"])
+    return context
+
+
+def start(context: ForkServerContext, out: Path, settings: dict[str, Any]) -> ForkServerProcess:
+    """Train in another process, anew or where it was killed."""
+    data = from_arrays(np.random.default_rng(0).normal(size=(ITEMS, 6)), name="vectors")
+    resume = (out / "config.yaml").exists()
+    how: dict[str, Any] = {"resume": True, "progress": False} if resume else {**SETTINGS, **settings}
+    process = context.Process(target=train, kwargs={"data": data, "out": out, **how})
+    process.start()
+    return process
+
+
+def rows_of(run: Run) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in ("step", "epoch", "loss", "lr", "temperature")) for row in run.metrics()]
+
+
+def killed_and_resumed(context: ForkServerContext, out: Path, settings: dict[str, Any], seed: int) -> int:
+    """Start and kill until the run is through, a little later each time; return how often it was killed."""
+    moments = random.Random(seed)
+    for kills in itertools.count():
+        process = start(context, out, settings)
+        wait = None if kills == 30 else 0.15 + moments.uniform(0, 0.25) * (1 + kills / 3)
+        process.join(wait)
+        if process.exitcode is not None:
+            assert process.exitcode == 0
+            print(kills,'kills')
+            return kills
+        process.kill()
+        process.join()
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("settings", "seed"),
+    [
+        pytest.param(IN_BATCH, 0, id="in-batch"),
+        pytest.param(QUEUE, 1, id="queue"),
+        *(pytest.param(settings, seed, marks=pytest.mark.slow) for settings in (IN_BATCH, QUEUE) for seed in range(2, 8)),
+    ],
+)
+def test_killed_runs_end_as_if_left_alone(
+    forks: ForkServerContext, tmp_path: Path, settings: dict[str, Any], seed: int
+) -> None:
+    alone = start(forks, tmp_path / "whole", settings)
+    alone.join()
+    assert alone.exitcode == 0
+    assert killed_and_resumed(forks, tmp_path / "killed", settings, seed) > 0
+    left_alone, killed = Run(tmp_path / "whole"), Run(tmp_path / "killed")
+    assert same(weights_of(killed), weights_of(left_alone))
+    assert rows_of(killed) == rows_of(left_alone)
+    ends = [torch.load(run.checkpoints / "last.ckpt", weights_only=True) for run in (killed, left_alone)]
+    assert same(*(end["state_dict"] for end in ends)), "the queue and the momentum weights too"
+    assert ends[0]["global_step"] == EPOCHS * (ITEMS // BATCH)

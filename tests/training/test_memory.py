@@ -1,0 +1,92 @@
+"""The queue is first in, first out; the bank averages on the sphere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contraport.training.memory import Bank, Queue
+
+
+@given(size=st.integers(1, 9), batches=st.lists(st.integers(1, 12), min_size=1, max_size=8))
+def test_the_queue_holds_the_last_embeddings(size: int, batches: list[int]) -> None:
+    queue, seen = Queue(size, views=2, dimensions=1), []
+    for count in batches:
+        fresh = torch.arange(len(seen), len(seen) + count)
+        queue.keep([fresh[:, None].float(), -fresh[:, None].float()], fresh)
+        assert sorted(queue.entries(0).ids.tolist()) == sorted(seen[-size:]), "nothing is written before the step"
+        queue.after_step()
+        seen += fresh.tolist()
+        for view, sign in ((0, 1), (1, -1)):
+            entries = queue.entries(view)
+            assert sorted(entries.ids.tolist()) == seen[-size:]
+            assert (sign * entries.embeddings.flatten()).tolist() == entries.ids.tolist()
+
+
+def test_an_empty_queue_offers_nothing() -> None:
+    keys = torch.randn(3, 4)
+    positives, negatives = Queue(5, views=1, dimensions=4).offer(0, keys, torch.arange(3))
+    assert positives is keys
+    assert negatives is None
+
+
+def test_a_queue_goes_on_from_its_state() -> None:
+    first = Queue(4, views=1, dimensions=2)
+    first.write(torch.randn(6, 1, 2), torch.arange(6))
+    second = Queue(4, views=1, dimensions=2)
+    second.load_state_dict(first.state_dict())
+    more = torch.randn(3, 1, 2), torch.arange(6, 9)
+    first.write(*more)
+    second.write(*more)
+    assert torch.equal(first.embeddings, second.embeddings)
+    assert second.entries(0).ids.tolist() == [8, 5, 6, 7]
+
+
+def test_all_batches_of_a_step_are_written() -> None:
+    queue = Queue(8, views=1, dimensions=1)
+    for part in range(2):
+        queue.keep([torch.full((2, 1), float(part))], torch.tensor([0, 1]))
+    queue.after_step()
+    queue.after_step()
+    assert queue.entries(0).embeddings.flatten().tolist() == [0, 0, 1, 1]
+
+
+def test_the_bank_averages_and_normalises() -> None:
+    torch.manual_seed(0)
+    bank = Bank(items=6, views=2, dimensions=4, draws=5)
+    before = bank.embeddings.clone()
+    keys, ids = [7 * torch.randn(3, 4), torch.randn(3, 4)], torch.tensor([5, 0, 2])
+    bank.keep(keys, ids)
+    assert torch.equal(bank.embeddings, before)
+    bank.after_step()
+    for view, key in enumerate(keys):
+        wanted = F.normalize(before[ids, view] / 2 + key / key.norm(dim=1, keepdim=True) / 2)
+        torch.testing.assert_close(bank.embeddings[ids, view], wanted)
+    assert torch.equal(bank.embeddings[[1, 3, 4]], before[[1, 3, 4]])
+    torch.testing.assert_close(bank.embeddings.norm(dim=2), torch.ones(6, 2))
+
+
+def test_the_bank_offers_the_items_own_and_random_ones() -> None:
+    bank = Bank(items=6, views=2, dimensions=4, draws=1000)
+    ids = torch.tensor([3, 1])
+    positives, negatives = bank.offer(1, torch.zeros(2, 4), ids)
+    assert torch.equal(positives, bank.embeddings[ids, 1])
+    assert negatives is not None
+    assert torch.equal(negatives.embeddings, bank.embeddings[negatives.ids, 1])
+    counts = torch.bincount(negatives.ids, minlength=6)
+    assert counts.min() > 100, "all items are drawn alike"
+
+
+def test_half_precision_keys_are_kept_in_single() -> None:
+    queue = Queue(4, views=1, dimensions=2)
+    queue.keep([torch.ones(2, 2, dtype=torch.bfloat16)], torch.arange(2))
+    queue.after_step()
+    assert queue.entries(0).embeddings.dtype == torch.float32
+
+
+@pytest.mark.parametrize("memory", [Queue(4, 1, 2), Bank(4, 1, 2, 3)])
+def test_it_is_saved(memory: Queue | Bank) -> None:
+    assert "embeddings" in memory.state_dict()

@@ -1,0 +1,260 @@
+"""A step as a whole: what it depends on, what has a gradient, what a checkpoint holds."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from contraport.data import Batch, Dataset, Rows, from_arrays
+from contraport.training import train
+from contraport.training.pipeline import Pipeline
+from contraport.training.preparation import make_objective, make_pipeline
+from contraport.training.recipes import resolve
+
+DEFAULTS = {name: p.default for name, p in __import__("inspect").signature(train).parameters.items()}
+KINDS: dict[str, dict[str, Any]] = {
+    "in-batch": {},
+    "queue": {"recipe": "moco", "queue_size": 10},
+    "student-queue": {"negatives": "queue", "queue_size": 10},
+    "bank": {"recipe": "cmc-nce", "bank_negatives": 8},
+    "byol": {"recipe": "byol"},
+    "simsiam": {"recipe": "simsiam"},
+    "swav": {"recipe": "swav", "prototypes": 6},
+    "predictive": {"recipe": "predictive"},
+    "three views": {"views": 3, "recipe": "moco-v3"},
+}
+
+
+def data(*, views: int = 1) -> Dataset:
+    random = np.random.default_rng(0)
+    return from_arrays([random.normal(size=(40, 5 + view)) for view in range(views)], labels=random.integers(0, 3, 40))
+
+
+def pipeline_of(dataset: Dataset, **chosen: Any) -> Pipeline:
+    arguments = {**DEFAULTS, "projection": 8, "epochs": 5, **resolve(chosen)}
+    return make_pipeline(dataset, make_objective(arguments), arguments, epoch=4)
+
+
+def gradients(pipeline: Pipeline) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in pipeline.named_parameters() if p.grad is not None}
+
+
+def take_steps(pipeline: Pipeline, batches: list[Batch], *, first: int = 0) -> list[float]:
+    optimizer = torch.optim.SGD([p for p in pipeline.parameters() if p.requires_grad], lr=0.1)
+    losses = []
+    for step, batch in enumerate(batches, first):
+        loss = pipeline(batch, step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        pipeline.after_step(step)
+        losses.append(loss.item())
+    return losses
+
+
+def some_batches(dataset: Dataset, count: int, size: int = 8) -> list[Batch]:
+    return [dataset.__getitems__([(size * k + i) % 40 for i in range(size)]) for k in range(count)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_a_function_of_seed_step_and_state(kind: str) -> None:
+    dataset = data()
+    batches = some_batches(dataset, 6)
+    whole = pipeline_of(dataset, **KINDS[kind])
+    take_steps(whole, batches[:3])
+    torch.manual_seed(99)
+    other = pipeline_of(dataset, **KINDS[kind])
+    other.load_state_dict(whole.state_dict())
+    torch.manual_seed(7)
+    assert take_steps(whole, batches[3:], first=3) == take_steps(other, batches[3:], first=3)
+    assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_weight_that_learns_has_a_gradient(kind: str) -> None:
+    dataset = data()
+    pipeline = pipeline_of(dataset, **KINDS[kind])
+    pipeline(some_batches(dataset, 1)[0], 0).backward()
+    silent = [name for name, p in pipeline.named_parameters() if p.requires_grad and p.grad is None]
+    assert all("projector" in name for name in silent if kind == "predictive")
+    assert kind == "predictive" or not silent
+
+
+def test_byols_target_takes_no_gradient_and_moves_after_the_step_only() -> None:
+    dataset = data()
+    pipeline = pipeline_of(dataset, recipe="byol", momentum=0.9)
+    assert pipeline.target is not None
+    before = [p.clone() for p in pipeline.target.parameters()]
+    take_steps(pipeline, some_batches(dataset, 1))
+    assert all(p.grad is None for p in pipeline.target.parameters())
+    pairs = zip(before, pipeline.target.parameters(), pipeline.model.parameters(), strict=True)
+    for old, new, student in pairs:
+        torch.testing.assert_close(new, 0.9 * old + 0.1 * student)
+
+
+def test_without_the_stop_gradient_simsiam_is_another() -> None:
+    """The keys of a predictor are held fixed: the gradient is not that of the symmetric loss."""
+    dataset = data()
+    pipeline = pipeline_of(dataset, recipe="simsiam")
+    batch = some_batches(dataset, 1)[0]
+    embedded = pipeline._embed(batch, pipeline.views(batch.views))
+    assert not any(key.requires_grad for key in embedded.keys)
+    assert all(query.requires_grad for query in embedded.queries)
+
+
+def test_keys_are_of_the_large_crops() -> None:
+    images = from_arrays(np.random.default_rng(0).integers(0, 255, (40, 12, 12)).astype(np.uint8))
+    pipeline = pipeline_of(images, recipe="swav", views="2+3", prototypes=4)
+    batch = images.__getitems__(list(range(8)))
+    embedded = pipeline._embed(batch, pipeline.views(batch.views))
+    assert (len(embedded.queries), len(embedded.keys)) == (5, 2)
+    assert pipeline(batch, 0).isfinite()
+
+
+@pytest.mark.parametrize("kind", ["in-batch", "queue", "bank", "byol", "swav", "predictive"])
+def test_given_views_have_towers_of_their_own(kind: str) -> None:
+    dataset = data(views=3)
+    chosen = dict(KINDS[kind])
+    pipeline = pipeline_of(dataset, **chosen, augment="weak")
+    assert len(pipeline.model.towers) == 3
+    losses = take_steps(pipeline, some_batches(dataset, 4))
+    assert np.isfinite(losses).all()
+    assert pipeline.model(*pipeline.views.plain(some_batches(dataset, 1)[0].views)).shape == (8, 3 * 256)
+
+
+def test_schedules_follow_the_steps() -> None:
+    dataset = data()
+    pipeline = pipeline_of(dataset, objective="nt-xent", temperature="0.5:0.05:linear", constraint="tighten:every=2")
+    seen = []
+    for step in (0, 8, 16, 99):
+        pipeline(some_batches(dataset, 1)[0], step)
+        seen.append((round(pipeline.objective.temperature, 4), repr(pipeline.objective.allowed)))
+    assert seen == [
+        (0.5, "Rows()"),
+        (round(0.5 * 0.1**0.4, 4), "Balanced(iterations=1)"),
+        (round(0.5 * 0.1**0.8, 4), "Balanced(iterations=2)"),
+        (0.05, "Balanced(iterations=8)"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["in-batch", "queue", "byol", "swav"])
+def test_cached_chunks_see_the_same_views(kind: str) -> None:
+    """With one chunk for the whole batch the step is the plain one, to the bit."""
+    dataset = data()
+    plain, cached = (pipeline_of(dataset, **KINDS[kind], cache_chunk=size) for size in (None, 8))
+    batches = some_batches(dataset, 3)
+    assert take_steps(plain, batches) == take_steps(cached, batches)
+    for (name, a), b in zip(plain.state_dict().items(), cached.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_cached_chunks_differ_by_batch_norm_only() -> None:
+    dataset = data()
+    results = []
+    for size in (None, 3):
+        pipeline = pipeline_of(dataset, recipe="moco-v3", cache_chunk=size)
+        for module in pipeline.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.eval()
+        pipeline(some_batches(dataset, 1)[0], 0).backward()
+        results.append(gradients(pipeline))
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["queue", "bank", "byol"])
+def test_a_checkpoint_holds_the_state_after_its_step(kind: str, tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {**KINDS[kind], "batch_size": 16, "epochs": 2, "progress": False, "projection": 8}
+    whole = train(data=data(), out=tmp_path / "whole", **chosen)
+    train(data=data(), out=tmp_path / "part", **chosen, keep_every=1)
+    kept = torch.load(tmp_path / "part" / "checkpoints" / "epoch-0001.ckpt", weights_only=True)
+    (tmp_path / "part" / "checkpoints" / "last.ckpt").write_bytes(
+        (tmp_path / "part" / "checkpoints" / "epoch-0001.ckpt").read_bytes()
+    )
+    steps = kept["global_step"]
+    if kind == "queue":
+        assert kept["state_dict"]["pipeline.comparison.memory.written"] == 16 * steps
+    if kind == "byol":
+        names = [name for name in kept["state_dict"] if name.startswith("pipeline.target.model.")]
+        assert len(names) > 5
+    resumed = train(data=data(), out=tmp_path / "part", resume=True, progress=False)
+    ends = [torch.load(run.checkpoints / "last.ckpt", weights_only=True)["state_dict"] for run in (whole, resumed)]
+    assert all(torch.equal(a, b) for a, b in zip(ends[0].values(), ends[1].values(), strict=True))
+
+
+def test_accumulated_batches_draw_apart_and_are_said_to_add_no_negatives(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Watching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[Tensor] = []
+
+        def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
+            self.seen.append(z0.detach())
+            return (z0 - z1).square().mean()
+
+    objective, same_item = Watching(), from_arrays(np.ones((48, 5)))
+    with caplog.at_level("WARNING", "contraport"):
+        run = train(
+            data=same_item, objective=objective, batch_size=8, accumulate=4, epochs=1, lr=1e-9, out=tmp_path / "run",
+            progress=False, projection=0, log_every=1,
+        )  # fmt: skip
+    assert "cache_chunk gives the gradient of one large batch" in caplog.text
+    assert [row["step"] for row in run.metrics()] == [1, 2], "six batches are two steps, the second of two batches"
+    assert len(objective.seen) == 6
+    assert not torch.allclose(objective.seen[0], objective.seen[1], atol=1e-3)
+
+
+def shared_step(rank: int, processes: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=processes)
+    results = {kind: shared_results(kind, rank, processes) for kind in KINDS}
+    torch.save(results, f"{folder}/{rank}.pt")
+    dist.barrier()
+    os._exit(0)
+
+
+def shared_results(kind: str, rank: int, processes: int) -> dict[str, Tensor]:
+    """Two steps of one process's share of each batch: averaged gradients, then what is kept."""
+    dataset = data()
+    pipeline = pipeline_of(dataset, **KINDS[kind])
+    for module in pipeline.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()  # by the batch it is another's business: shared batch norm
+    found = {}
+    for step, batch in enumerate(some_batches(dataset, 2)):
+        share = slice(rank * 8 // processes, (rank + 1) * 8 // processes)
+        own = Batch(tuple(view[share] for view in batch.views), batch.labels[share], None, batch.ids[share])
+        pipeline.zero_grad()
+        pipeline(own, step, 0, Rows(share.start, 8)).backward()
+        for name, gradient in gradients(pipeline).items():
+            if processes > 1:
+                dist.all_reduce(gradient)
+            found[f"{step} {name}"] = gradient / processes
+        pipeline.after_step(step)
+    return found | {name: value.clone() for name, value in pipeline.named_buffers() if "comparison" in name}
+
+
+def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(shared_step, (2, port, str(tmp_path)), nprocs=2)
+    shares = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    for kind in KINDS:
+        alone = shared_results(kind, 0, 1)
+        for share in shares:
+            assert share[kind].keys() == alone.keys()
+            for name, value in alone.items():
+                torch.testing.assert_close(share[kind][name], value, rtol=1e-4, atol=1e-5, msg=f"{kind}: {name}")

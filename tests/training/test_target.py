@@ -1,0 +1,73 @@
+"""The momentum target follows by the rule, and only by it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.training.target import Momentum, MomentumTarget, Predictor
+
+
+@pytest.fixture
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model("mlp", [(5,)], projection=8)
+
+
+def test_the_course_is_that_of_byol() -> None:
+    momentum = Momentum.parse("0.996:1:cosine", steps=200)
+    for step in (0, 17, 100, 199, 200, 10_000):
+        wanted = 1 - (1 - 0.996) * (math.cos(math.pi * min(step, 200) / 200) + 1) / 2
+        assert momentum.value(step) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_a_number_stays() -> None:
+    assert [Momentum.parse(0.9, 10).value(step) for step in (0, 5, 50)] == [0.9] * 3
+
+
+@pytest.mark.parametrize("text", [1, 1.0, -0.1, "0.9:1.1", "nan", "1:0.5", math.nan])
+def test_a_momentum_out_of_range_is_refused(text: float | str) -> None:
+    with pytest.raises(UsageError, match="momentum: expected"):
+        Momentum.parse(text, 10)
+
+
+def test_weights_follow_by_the_rule(model: Model) -> None:
+    target = MomentumTarget(model, Momentum.parse("0.5:0.9:linear", steps=4))
+    wanted = [parameter.detach().double() for parameter in target.parameters()]
+    for step in range(6):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        share = min(0.5 + 0.1 * step, 0.9)
+        wanted = [share * w + (1 - share) * p.double() for w, p in zip(wanted, model.parameters(), strict=True)]
+        target.follow(model, step)
+    for found, value in zip(target.parameters(), wanted, strict=True):
+        torch.testing.assert_close(found.double(), value, rtol=1e-5, atol=1e-5)
+
+
+def test_it_has_no_gradient_and_no_part_in_the_models(model: Model) -> None:
+    target = MomentumTarget(model, Momentum.parse(0.9, 1))
+    assert not any(parameter.requires_grad for parameter in target.parameters())
+    (key,) = target([torch.randn(4, 5)])
+    assert not key.requires_grad
+    own = {parameter.data_ptr() for parameter in target.parameters()}
+    assert own.isdisjoint(parameter.data_ptr() for parameter in model.parameters())
+
+
+def test_its_statistics_are_its_own(model: Model) -> None:
+    target = MomentumTarget(model, Momentum.parse(0.9, 1))
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    target([torch.randn(4, 5)])
+    assert all(torch.equal(before[name], value) for name, value in model.named_buffers())
+    assert any(not torch.equal(before[name], value) for name, value in target.model.named_buffers())
+
+
+def test_a_head_for_each_tower() -> None:
+    projections = [torch.randn(6, 8), torch.randn(6, 4)]
+    assert [z.shape for z in Predictor([8, 4])(projections)] == [(6, 8), (6, 4)]
+    shared = Predictor([8])([projections[0], projections[0]])
+    assert torch.equal(shared[0], shared[1])
