@@ -34,7 +34,7 @@ log = logging.getLogger("contraport.training")
 @with_recipes
 def train(
     *,
-    data: str | Path | Dataset | None = None,
+    data: str | Path | torch.utils.data.Dataset[Any] | None = None,
     recipe: str | None = None,
     objective: str | nn.Module | None = "nt-xent",
     objective_settings: dict[str, Any] | None = None,
@@ -63,6 +63,7 @@ def train(
     sched: str = "cosine",
     warmup_epochs: float | None = None,
     image_size: int | None = None,
+    columns: dict[str, Any] | None = None,
     root: str | Path | None = None,
     workers: int | None = None,
     device: str = "auto",
@@ -87,7 +88,8 @@ def train(
     the CPU, as if it had never stopped.
 
     Args:
-        data: what to train on: a name (see `contraport list data`), a folder of images, an .npz file, or a Dataset.
+        data: what to train on: a name (see `contraport list data`); a folder of images, of tar shards or of a Hugging
+            Face dataset; an .npz, .npy, .csv, .parquet or .tar file, or a pattern of tars; or any map-style Dataset.
         recipe: a named way to train (see `contraport list recipes`): settings that hold unless given here.
         objective: a name (see `contraport list objectives`), or a module that is called with the projections of two
             views. Of more than two views an objective for two takes the mean over all pairs, unless it takes them all,
@@ -131,6 +133,8 @@ def train(
         sched: how the learning rate falls after warm-up: cosine, linear or constant.
         warmup_epochs: epochs, or a part of one, in which the learning rate rises; default: a tenth of `epochs`.
         image_size: side in pixels of the square that images become; default: see `contraport.data.load`.
+        columns: of a table, the parts that its columns play: ``{"views": ["audio_*", "image"], "labels": "kind"}``,
+            also "domains" and "split"; default: by their names and types.
         root: folder of named data, as torchvision lays it out.
         workers: processes that fetch data; default: none for data in memory, else one per core but one.
         device: auto, cpu, cuda or mps.
@@ -164,9 +168,9 @@ def train(
     with together():
         check_arguments(arguments)
         if data is None:
-            raise UsageError("data: expected a name, a folder of images, an .npz file or a Dataset, got nothing.")
+            raise UsageError("data: expected a name, a folder, a file or a Dataset, got nothing.")
         criterion = make_objective(arguments)
-        dataset = load(data, "train", root=root, image_size=image_size)
+        dataset = load(data, "train", root=root, image_size=image_size, columns=columns)
         batches = loader(dataset, batch_size, shuffle=True, seed=seed, workers=workers, drop_last=True, shared=True)
         epoch = math.ceil(len(batches) / accumulate)
         pipeline = make_pipeline(dataset, criterion, arguments, epoch=epoch)
