@@ -71,6 +71,32 @@ def test_print_config_and_config_are_inverse(command: Command, data: str, tmp_pa
     assert Run("c").config() == {**Run("a").config(), "seed": 1}
 
 
+def test_a_recipe_is_shown_resolved_and_goes_round(command: Command, data: str, tmp_path: Path) -> None:
+    argv = ("train", "--data", data, "--recipe", "moco", "--temperature", "1:0.1", *QUICK)
+    printed = command(*argv, "--print_config")
+    config = yaml.safe_load(printed.out)
+    assert (config["recipe"], config["negatives"], config["momentum"]) == ("moco", "queue", 0.99)
+    assert (config["objective_settings"], config["temperature"]) == ({"symmetric": False}, "1:0.1")
+    (tmp_path / "mine.yaml").write_text(printed.out)
+    assert command("train", "--config", "mine.yaml", "--out", "a").status == 0
+    assert command(*argv, "--out", "b").status == 0
+    assert Run("a").config() == Run("b").config()
+    assert "(default: queue)" in " ".join(command("train", "--recipe", "moco", "--help").out.split())
+
+
+def test_a_course_in_a_file_is_no_number_to_the_base_of_60(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("temperature: 1:0.1\nmomentum: 1e-1\nviews: 3\n")
+    config = yaml.safe_load(command("train", "--config", "mine.yaml", "--print_config").out)
+    assert (config["temperature"], config["momentum"], config["views"]) == ("1:0.1", 0.1, 3)
+
+
+def test_recipes_are_listed(command: Command) -> None:
+    outcome = command("list", "recipes")
+    assert outcome.status == 0
+    for text in ("moco", "byol", "--negatives queue", "gca-uot"):
+        assert text in outcome.out
+
+
 def test_a_training_that_diverges_says_so(command: Command, tmp_path: Path) -> None:
     huge = np.random.default_rng(0).normal(size=(60, 5))
     np.savez(tmp_path / "huge.npz", x=huge)

@@ -4,6 +4,7 @@ import pytest
 
 import contraport
 from contraport import Relax, Temperature, Tighten, UsageError
+from contraport.objectives.schedules import parse_constraint, parse_course
 
 
 def test_temperature_goes_from_start_to_end_and_stays():
@@ -30,6 +31,12 @@ def test_relax_is_tighten_reversed():
     assert len(set(seen[Tighten])) == 5
 
 
+def test_texts_say_the_same():
+    assert Temperature.parse("0.5:0.1:linear", 9) == Temperature(0.5, 0.1, 9, "linear")
+    assert [Temperature.parse(0.3, 9).value(step) for step in (0, 5, 99)] == pytest.approx([0.3] * 3)
+    assert parse_constraint("relax:every=3", unit=5) == Relax(15)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -37,6 +44,15 @@ def test_relax_is_tighten_reversed():
         (lambda: Temperature(1, 1, 0), "steps: expected at least 1"),
         (lambda: Temperature(1, 1, 1, "cosin"), "did you mean 'cosine'"),
         (lambda: Tighten(0), "every: expected at least 1"),
+        (lambda: Temperature.parse("0.5:0", 10), "temperature: expected a positive"),
+        (lambda: Temperature.parse("nan", 10), "temperature: expected a positive"),
+        (lambda: parse_course("heat", "0.5:"), "heat: expected a number, or start:end:shape"),
+        (lambda: parse_course("heat", ""), "heat: expected a number"),
+        (lambda: parse_course("heat", "1:2:linear:3"), "heat: expected a number"),
+        (lambda: parse_course("heat", "1:2:liner"), "heat: shape: unknown name 'liner'; did you mean 'linear'"),
+        (lambda: parse_constraint("tighten:every=1.5", 1), "expected tighten:every=N"),
+        (lambda: parse_constraint("relax:each=3", 1), "expected relax:every=N"),
+        (lambda: parse_constraint("tight:every=3", 1), "constraint: unknown name 'tight'; did you mean 'tighten'"),
         (lambda: Tighten(1).apply(contraport.align_uniform(), 0), "single Objective"),
     ],
 )

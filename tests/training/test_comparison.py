@@ -144,8 +144,7 @@ def test_each_view_is_decoded_from_each_other(name: str, error: Any) -> None:
     given = embedded(2)._replace(features=tuple(torch.randn(N, 256) for _ in range(2)))
     comparison = Reconstructed(model, [(5,), (5,)], name).eval()
     wanted = [
-        error(comparison.decoders[f"{v}-{w}"](given.features[v]), (given.views[w] - 1) / 2)
-        for v, w in ((0, 1), (1, 0))
+        error(comparison.decoders[f"{v}-{w}"](given.features[v]), (given.views[w] - 1) / 2) for v, w in ((0, 1), (1, 0))
     ]
     torch.testing.assert_close(comparison(given), torch.stack(wanted).mean())
 

@@ -2,67 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from contraport.data import Batch, Dataset, Rows, from_arrays
+from contraport.data import from_arrays
 from contraport.training import train
-from contraport.training.pipeline import Pipeline
-from contraport.training.preparation import make_objective, make_pipeline
-from contraport.training.recipes import resolve
-
-DEFAULTS = {name: p.default for name, p in __import__("inspect").signature(train).parameters.items()}
-KINDS: dict[str, dict[str, Any]] = {
-    "in-batch": {},
-    "queue": {"recipe": "moco", "queue_size": 10},
-    "student-queue": {"negatives": "queue", "queue_size": 10},
-    "bank": {"recipe": "cmc-nce", "bank_negatives": 8},
-    "byol": {"recipe": "byol"},
-    "simsiam": {"recipe": "simsiam"},
-    "swav": {"recipe": "swav", "prototypes": 6},
-    "predictive": {"recipe": "predictive"},
-    "three views": {"views": 3, "recipe": "moco-v3"},
-}
-
-
-def data(*, views: int = 1) -> Dataset:
-    random = np.random.default_rng(0)
-    return from_arrays([random.normal(size=(40, 5 + view)) for view in range(views)], labels=random.integers(0, 3, 40))
-
-
-def pipeline_of(dataset: Dataset, **chosen: Any) -> Pipeline:
-    arguments = {**DEFAULTS, "projection": 8, "epochs": 5, **resolve(chosen)}
-    return make_pipeline(dataset, make_objective(arguments), arguments, epoch=4)
-
-
-def gradients(pipeline: Pipeline) -> dict[str, Tensor]:
-    return {name: p.grad.clone() for name, p in pipeline.named_parameters() if p.grad is not None}
-
-
-def take_steps(pipeline: Pipeline, batches: list[Batch], *, first: int = 0) -> list[float]:
-    optimizer = torch.optim.SGD([p for p in pipeline.parameters() if p.requires_grad], lr=0.1)
-    losses = []
-    for step, batch in enumerate(batches, first):
-        loss = pipeline(batch, step)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        pipeline.after_step(step)
-        losses.append(loss.item())
-    return losses
-
-
-def some_batches(dataset: Dataset, count: int, size: int = 8) -> list[Batch]:
-    return [dataset.__getitems__([(size * k + i) % 40 for i in range(size)]) for k in range(count)]
+from tests.training.ranks import failures_of
+from tests.training.steps import KINDS, compare_steps, data, gradients, pipeline_of, some_batches, take_steps
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -215,46 +166,5 @@ def test_accumulated_batches_draw_apart_and_are_said_to_add_no_negatives(
     assert not torch.allclose(objective.seen[0], objective.seen[1], atol=1e-3)
 
 
-def shared_step(rank: int, processes: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=processes)
-    results = {kind: shared_results(kind, rank, processes) for kind in KINDS}
-    torch.save(results, f"{folder}/{rank}.pt")
-    dist.barrier()
-    os._exit(0)
-
-
-def shared_results(kind: str, rank: int, processes: int) -> dict[str, Tensor]:
-    """Two steps of one process's share of each batch: averaged gradients, then what is kept."""
-    dataset = data()
-    pipeline = pipeline_of(dataset, **KINDS[kind])
-    for module in pipeline.modules():
-        if isinstance(module, nn.BatchNorm1d):
-            module.eval()  # by the batch it is another's business: shared batch norm
-    found = {}
-    for step, batch in enumerate(some_batches(dataset, 2)):
-        share = slice(rank * 8 // processes, (rank + 1) * 8 // processes)
-        own = Batch(tuple(view[share] for view in batch.views), batch.labels[share], None, batch.ids[share])
-        pipeline.zero_grad()
-        pipeline(own, step, 0, Rows(share.start, 8)).backward()
-        for name, gradient in gradients(pipeline).items():
-            if processes > 1:
-                dist.all_reduce(gradient)
-            found[f"{step} {name}"] = gradient / processes
-        pipeline.after_step(step)
-    return found | {name: value.clone() for name, value in pipeline.named_buffers() if "comparison" in name}
-
-
-def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(shared_step, (2, port, str(tmp_path)), nprocs=2)
-    shares = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    for kind in KINDS:
-        alone = shared_results(kind, 0, 1)
-        for share in shares:
-            assert share[kind].keys() == alone.keys()
-            for name, value in alone.items():
-                torch.testing.assert_close(share[kind][name], value, rtol=1e-4, atol=1e-5, msg=f"{kind}: {name}")
+def test_two_processes_take_the_step_of_one() -> None:
+    assert not failures_of(compare_steps, 2)

@@ -1,0 +1,113 @@
+"""Every recipe trains from the one table, and what is given by hand wins over it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contraport.data import Dataset, from_arrays
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.evaluation import embed_dataset, knn
+from contraport.training import train
+from contraport.training.recipes import RECIPES, replaced, resolve
+
+CLASSES = 6
+
+
+def groups(seed: int) -> Dataset:
+    """Items of a few classes that differ in four coordinates, among forty that are noise of the same size."""
+    random = np.random.default_rng(seed)
+    centres = np.random.default_rng(0).normal(size=(CLASSES, 4))
+    labels = random.integers(0, CLASSES, 240)
+    signal = 3 * centres[labels] + 0.3 * random.normal(size=(240, 4))
+    return from_arrays(np.hstack([signal, 2 * random.normal(size=(240, 40))]), labels=labels, name="groups")
+
+
+@pytest.fixture(scope="module")
+def splits() -> tuple[Dataset, Dataset]:
+    return groups(1), groups(2)
+
+
+def accuracy(model: Model, splits: tuple[Dataset, Dataset]) -> float:
+    train_split, test_split = (embed_dataset(model, split, progress=False) for split in splits)
+    return knn(train_split.features, train_split.labels, test_split.features, test_split.labels)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_trains(name: str, splits: tuple[Dataset, Dataset], tmp_path: Any) -> None:
+    run = train(
+        data=splits[0],
+        recipe=name,
+        epochs=10,
+        batch_size=60,
+        lr=2e-3,
+        out=tmp_path / "run",
+        log_every=1,
+        progress=False,
+    )
+    rows = [row["loss"] for row in run.metrics()]
+    assert np.isfinite(rows).all()
+    config = run.config()
+    assert config["recipe"] == name
+    assert {key: config[key] for key in RECIPES[name].settings} == RECIPES[name].settings
+    assert accuracy(run.model(), splits) > 2 / CLASSES, "features of chance tell one class in six"
+    assert RECIPES[name].summary.endswith(".")
+    assert RECIPES[name].citation
+
+
+FALLING = ("simclr", "byol", "simsiam", "moco-v3", "cmc-nce", "siglip", "gca-uot", "align-uniform", "predictive")
+
+
+@pytest.mark.parametrize("name", FALLING)
+def test_the_loss_falls(name: str, splits: tuple[Dataset, Dataset], tmp_path: Any) -> None:
+    run = train(data=splits[0], recipe=name, epochs=6, batch_size=60, out=tmp_path / "run", log_every=1, progress=False)
+    rows = [row["loss"] for row in run.metrics()]
+    assert np.mean(rows[-4:]) < np.mean(rows[:2])
+
+
+def test_what_is_given_wins(splits: tuple[Dataset, Dataset], tmp_path: Any, caplog: Any) -> None:
+    with caplog.at_level(logging.INFO, "contraport"):
+        run = train(
+            data=splits[0], recipe="moco", momentum=0.5, queue_size=7, epochs=1, batch_size=60, out=tmp_path / "run",
+            progress=False,
+        )  # fmt: skip
+    config = run.config()
+    assert (config["momentum"], config["queue_size"], config["negatives"]) == (0.5, 7, "queue")
+    assert "the recipe's own momentum gave way to yours" in caplog.text
+    state = torch.load(run.checkpoints / "last.ckpt", weights_only=True)["state_dict"]
+    assert len(state["pipeline.comparison.memory.embeddings"]) == 7
+
+
+def test_a_run_is_named_after_its_recipe(splits: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for chosen, name in (({"recipe": "byol"}, "groups-byol"), ({"predict": "l1"}, "groups-predict-l1")):
+        run = train(data=splits[0], epochs=1, batch_size=60, progress=False, **chosen)
+        assert run.name == name
+
+
+def test_settings_go_with_what_they_belong_to() -> None:
+    assert resolve({"recipe": "moco", "negatives": "queue"})["temperature"] == 0.2
+    other = resolve({"recipe": "moco", "objective": "gca-uot"})
+    assert "temperature" not in other
+    assert "objective_settings" not in other
+    merged = resolve({"recipe": "moco", "objective_settings": {"shared_columns": False}})
+    assert merged["objective_settings"] == {"symmetric": False, "shared_columns": False}
+    assert resolve({"predict": "l2"})["objective"] is None
+    assert resolve({"epochs": 3}) == {"epochs": 3}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_resolving_twice_changes_nothing(name: str) -> None:
+    once = resolve({"recipe": name})
+    assert resolve(once) == once
+    assert replaced(once) == []
+
+
+def test_an_unknown_recipe() -> None:
+    with pytest.raises(UsageError, match="recipe: unknown name 'simclrr'; did you mean 'simclr'"):
+        resolve({"recipe": "simclrr"})
