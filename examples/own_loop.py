@@ -27,11 +27,11 @@ def changed(images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def nearest_neighbour_accuracy(encoder: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Return how often the most similar other image is of the same class."""
+def nearest_centre_accuracy(encoder: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Return how often the most similar mean of a class is that of the item's own."""
     features = nn.functional.normalize(encoder(images))
-    similarities = (features @ features.T).fill_diagonal_(-1)
-    return float((labels[similarities.argmax(1)] == labels).float().mean())
+    centres = torch.stack([features[labels == label].mean(0) for label in labels.unique()])
+    return float(((features @ nn.functional.normalize(centres).T).argmax(1) == labels).float().mean())
 
 
 rank, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -46,7 +46,7 @@ encoder = nn.Sequential(
 projector = nn.Sequential(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 64))
 network = nn.Sequential(encoder, projector)
 loss = contraport.gca_uot(temperature=0.2)  # any of contraport.list_objectives(), or parts of your own
-before = nearest_neighbour_accuracy(encoder, images, labels)
+before = nearest_centre_accuracy(encoder, images, labels)
 trained = network if processes == 1 else DistributedDataParallel(network)
 optimizer = torch.optim.AdamW(network.parameters(), 1e-3)
 for _ in range(STEPS):
@@ -56,7 +56,7 @@ for _ in range(STEPS):
     loss(z0, z1).backward()
     optimizer.step()
 if rank == 0:
-    after = nearest_neighbour_accuracy(encoder, images, labels)
-    print(f"nearest neighbour of the same class: {before:.1%} untrained, {after:.1%} after {STEPS} steps")
+    after = nearest_centre_accuracy(encoder, images, labels)
+    print(f"nearest class mean is the own: {before:.1%} untrained, {after:.1%} after {STEPS} steps")
 if processes > 1:
     dist.destroy_process_group()

@@ -65,7 +65,7 @@ def test_each_view_in_turn() -> None:
 
 
 def test_the_queue_stands_beside_the_batch() -> None:
-    """MoCo, dense and by hand: the positive and the batch's other keys and the queue, without the item's own old key."""
+    """MoCo, dense and by hand: the batch's keys and the queue's, without the item's own old one."""
     given, queue = embedded(2), Queue(5, views=2, dimensions=D)
     old = torch.randn(3, 2, D)
     queue.write(old, torch.tensor([99, 10, 98]))  # item 10 is the first of the batch

@@ -12,7 +12,6 @@ from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.training import train
 
-
 from .conftest import Pull
 
 

@@ -74,6 +74,7 @@ def test_a_signal_ends_the_step_and_saves(settings: dict[str, Any], number: int,
                 os.kill(os.getpid(), number)
             return loss
 
+    Signalled.__name__ = "Pull"  # so that the run is resumed with what it was given
     settings.update(epochs=3, batch_size=10)
     whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
