@@ -20,9 +20,10 @@ BATCH, STEPS = 256, 300
 
 
 def changed(images: Tensor) -> Tensor:
-    """Return random changes of images (b, 1, 8, 8): moved by up to a pixel, with another contrast, and noisy."""
-    moves = torch.randint(-1, 2, (len(images), 2)).tolist()
-    moved = torch.stack([image.roll(tuple(by), (1, 2)) for image, by in zip(images, moves, strict=True)])
+    """Return random changes of images (b, 1, 8, 8): slightly moved, turned and stretched, darker or lighter, noisy."""
+    maps = torch.eye(2, 3) + 0.25 * torch.randn(len(images), 2, 3)
+    grid = nn.functional.affine_grid(maps, list(images.shape), align_corners=False)
+    moved = nn.functional.grid_sample(images, grid, align_corners=False)
     return moved * (0.6 + 0.8 * torch.rand(len(images), 1, 1, 1)) + 0.1 * torch.randn(images.shape)
 
 

@@ -27,7 +27,7 @@ DATA = {
     "align-uniform": "basic-motions",
 }
 # What a recipe is given beside the data and the epochs.
-SETTINGS = {"swav": {"views": "2+4"}, "align-uniform": {"batch_size": 40}}
+SETTINGS = {"align-uniform": {"batch_size": 40}}
 
 
 def splits(name: str) -> tuple[Dataset, Dataset]:

@@ -10,9 +10,9 @@ from contraport.objectives import CATALOG
 
 RECIPE = {"data": "digits", "encoder": "small-cnn", "batch_size": 128, "epochs": 4, "lr": 2e-3, "progress": False}
 OWN = {
-    "byol": {"epochs": 20, "predictor": True},
-    "quadratic": {"lr": 5e-4},
-}  # no negatives: slow; its weights never ease: gently
+    "byol": {"epochs": 20, "predictor": True},  # no negatives: slow
+    "quadratic": {"lr": 5e-4},  # its weights never ease: gently
+}
 
 
 @pytest.fixture(scope="module")

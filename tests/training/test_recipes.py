@@ -17,6 +17,7 @@ from contraport.training import train
 from contraport.training.recipes import RECIPES, replaced, resolve
 
 CLASSES = 6
+FALLING = ("simclr", "byol", "simsiam", "moco-v3", "cmc-nce", "siglip", "gca-uot", "align-uniform", "predictive")
 
 
 def groups(seed: int) -> Dataset:
@@ -52,22 +53,13 @@ def test_every_recipe_trains(name: str, splits: tuple[Dataset, Dataset], tmp_pat
     )
     rows = [row["loss"] for row in run.metrics()]
     assert np.isfinite(rows).all()
+    assert name not in FALLING or np.mean(rows[-4:]) < np.mean(rows[:2])
     config = run.config()
     assert config["recipe"] == name
     assert {key: config[key] for key in RECIPES[name].settings} == RECIPES[name].settings
     assert accuracy(run.model(), splits) > 2 / CLASSES, "features of chance tell one class in six"
     assert RECIPES[name].summary.endswith(".")
     assert RECIPES[name].citation
-
-
-FALLING = ("simclr", "byol", "simsiam", "moco-v3", "cmc-nce", "siglip", "gca-uot", "align-uniform", "predictive")
-
-
-@pytest.mark.parametrize("name", FALLING)
-def test_the_loss_falls(name: str, splits: tuple[Dataset, Dataset], tmp_path: Any) -> None:
-    run = train(data=splits[0], recipe=name, epochs=6, batch_size=60, out=tmp_path / "run", log_every=1, progress=False)
-    rows = [row["loss"] for row in run.metrics()]
-    assert np.mean(rows[-4:]) < np.mean(rows[:2])
 
 
 def test_what_is_given_wins(splits: tuple[Dataset, Dataset], tmp_path: Any, caplog: Any) -> None:

@@ -112,7 +112,7 @@ def test_encoders_of_different_sizes_need_a_projection(settings: dict[str, Any],
     random = np.random.default_rng(0)
     settings["data"] = from_arrays([random.normal(size=(40, 5)), random.integers(0, 255, (40, 8, 8)).astype(np.uint8)])
     both = {**settings, "encoder": ["mlp", "torch.nn:Flatten"]}
-    with pytest.raises(UsageError, match="torch.nn:Flatten"):
+    with pytest.raises(UsageError, match=r"torch\.nn:Flatten"):
         train(**both)
     with pytest.raises(UsageError, match="encoder: expected 2, one per tower, got 1"):
         train(**{**settings, "encoder": ["mlp"]})

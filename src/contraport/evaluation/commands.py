@@ -169,7 +169,9 @@ def embed(
     check(split in ("train", "test", "all"), f"split: expected 'train', 'test' or 'all', got {split!r}.")
     run = run if isinstance(run, Run) else Run(run)
     config, model = run.config(), run.model()
-    wanted = ("train", "test") if split == "all" and not isinstance(data, AnyDataset) else (split,)
+    wanted = ("train", "test") if split == "all" else (split,)
+    if isinstance(data, AnyDataset):
+        wanted = wanted[:1]
     datasets = [_load(config, model, data, part, columns, root) for part in wanted]
     parts = share.part(datasets)
     embedded = [
