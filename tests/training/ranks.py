@@ -15,6 +15,7 @@ from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
 from contraport.training.batch_norm import share_batch_norm
+from contraport.training.processes import anywhere, from_first, is_first, together
 
 SIZES = (5, 2)
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -63,7 +64,6 @@ def compare_batch_norm(rank: int, address: str, failures: Any) -> None:
     os._exit(0)  # torch now and then aborts in its own teardown, when all is done
 
 
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -78,3 +78,30 @@ def failures_of(function: Callable[..., None], processes: int) -> list[Any]:
     while not failures.empty():
         wrong.append(failures.get())
     return wrong
+
+
+def agree_and_fail(rank: int, address: str, failures: Any) -> None:
+    """Whether processes hear of each other what they should; what is wrong goes to `failures`."""
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=3)
+    found = {
+        "the first": is_first() == (rank == 0),
+        "from the first": from_first(f"rank {rank}") == "rank 0",
+        "anywhere": anywhere(rank == 1, False, True) == (True, False, True),
+    }
+    for failing in ([], [0], [2], [1, 2]):
+        met = "nothing"
+        try:
+            with together():
+                if rank in failing:
+                    raise ValueError("mine")
+        except ValueError:
+            met = "the error"
+        except SystemExit as stop:
+            met = f"exit {stop.code}"
+        expected = "nothing" if not failing else "the error" if rank == failing[0] else "exit 2"
+        found[f"together, {failing} fail"] = met == expected
+    for name, good in found.items():
+        if not good:
+            failures.put((rank, name))
+    dist.destroy_process_group()
+    os._exit(0)

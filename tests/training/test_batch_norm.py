@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
+from tests.training.ranks import SIZES, compare_batch_norm, failures_of
 from torch import nn
 
 from contraport.training.batch_norm import SharedBatchNorm, share_batch_norm
-from tests.training.ranks import SIZES, compare_batch_norm, failures_of
 
 
 def test_outputs_gradients_and_statistics_are_those_of_one_process() -> None:
@@ -24,4 +24,6 @@ def test_alone_it_is_batch_norm_too(dtype: torch.dtype) -> None:
     share_batch_norm(container, torch.device("cpu"))
     assert isinstance(container[0], SharedBatchNorm)
     assert container(inputs).dtype == dtype
-    assert torch.allclose(container(inputs).float(), norm(inputs).float(), atol=1e-2 if dtype == torch.bfloat16 else 1e-6)
+    assert torch.allclose(
+        container(inputs).float(), norm(inputs).float(), atol=1e-2 if dtype == torch.bfloat16 else 1e-6
+    )

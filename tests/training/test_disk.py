@@ -93,7 +93,9 @@ def test_the_command_says_it_in_one_line(
 ) -> None:
     monkeypatch.setattr(torch, "save", full)
     out = str(tmp_path / "run")
-    status = main(["train", "--data", "digits", "--encoder", "mlp", "--epochs", "1", "--progress", "false", "--out", out])
+    status = main(
+        ["train", "--data", "digits", "--encoder", "mlp", "--epochs", "1", "--progress", "false", "--out", out]
+    )
     assert status == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

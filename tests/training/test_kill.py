@@ -64,7 +64,6 @@ def killed_and_resumed(context: ForkServerContext, out: Path, settings: dict[str
         process.join(wait)
         if process.exitcode is not None:
             assert process.exitcode == 0
-            print(kills,'kills')
             return kills
         process.kill()
         process.join()
@@ -76,7 +75,11 @@ def killed_and_resumed(context: ForkServerContext, out: Path, settings: dict[str
     [
         pytest.param(IN_BATCH, 0, id="in-batch"),
         pytest.param(QUEUE, 1, id="queue"),
-        *(pytest.param(settings, seed, marks=pytest.mark.slow) for settings in (IN_BATCH, QUEUE) for seed in range(2, 8)),
+        *(
+            pytest.param(settings, seed, marks=pytest.mark.slow)
+            for settings in (IN_BATCH, QUEUE)
+            for seed in range(2, 8)
+        ),
     ],
 )
 def test_killed_runs_end_as_if_left_alone(

@@ -204,7 +204,7 @@ class AffineLogKernel(LogKernel):
         x, y = self.x.detach(), self.y.detach()
         longest = torch.linalg.vecdot(x, x).amax()
         other = longest if self.y is self.x else torch.linalg.vecdot(y, y).amax()
-        return float(longest * other) ** 0.5
+        return math.sqrt(float(longest * other))
 
     @property
     def symmetric(self) -> bool:

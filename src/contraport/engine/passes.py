@@ -159,7 +159,12 @@ class StreamedPasses(Passes):
                 group.row_factors[place["rows"]] if "rows" in place else None,
             )
             found = {"columns": (by_row, group.row_factors), "rows": (by_column, group.column_factors)}
-            return [total * factors[place[axis]] for axis in place for total, factors in [found[axis]]]
+            sums = []
+            for axis in place:
+                total, factors = found[axis]
+                assert total is not None
+                sums.append(total * factors[place[axis]])
+            return sums
         sums = [torch.zeros_like(t.log_columns if t.axis == "rows" else t.log_rows) for t in terms]
         for tile in self._tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):

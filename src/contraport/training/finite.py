@@ -85,6 +85,6 @@ class FiniteGuard(Callback):
 
 
 def _gathered(batch: Batch) -> dict[str, Tensor]:
-    named = {f"view{number}": view for number, view in enumerate(batch.views)}
+    named: dict[str, Tensor | None] = {f"view{number}": view for number, view in enumerate(batch.views)}
     named |= {"labels": batch.labels, "domains": batch.domains, "ids": batch.ids}
     return {name: collectives.gather(value) for name, value in named.items() if value is not None}

@@ -11,7 +11,7 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818 - it is no error
     """A training was asked to stop, and is saved."""
 
 

@@ -67,4 +67,4 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         with writing(self._run):
-            raise  # noqa: PLE0704 - called while the error is handled
+            raise

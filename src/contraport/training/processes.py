@@ -66,7 +66,7 @@ def together() -> Iterator[None]:
         yield
     except Exception as error:  # whatever it is, the others must not wait for this process for ever
         failure = error
-    rank, processes = collectives.world()
+    _, processes = collectives.world()
     failed = [failure is not None] * processes
     if processes > 1:
         dist.all_gather_object(failed, failure is not None)

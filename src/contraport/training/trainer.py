@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from torch.utils.data import DataLoader
@@ -88,7 +89,7 @@ def _processes(file: CheckpointFile) -> Mapping[str, Any]:
     if here * nodes == 1:
         # Named, so that within a Slurm job Lightning does not take the job's tasks for processes of this training.
         return {"devices": 1, "plugins": [file, LightningEnvironment()]}
-    # Every process makes the same buffers (statistics, queue, bank), and an encoder may hold what the loss does not use.
+    # All processes make the same buffers (statistics, queue, bank), and an encoder may hold what the loss does not use.
     strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=True)
     return {
         "devices": here,

@@ -1,0 +1,110 @@
+"""Several processes train what one would, write one run folder, and fail with one message."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tests.training.ranks import agree_and_fail, failures_of
+
+from contraport.errors import UsageError
+from contraport.runs import Run
+from contraport.training import processes, train
+
+from .test_train import files_of
+
+# 21 steps; an odd batch, whose parts differ.
+ARGUMENTS = [
+    "--data",
+    "digits",
+    "--encoder",
+    "mlp",
+    "--batch_size",
+    "63",
+    "--epochs",
+    "1",
+    "--opt",
+    "sgd",
+    "--seed",
+    "3",
+]
+
+
+def torchrun(*arguments: str) -> subprocess.Popen[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    return subprocess.Popen(
+        [*launcher, "-m", "contraport", "train", *arguments, "--device", "cpu"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def ours(errors: str) -> list[str]:
+    """The lines of the command itself."""
+    return [line for line in errors.splitlines() if line.startswith("contraport: ")]
+
+
+def state_of(run: Run) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(run.checkpoints / "last.ckpt", weights_only=True)["state_dict"]
+    return state
+
+
+def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
+    two = torchrun(*ARGUMENTS, "--out", str(tmp_path / "two"))
+    settings = {"encoder": "mlp", "batch_size": 63, "epochs": 1, "opt": "sgd", "seed": 3, "device": "cpu"}
+    one = train(data="digits", **settings, out=tmp_path / "one", progress=False)  # type: ignore[arg-type]
+    _, errors = two.communicate()
+    assert two.returncode == 0, errors
+    expected, got = state_of(one), state_of(Run(tmp_path / "two"))
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(got[name], value, rtol=0, atol=1e-5), name
+    assert files_of(tmp_path / "two") == files_of(one.path)
+    rows = Run(tmp_path / "two").metrics()
+    assert [row["step"] for row in rows] == [row["step"] for row in one.metrics()]
+    assert errors.count("waiting") == 1, "one process speaks"
+
+
+def test_processes_fail_together_with_one_message(tmp_path: Path) -> None:
+    (tmp_path / "in-the-way").write_text("")
+    process = torchrun(*ARGUMENTS, "--out", str(tmp_path))
+    _, errors = process.communicate()
+    assert process.returncode != 0
+    assert ours(errors) == [f"contraport: out: {tmp_path} is not empty; overwrite=True (--overwrite) replaces it."]
+
+
+@pytest.mark.slow
+def test_a_terminated_training_of_two_processes_goes_on_with_one(tmp_path: Path) -> None:
+    arguments = [*ARGUMENTS, "--log_every", "1"]
+    process = torchrun(*arguments, "--epochs", "20", "--out", str(tmp_path / "run"))
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate()
+    assert len([line for line in ours(errors) if "--resume" in line]) == 1
+    run = Run(tmp_path / "run")
+    saved = torch.load(run.checkpoints / "last.ckpt", weights_only=True)["global_step"]
+    assert 0 < saved < 420
+    train(out=run.path, resume=True, progress=False)
+    assert [row["step"] for row in run.metrics()] == list(range(1, 421))
+
+
+def test_processes_agree() -> None:
+    assert not failures_of(agree_and_fail, 3)
+
+
+def test_alone_there_is_nobody_to_wait_for() -> None:
+    assert processes.is_first()
+    assert processes.machines() == (1, 1)
+    assert processes.from_first("value") == "value"
+    assert processes.anywhere(True, False) == (True, False)
+    with pytest.raises(UsageError, match="mine"), processes.together():
+        raise UsageError("mine")
