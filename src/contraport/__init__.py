@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from contraport.estimators import SNE, TSNE, ContrastiveEncoder, InverseOT
     from contraport.evaluation import embed, evaluate
     from contraport.exporting import export
-    from contraport.report import report
+    from contraport.reporting import report
     from contraport.training import train
 
 _LAZY = {
@@ -95,7 +95,7 @@ _LAZY = {
     "evaluate": "contraport.evaluation",
     "embed": "contraport.evaluation",
     "export": "contraport.exporting",
-    "report": "contraport.report",
+    "report": "contraport.reporting",
     "demo": "contraport.cli.demo",
 }
 

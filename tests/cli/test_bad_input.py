@@ -144,5 +144,5 @@ def test_the_exit_status_reaches_the_shell(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "contraport.report", None)
+    monkeypatch.setitem(sys.modules, "contraport.reporting", None)
     assert "contraport[train,report]" in refused(command, tmp_path, "report", "run", "--out", "page.html")

@@ -7,7 +7,7 @@ from typing import Any
 
 from contraport.cli.tables import print_table, result_row
 from contraport.evaluation import evaluate
-from contraport.report import report
+from contraport.reporting import report
 from contraport.training import train
 
 OBJECTIVES = ("nt-xent", "gca-uot")

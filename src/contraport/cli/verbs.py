@@ -105,7 +105,7 @@ VERBS = {
         print,
     ),
     "report": Verb(
-        "contraport.report",
+        "contraport.reporting",
         "report",
         "Show one run or several on one HTML page.",
         ("contraport report runs/a runs/b --out comparison.html",),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from contraport.report.gathering import Shown
+from contraport.reporting.gathering import Shown
 
 MISSING = "–"
 

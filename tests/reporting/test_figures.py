@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from contraport.report import figures
-from contraport.report.gathering import gather
+from contraport.reporting import figures
+from contraport.reporting.gathering import gather
 from contraport.runs import write_arrays
 
 

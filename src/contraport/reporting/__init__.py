@@ -1,5 +1,5 @@
 """Numbers and plans as pictures: one HTML page about runs."""
 
-from contraport.report.page import report
+from contraport.reporting.page import report
 
 __all__ = ["report"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contraport.report import report
+from contraport.reporting import report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NEEDED = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on PATH")

@@ -14,9 +14,9 @@ from plotly.offline import get_plotlyjs
 
 from contraport._version import __version__
 from contraport.errors import check
-from contraport.report import figures
-from contraport.report.gathering import Shown, data_name, gather
-from contraport.report.tables import MEASURES, settings, speeds, table
+from contraport.reporting import figures
+from contraport.reporting.gathering import Shown, data_name, gather
+from contraport.reporting.tables import MEASURES, settings, speeds, table
 from contraport.runs import Run, write_text
 
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
@@ -57,7 +57,7 @@ def render(runs: Sequence[Shown]) -> str:
     plots: dict[str, go.Figure] = {}
     sprites: dict[str, figures.Sprite] = {}
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("contraport.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.PackageLoader("contraport.reporting"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     html = environment.get_template("page.html.j2").render(
         runs=runs,
