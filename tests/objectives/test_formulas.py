@@ -38,7 +38,7 @@ def by_formula(name, *z, **settings):
 
 def name_case(case):
     name, settings = case
-    return name + "".join(f"-{key}={value}" for key, value in settings.items())
+    return name + "".join(f"-{key}={getattr(value, '__name__', value)}" for key, value in settings.items())
 
 
 CASES = [

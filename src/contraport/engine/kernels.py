@@ -238,8 +238,7 @@ def normalize(z: Tensor) -> Tensor:
 def _inverse_length(z: Tensor) -> Tensor:
     """Return what normalises each row, (n, 1)."""
     squared = torch.linalg.vecdot(z, z)[:, None]
-    zero = squared == 0
-    return torch.where(zero, 0, torch.where(zero, 1, squared).rsqrt())
+    return squared.masked_fill(squared == 0, torch.inf).rsqrt()
 
 
 Side: TypeAlias = tuple[Tensor, Tensor]

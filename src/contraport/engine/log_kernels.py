@@ -179,7 +179,7 @@ class AffineLogKernel(LogKernel):
         return self._linked(inner + biases)
 
     def dense(self) -> Tensor:
-        return self._linked(self.x @ self.y.T + self.row_bias[:, None] + self.column_bias)
+        return self._linked(torch.addmm(self.column_bias, self.x, self.y.T) + self.row_bias[:, None])
 
     def row_inner(self, weight: Weight) -> Tensor:
         if self.link is not None:

@@ -136,10 +136,17 @@ def _scale_dense(
         oriented, log_marginal = (s, log_marginals[0]) if step.axis == "rows" else (s.T, log_marginals[1])
         if step.source is not None:
             oriented = oriented + potentials[step.source]
-        weightless = (oriented == -torch.inf).all(1)
-        log_sum = torch.logsumexp(oriented.masked_fill(weightless[:, None], 0), 1).masked_fill(weightless, empty)
-        potentials.append(damping * (log_marginal - log_sum))
+        potentials.append(damping * (log_marginal - _log_sum_exp(oriented, empty)))
     return potentials[len(given) :]
+
+
+def _log_sum_exp(values: Tensor, empty: float) -> Tensor:
+    """Return the log-sum-exp of each row, (N, M) to (N,); `empty`, without gradient, where all are minus infinity."""
+    maximum = values.detach().amax(1)
+    maximum = maximum.masked_fill(maximum == -torch.inf, 0)
+    total = (values - maximum[:, None]).exp().sum(1)
+    weightless = total == 0
+    return (total.masked_fill(weightless, 1).log() + maximum).masked_fill(weightless, empty)
 
 
 class _Problem(NamedTuple):
@@ -196,8 +203,10 @@ class _Scale(torch.autograd.Function):
         log_sums, potentials = saved[: len(steps)], saved[len(steps) :]
         zeros = {"rows": torch.zeros_like(log_a), "columns": torch.zeros_like(log_b)}
         cotangents: list[Tensor | None] = [*(None for _ in range(given)), *seeds]
-        d_marginals = {"rows": torch.zeros_like(log_a), "columns": torch.zeros_like(log_b)}
-        d_dampings = torch.zeros_like(dampings)
+        d_log_a, d_log_b, d_dampings = (
+            torch.zeros_like(value) if wanted else None
+            for value, wanted in zip((log_a, log_b, dampings), ctx.needs_input_grad[1:4], strict=True)
+        )
         terms: list[Term] = []
         for batch in reversed(list(problem.batches())):
             arriving: list[tuple[int, Term]] = []
@@ -205,11 +214,11 @@ class _Scale(torch.autograd.Function):
                 step, cotangent = steps[k], cotangents[given + k]
                 if cotangent is None:
                     continue
-                log_marginal = log_a if step.axis == "rows" else log_b
-                if ctx.needs_input_grad[3]:
+                log_marginal, d_log_marginal = (log_a, d_log_a) if step.axis == "rows" else (log_b, d_log_b)
+                if d_dampings is not None:
                     d_dampings[k] = (cotangent * (log_marginal - log_sums[k])).sum()
-                if ctx.needs_input_grad[1 if step.axis == "rows" else 2]:
-                    d_marginals[step.axis] += dampings[k] * cotangent
+                if d_log_marginal is not None:
+                    d_log_marginal += dampings[k] * cotangent
                 # The weights of this step's softmax are exp(S + A + B), A (or B) minus its log-sum, B (or A) what it
                 # read.
                 exponents = -log_sums[k], _read(potentials, step, zeros)
@@ -224,7 +233,7 @@ class _Scale(torch.autograd.Function):
                 cotangents[source] = total if already is None else already + total
         wanted = ctx.needs_input_grad[4 + given :]
         inputs = problem.passes.gradient(terms, wanted) if terms and any(wanted) else [None] * len(wanted)
-        return (None, d_marginals["rows"], d_marginals["columns"], d_dampings, *cotangents[:given], *inputs)
+        return (None, d_log_a, d_log_b, d_dampings, *cotangents[:given], *inputs)
 
 
 class _HeldTotal(torch.autograd.Function):

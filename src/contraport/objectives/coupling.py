@@ -69,7 +69,7 @@ class Coupling:
     def inner_log(self, target: TargetPlan) -> Tensor:
         """Return sum_ij target_ij log P_ij, without a pass over the pairs; masks aside, where no target has mass."""
         a, b = target.marginals()
-        return target.row_inner(self.geometry.log_kernel).sum() + a @ self.f + b @ self.g
+        return target.inner(self.geometry.log_kernel) + a @ self.f + b @ self.g
 
     def square_mass(self) -> Tensor:
         """Return sum_ij P_ij^2; one pass over the pairs."""

@@ -38,7 +38,7 @@ class KL(Part):
     def __call__(self, matching: Matching) -> Tensor:
         """Return KL(target | coupling)."""
         target, coupling = matching.target, matching.coupling
-        return -target.entropy() - coupling.inner_log(target) - target.marginals()[0].sum() + coupling.mass()
+        return -target.entropy() - coupling.inner_log(target) - target.mass() + coupling.mass()
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,7 +129,7 @@ class FenchelYoung(Part):
         target, coupling = matching.target, matching.coupling
         if not isinstance(coupling, QuadraticCoupling):
             raise UsageError("divergence: FenchelYoung belongs to the plan Quadratic; for entropic plans it is KL.")
-        mass = target.marginals()[0] if coupling.per_row else target.marginals()[0].sum()
+        mass = target.marginals()[0] if coupling.per_row else target.mass()
         squares = target.square_mass() if coupling.per_row else target.square_mass().sum()
         own = (squares / torch.where(mass > 0, mass, 1)).sum() / 2
         return coupling.conjugate(mass) - coupling.inner_logits(target) + own
@@ -184,7 +184,7 @@ class Cost(Part):
     def __call__(self, matching: Matching) -> Tensor:
         """Return the cost."""
         cost_kernel = matching.coupling.cost_kernel
-        return -cost_kernel.unit * matching.target.row_inner(cost_kernel).sum()
+        return -cost_kernel.unit * matching.target.inner(cost_kernel)
 
 
 @dataclass(frozen=True, repr=False)

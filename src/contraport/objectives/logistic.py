@@ -105,4 +105,4 @@ def _cross_entropy(matching: Matching, bias: Tensor) -> Tensor:
     a, b = target.marginals()
     by_row = bias.to(a).expand_as(a)
     every = log_sums(geometry.reshape(LogSoftplus(), row_bias=by_row), "rows", torch.zeros_like(b)).exp()
-    return a @ (every - by_row) - target.row_inner(geometry.log_kernel).sum()
+    return a @ (every - by_row) - target.inner(geometry.log_kernel)

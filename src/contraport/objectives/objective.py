@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +110,7 @@ class Loss(nn.Module, ABC):
             *views, labels=labels, domains=domains, ids=ids, weights=weights, target=target, negatives=negatives,
             negative_ids=negative_ids,
         )  # fmt: skip
-        return torch.stack(list(parts.values())).sum()
+        return reduce(torch.add, parts.values())
 
     def terms(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, float]:
         """Return the named parts of the value as numbers, their factors included; the keywords are those of the
@@ -241,9 +242,7 @@ class Objective(Loss):
             log_mass = matching.coupling.known_log_mass
             self._log_masses.append(None if log_mass is None else log_mass.detach())
             for term, factor in terms:
-                value = factor * matching.block.weight * term(matching)
-                name = type(term).__name__
-                totals[name] = totals.get(name, torch.zeros_like(value)) + value
+                _add(totals, type(term).__name__, factor * matching.block.weight * term(matching))
         return totals
 
     def matchings(self, *views: Tensor, **known: Tensor | Target | None) -> Iterator[Matching]:
@@ -348,7 +347,7 @@ class Total(Loss):
         totals: dict[str, Tensor] = {}
         for objective, factor in self._terms():
             for name, value in objective.parts(*views, **known).items():
-                totals[name] = totals.get(name, torch.zeros_like(value)) + factor * value
+                _add(totals, name, factor * value)
         return totals
 
     def matchings(self, *views: Tensor, **known: Tensor | Target | None) -> Iterator[Matching]:
@@ -367,6 +366,10 @@ class Total(Loss):
     def __repr__(self) -> str:
         terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self._terms())
         return f"Total({{{terms}}})"
+
+
+def _add(totals: dict[str, Tensor], name: str, value: Tensor) -> None:
+    totals[name] = totals[name] + value if name in totals else value
 
 
 def _matchings(directions: list[tuple[Block, TargetPlan]], couplings: list[Coupling]) -> Iterator[Matching]:

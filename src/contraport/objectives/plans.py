@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,9 +52,9 @@ class Scaling(Plan):
     def half_steps(self) -> tuple[Axis, ...]:
         """Return the axis of each half step, in order; each reads the potential of the one before."""
 
-    def damping(self, axis: Axis, temperature: float | Tensor) -> float | Tensor:
-        """Return how far a half step on an axis goes towards its marginal, in (0, 1]."""
-        return 1.0
+    def damping(self, axis: Axis, temperature: float | Tensor) -> float | Tensor | None:
+        """Return how far a half step on an axis goes towards its marginal, in (0, 1); None is all the way."""
+        return None
 
     def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Coupling]:
         """Return the coupling of each direction.
@@ -68,23 +69,35 @@ class Scaling(Plan):
             for k, axis in enumerate(axes)
             for c in range(len(directions))
         ]
-        damping = [torch.as_tensor(self.damping(a, temperature), dtype=like.dtype, device=like.device) for a in axes]
-        dampings = torch.stack(damping).repeat_interleave(len(directions))
-        potentials = scale(geometry, steps, _uniform_marginals(geometry), dampings)
+        dampings = [self.damping(axis, temperature) for axis in axes]
+        potentials = scale(geometry, steps, _uniform_marginals(geometry), _per_step(dampings, like, len(directions)))
         return [
-            _coupling(seen, axes, potentials[c :: len(directions)], damping[-1]) for c, seen in enumerate(directions)
+            _coupling(seen, axes, potentials[c :: len(directions)], dampings[-1]) for c, seen in enumerate(directions)
         ]
 
 
-def _coupling(geometry: Geometry, axes: tuple[Axis, ...], potentials: list[Tensor], last_damping: Tensor) -> Coupling:
+def _per_step(dampings: Sequence[float | Tensor | None], like: Tensor, directions: int) -> Tensor | None:
+    """Return the damping of each half step of all directions, (steps,), or None where there is none at all."""
+    if all(damping is None for damping in dampings):
+        return None
+    known = [1.0 if damping is None else damping for damping in dampings]
+    damping = torch.stack([torch.as_tensor(value, dtype=like.dtype, device=like.device) for value in known])
+    return damping.repeat_interleave(directions)
+
+
+def _coupling(
+    geometry: Geometry, axes: tuple[Axis, ...], potentials: list[Tensor], last_damping: float | Tensor | None
+) -> Coupling:
     """Return the coupling at the end of a chain of half steps; the mass of its last axis needs no further pass."""
-    log_a, log_b = _uniform_marginals(geometry)
-    latest = {"rows": torch.zeros_like(log_a), "columns": torch.zeros_like(log_b)}
+    marginals = dict(zip(_OTHER, _uniform_marginals(geometry), strict=True))
+    latest = {axis: torch.zeros_like(marginal) for axis, marginal in marginals.items()}
     latest |= dict(zip(axes, potentials, strict=True))
-    # With p = damping (log m - L), the mass exp(p + L) is m exp(p (1 - 1/damping)): m itself when nothing is damped.
-    excess = latest[axes[-1]] * (1 - 1 / last_damping)
-    row_mass, column_mass = (log_a + excess, None) if axes[-1] == "rows" else (None, log_b + excess)
-    return Coupling(geometry, latest["rows"], latest["columns"], row_mass, column_mass)
+    log_mass = marginals[axes[-1]]
+    if last_damping is not None:
+        # With p = damping (log m - L), the mass exp(p + L) is m exp(p (1 - 1/damping)).
+        log_mass = log_mass + latest[axes[-1]] * (1 - 1 / last_damping)
+    known = {axes[-1]: log_mass}
+    return Coupling(geometry, latest["rows"], latest["columns"], known.get("rows"), known.get("columns"))
 
 
 def _uniform_marginals(geometry: Geometry) -> tuple[Tensor, Tensor]:
@@ -212,7 +225,7 @@ class Unbalanced(Scaling):
     def half_steps(self) -> tuple[Axis, ...]:
         return ("rows", "columns") * self.iterations
 
-    def damping(self, axis: Axis, temperature: float | Tensor) -> float | Tensor:
+    def damping(self, axis: Axis, temperature: float | Tensor) -> float | Tensor | None:
         return 1 / (1 + temperature / self._relaxations()[axis])
 
 
@@ -248,7 +261,7 @@ class QuadraticCoupling(Coupling):
 
     def inner_logits(self, target: TargetPlan) -> Tensor:
         """Return sum_ij target_ij theta_ij."""
-        return target.row_inner(self.logits.log_kernel).sum()
+        return target.inner(self.logits.log_kernel)
 
     def conjugate(self, mass: Tensor) -> Tensor:
         """Return the sum of Omega*(theta), each threshold's times the mass wanted there: (N,) per row, else ()."""

@@ -40,6 +40,10 @@ class TargetPlan(ABC):
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Return the mass of the rows, (N,), and of the columns, (M,)."""
 
+    def mass(self) -> Tensor:
+        """Return the total mass."""
+        return self.marginals()[0].sum()
+
     @abstractmethod
     def entropy(self) -> Tensor:
         """Return -sum p log p."""
@@ -68,6 +72,10 @@ class TargetPlan(ABC):
     def row_inner(self, log_kernel: LogKernel) -> Tensor:
         """Return sum_j p_ij log K_ij, (N,), masks aside."""
         return log_kernel.row_inner(self)
+
+    def inner(self, log_kernel: LogKernel) -> Tensor:
+        """Return sum_ij p_ij log K_ij, masks aside."""
+        return self.row_inner(log_kernel).sum()
 
     def expectation(self, coupling: Coupling, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Return sum_ij p_ij function(log P_ij), P the coupling, where the plan has mass."""
@@ -110,6 +118,9 @@ class SparsePlan(TargetPlan):
     def marginals(self) -> tuple[Tensor, Tensor]:
         return self._by_row(self.values), self.T._by_row(self.values)
 
+    def mass(self) -> Tensor:
+        return self.values.sum()
+
     def entropy(self) -> Tensor:
         return -torch.xlogy(self.values, self.values).sum()
 
@@ -118,6 +129,9 @@ class SparsePlan(TargetPlan):
 
     def row_inner(self, log_kernel: LogKernel) -> Tensor:
         return self._by_row(self.values * log_kernel.at(self.rows, self.columns))
+
+    def inner(self, log_kernel: LogKernel) -> Tensor:
+        return self.values @ log_kernel.at(self.rows, self.columns)
 
     def expectation(self, coupling: Coupling, function: Callable[[Tensor], Tensor]) -> Tensor:
         return (self.values * function(coupling.log_at(self.rows, self.columns))).sum()
@@ -242,7 +256,7 @@ class Pairs(Target):
     def __call__(self, block: Block, attributes: Attributes) -> SparsePlan:
         """Return the target plan of a block; an item's ``weights`` multiply what is wanted of its rows."""
         rows, columns = block.positives
-        per_row = torch.bincount(rows, minlength=block.shape[0])
+        per_row = torch.zeros_like(block.row_items).index_add(0, rows, torch.ones_like(rows))
         values = _importance(block, attributes)[rows] / (per_row[rows] * block.shape[0])
         return SparsePlan(rows, columns, values, block.shape)
 
