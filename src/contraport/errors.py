@@ -28,6 +28,15 @@ def unknown_name(argument: str, name: object, known: Iterable[str]) -> UsageErro
     return UsageError(f"{argument}: unknown name {name!r}{hint} Known: {', '.join(names)}.")
 
 
+def cannot_read(where: str, kind: str, error: Exception) -> UsageError:
+    """Return the error for content that its reader gave up on, with the reader's reason in one line.
+
+    >>> str(cannot_read("data: x.npy", "an .npy array", ValueError("bad\\n  magic")))
+    'data: x.npy cannot be read as an .npy array: bad magic'
+    """
+    return UsageError(f"{where} cannot be read as {kind}: {' '.join(str(error).split())}")
+
+
 def check(condition: bool, message: str) -> None:
     """Raise `UsageError` with the message unless the condition holds."""
     if not condition:

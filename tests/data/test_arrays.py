@@ -1,11 +1,8 @@
-import io
-import zipfile
-
 import numpy as np
 import pytest
 import torch
 
-from contraport.data import from_arrays, load
+from contraport.data import from_arrays
 from contraport.errors import UsageError
 
 
@@ -88,115 +85,3 @@ def test_labels_become_numbers_in_order_of_their_names():
 def test_what_is_no_data_is_refused(views, labels, message):
     with pytest.raises(UsageError, match=message):
         from_arrays(views, labels)
-
-
-def save(folder, **arrays):
-    np.savez(folder / "data.npz", **arrays)
-    return folder / "data.npz"
-
-
-def test_an_npz_file_holds_out_a_fifth_of_each_class(tmp_path):
-    path = save(tmp_path, x=np.arange(40.0).reshape(20, 2), labels=np.repeat(["a", "b"], 10))
-    train, test = load(path), load(str(path), "test")
-    assert (len(train), len(test)) == (16, 4)
-    assert test.labels.tolist() == [0, 0, 1, 1]
-    rows = torch.cat([train.store.views[0], test.store.views[0]])[:, 0]
-    assert sorted(rows.tolist()) == list(range(0, 40, 2))
-    assert torch.equal(load(path, "test").store.views[0], test.store.views[0])
-
-
-def test_an_npz_file_may_bring_its_own_test_split_and_several_views(tmp_path):
-    path = save(
-        tmp_path,
-        view0=np.ones((6, 2)), view1=np.ones((6, 8, 8), np.uint8), y=[5, 7, 5, 7, 5, 7], domains=[0, 0, 0, 1, 1, 1],
-        view0_test=np.zeros((3, 2)), view1_test=np.zeros((3, 8, 8), np.uint8), y_test=[9, 9, 5], domains_test=[2, 2, 2],
-    )  # fmt: skip
-    train, test = load(path), load(path, "test")
-    assert train.shapes == test.shapes == ((2,), (1, 8, 8))
-    assert (len(train), len(test)) == (6, 3)
-    assert train.class_names == test.class_names == ("5", "7", "9")
-    assert test.labels.tolist() == [2, 2, 0]
-    assert test.domains.tolist() == [2, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"labels": [1, 2]}, "expected an array 'x'"),
-        ({"x": np.ones((4, 2)), "lables": [1, 2]}, "did you mean 'labels'"),
-        ({"x": np.ones((4, 2)), "view0": np.ones((4, 2))}, "either 'x' or"),
-        ({"view0": np.ones((4, 2)), "view2": np.ones((4, 2))}, "without a gap"),
-        ({"x": np.ones((4, 2)), "y": [1] * 4, "labels": [1] * 4}, "got both"),
-        ({"x": np.ones((4, 2)), "labels": [1] * 3}, "equal numbers of rows"),
-        ({"x": np.float64(3)}, "row for each item"),
-        ({"x": np.ones((4, 2)), "x_test": np.ones((4, 3))}, "both splits"),
-        ({"x": np.ones((4, 2)), "labels": [1] * 4, "x_test": np.ones((4, 2))}, "both splits"),
-        ({"x_test": np.ones((4, 2))}, "expected an array 'x'"),
-        ({"x": np.full((4, 2), np.nan)}, "data.npz: views"),
-        ({"x": np.array([object()])}, "plain arrays"),
-    ],
-)
-def test_an_npz_file_that_is_no_data_is_refused(tmp_path, arrays, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        load(save(tmp_path, **arrays))
-    assert "\n" not in str(caught.value)
-
-
-def truncated() -> bytes:
-    whole = io.BytesIO()
-    np.savez(whole, x=np.random.default_rng(0).random((100, 10)))
-    return whole.getvalue()[:3000]
-
-
-def flipped_bytes() -> bytes:
-    whole = io.BytesIO()
-    np.savez_compressed(whole, x=np.random.default_rng(0).random((100, 10)))
-    content = bytearray(whole.getvalue())
-    content[200:230] = bytes(30)
-    return bytes(content)
-
-
-def not_an_array() -> bytes:
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w") as archive:
-        archive.writestr("x.npy", "nothing")
-    return whole.getvalue()
-
-
-@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04", truncated(), flipped_bytes(), not_an_array()])
-def test_a_corrupt_npz_file_is_refused(tmp_path, content):
-    (tmp_path / "data.npz").write_bytes(content)
-    with pytest.raises(UsageError, match=r"data\.npz"):
-        load(tmp_path / "data.npz")
-
-
-def test_an_npy_file_by_another_name_is_refused(tmp_path):
-    with open(tmp_path / "data.npz", "wb") as file:
-        np.save(file, np.ones(3))
-    with pytest.raises(UsageError, match="cannot be read"):
-        load(tmp_path / "data.npz")
-
-
-def test_too_few_rows_to_hold_some_out(tmp_path):
-    with pytest.raises(UsageError, match="no item in its test split"):
-        load(save(tmp_path, x=np.ones((2, 2))), "test")
-
-
-@pytest.mark.parametrize(("array", "shape"), [(np.ones((10, 3)), (3,)), (np.ones((10, 2, 7), np.float32), (2, 7))])
-def test_an_npy_file_is_one_view_of_which_a_fifth_is_held_out(tmp_path, array, shape):
-    np.save(tmp_path / "data.npy", array)
-    train, test = load(tmp_path / "data.npy"), load(tmp_path / "data.npy", "test")
-    assert (len(train), len(test), train.shapes, train.labels) == (8, 2, (shape,), None)
-
-
-@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04"])
-def test_a_corrupt_npy_file_is_refused(tmp_path, content):
-    (tmp_path / "data.npy").write_bytes(content)
-    with pytest.raises(UsageError, match=r"data\.npy"):
-        load(tmp_path / "data.npy")
-
-
-def test_an_npy_file_of_objects_is_not_unpickled(tmp_path):
-    np.save(tmp_path / "data.npy", np.array([object()]))
-    with pytest.raises(UsageError, match=r"cannot be read as an \.npy array"):
-        load(tmp_path / "data.npy")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.data import from_arrays, loader, own_rows
+from contraport.data import from_arrays, loader, own_share
 from contraport.engine import collectives
 from contraport.errors import UsageError
 
@@ -77,8 +77,8 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
     for rank in range(processes):
         monkeypatch.setattr(collectives, "world", lambda rank=rank: (rank, processes))
         parts.append([batch.ids.tolist() for batch in loader(dataset, 7, shuffle=True, seed=5, shared=True)])
-        starts.append(own_rows(7).start)
-        assert own_rows(7).total == 7
+        starts.append(own_share(7).start)
+        assert own_share(7).total == 7
         assert order(loader(dataset, 7, shuffle=True, seed=5)) == list(chain.from_iterable(whole)), (
             "unless they share, each gets all"
         )

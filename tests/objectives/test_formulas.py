@@ -220,7 +220,7 @@ def test_facts_known_in_the_call_of_a_symmetric_layout(case, known):
 
 @pytest.mark.parametrize("known", ["domains", "across-domains"])
 @pytest.mark.parametrize("case", [("info-nce", {}), ("rince", {"layout": "cross"}), ("cmc", {})], ids=name_case)
-def test_each_direction_normalises_its_own_rows_of_a_target(case, known):
+def test_each_direction_normalises_its_own_share_of_a_target(case, known):
     """In P~ the rows have mass 1/N, so on the way back the items of view 1 have, and not the columns."""
     check_known(*case, known, "streamed")
 

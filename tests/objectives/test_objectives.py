@@ -101,7 +101,7 @@ def test_gca_uot_with_an_infinite_price_is_gca_ince():
     torch.testing.assert_close(strict, contraport.gca_ince()(z0, z1))
 
 
-def test_a_reciprocal_balanced_plan_scales_each_direction_from_its_own_rows():
+def test_a_reciprocal_balanced_plan_scales_each_direction_from_its_own_share():
     from contraport import KL, Balanced, Cross, Gibbs, Objective, Pairs
 
     z0, z1 = views()

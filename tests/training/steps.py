@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from contraport.data import Batch, Dataset, Rows, from_arrays
+from contraport.data import Batch, Dataset, Share, from_arrays
 from contraport.engine import local
 from contraport.training import train
 from contraport.training.pipeline import Pipeline
@@ -72,10 +72,10 @@ def shared_results(kind: str, rank: int, processes: int) -> dict[str, Tensor]:
             module.eval()  # by the batch it is another's business: shared batch norm
     found = {}
     for step, batch in enumerate(some_batches(dataset, 2)):
-        share = slice(rank * 8 // processes, (rank + 1) * 8 // processes)
-        own = Batch(tuple(view[share] for view in batch.views), batch.labels[share], None, batch.ids[share])
+        own = slice(rank * 8 // processes, (rank + 1) * 8 // processes)
+        held = Batch(tuple(view[own] for view in batch.views), batch.labels[own], None, batch.ids[own])
         pipeline.zero_grad()
-        pipeline(own, step, 0, Rows(share.start, 8)).backward()
+        pipeline(held, step, 0, Share(own.start, 8)).backward()
         for name, gradient in gradients(pipeline).items():
             if processes > 1:
                 dist.all_reduce(gradient)

@@ -77,6 +77,8 @@ def test_a_resumed_run_goes_on_in_the_same_place(settings: dict[str, Any], remem
     first, second = remembering.made[:2], remembering.made[2:]
     assert second[0].kwargs["run_id"] == first[0].version == "id-0"
     assert second[1].kwargs["version"] == first[1].version == "id-1"
+    assert first[0].settings == first[1].settings != {}
+    assert second[0].settings == second[1].settings == {}, "MLflow refuses settings that changed"
     train(**settings, overwrite=True, logger=["wandb"])
     assert remembering.made[-1].kwargs["version"] is None, "a run that replaces another is a new one"
 
@@ -89,6 +91,31 @@ def test_tensorboard(settings: dict[str, Any]) -> None:
     written = [(event.step, event.value) for event in events.Scalars("loss")]
     assert written == [(row["step"], pytest.approx(row["loss"])) for row in run.metrics()], "step 5 is there once"
     assert "data_wait" in events.Tags()["scalars"]
+
+
+def test_mlflow(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    tracking = pytest.importorskip("mlflow.tracking")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = train(**settings, log_every=1, logger=["mlflow"])
+    train(out=run.path, resume=True, data=settings["data"], epochs=3, progress=False)
+    client = tracking.MlflowClient(f"sqlite:///{run.loggers_path / 'mlflow' / 'mlflow.db'}")
+    (logged,) = client.search_runs([client.get_experiment_by_name("contraport").experiment_id])
+    history = [(entry.step, entry.value) for entry in client.get_metric_history(logged.info.run_id, "loss")]
+    assert history == [(row["step"], pytest.approx(row["loss"])) for row in run.metrics()]
+    assert (logged.info.run_name, logged.info.status) == ("run", "FINISHED")
+    assert logged.data.params["epochs"] == str(settings["epochs"])
+
+
+@pytest.mark.parametrize("fails_in", ["log_hyperparams", "log_metrics"])
+def test_a_logger_that_fails_is_told_in_one_line(
+    settings: dict[str, Any], remembering: type[Remembering], monkeypatch: pytest.MonkeyPatch, fails_in: str
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise ConnectionError("no such server.\nLook at the manual.")
+
+    monkeypatch.setattr(remembering, fails_in, fail)
+    with pytest.raises(UsageError, match=r"^logger: ConnectionError: no such server\. Mend it, and go on with: .*/run$"):
+        train(**settings, logger=["wandb"])
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,19 @@
-"""Sources of data, their batches, and the batched transforms that make views of them."""
+"""Where items come from, their batches, and the random views that are made of them.
+
+```
+dataset        what all data are: items of one or more views; `loading` makes batches of them
+arrays         items held in memory
+decoding       items that are encoded images; `splits` and `items` make a dataset of one split
+formats/       the files and folders that data lie in
+sources/       `load`, the one door: a name, a path or another library's dataset
+views/         the views of a batch, made at random
+```
+"""
 
 from contraport.data.arrays import from_arrays
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.draws import Rows
-from contraport.data.loading import BatchOrder, loader, own_rows
-from contraport.data.sources import Source, list_sources, load
-from contraport.data.torch_datasets import from_torch
+from contraport.data.loading import BatchOrder, Share, loader, own_share
+from contraport.data.sources import Source, from_torch, list_sources, load
 from contraport.data.views import AUGMENTS, Views
 
 __all__ = [
@@ -13,7 +21,7 @@ __all__ = [
     "Batch",
     "BatchOrder",
     "Dataset",
-    "Rows",
+    "Share",
     "Source",
     "Views",
     "from_arrays",
@@ -21,5 +29,5 @@ __all__ = [
     "list_sources",
     "load",
     "loader",
-    "own_rows",
+    "own_share",
 ]

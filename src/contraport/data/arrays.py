@@ -73,14 +73,14 @@ def from_arrays(
     tensors = tuple(as_view(f"views[{number}]", view) for number, view in enumerate(given))
     rows = [len(view) for view in tensors]
     check(len(set(rows)) == 1, f"views: expected equal numbers of rows, got {rows}.")
-    label_codes, class_names = (None, None) if labels is None else codes_of("labels", labels)
-    domain_codes, domain_names = (None, None) if domains is None else codes_of("domains", domains)
+    label_codes, class_names = tensor_codes_of("labels", labels)
+    domain_codes, domain_names = tensor_codes_of("domains", domains)
     return Dataset(
         ArrayStore(tensors),
         name=name,
         split=split,
-        labels=None if label_codes is None else torch.from_numpy(label_codes),
-        domains=None if domain_codes is None else torch.from_numpy(domain_codes),
+        labels=label_codes,
+        domains=domain_codes,
         class_names=class_names,
         domain_names=domain_names,
         flips=flips,
@@ -164,6 +164,14 @@ def codes_of(argument: str, values: ArrayLike | Tensor) -> tuple[Codes, tuple[st
     )
     names, codes = np.unique(array, return_inverse=True)
     return codes.astype(np.int64), tuple(str(name) for name in names)
+
+
+def tensor_codes_of(argument: str, values: ArrayLike | Tensor | None) -> tuple[Tensor | None, tuple[str, ...] | None]:
+    """Return what `codes_of` does as a tensor, and nothing for values that are not given."""
+    if values is None:
+        return None, None
+    codes, names = codes_of(argument, values)
+    return torch.from_numpy(codes), names
 
 
 def _array(argument: str, values: ArrayLike | Tensor) -> np.ndarray:

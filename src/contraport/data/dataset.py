@@ -133,11 +133,6 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return len(self.shapes[0]) == 3
 
     @property
-    def is_series(self) -> bool:
-        """Whether the first view is a time series."""
-        return len(self.shapes[0]) == 2
-
-    @property
     def in_memory(self) -> bool:
         """Whether a fetch only copies memory, so that worker processes would gain nothing."""
         return self.store.in_memory

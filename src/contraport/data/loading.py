@@ -1,6 +1,6 @@
 """The way from a dataset to batches: an order that depends only on the seed and the epoch.
 
-Under `torch.distributed` the processes may share each batch: each holds a contiguous part of it, see `own_rows`.
+Under `torch.distributed` the processes may share each batch: each holds a contiguous part of it, see `own_share`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,23 +16,37 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.draws import Rows
 from contraport.engine import collectives
 from contraport.errors import check
 
 _MOST_WORKERS = 8
 
 
-def own_rows(total: int) -> Rows:
+@dataclass(frozen=True)
+class Share:
+    """Which items of a global batch this process holds: `start` and those after it, of `total`.
+
+    Raises:
+        UsageError: a start outside the batch.
+    """
+
+    start: int
+    total: int
+
+    def __post_init__(self) -> None:
+        check(0 <= self.start < self.total, f"share: expected 0 <= start < total, got {self.start} and {self.total}.")
+
+
+def own_share(total: int) -> Share:
     """Return which items of a batch of `total` this process holds, where processes share each batch.
 
     The parts follow each other in the order of the ranks and differ by one item at most; `loader(..., shared=True)`
     gives them. A training leaves out smaller last batches, so there `total` is always its batch size.
 
-    >>> own_rows(256)
-    Rows(start=0, total=256)
+    >>> own_share(256)
+    Share(start=0, total=256)
     """
-    return Rows(_own_part(total).start, total)
+    return Share(_own_part(total).start, total)
 
 
 class BatchOrder(Sampler[list[int]]):
@@ -111,7 +126,7 @@ def loader(
         seed: what the order depends on, together with the epoch.
         workers: processes that fetch ahead; default: none for data in memory, else one per core but one, at most 8.
         drop_last: whether a smaller last batch is left out.
-        shared: whether the processes of `torch.distributed` share each batch, as `own_rows` says; else each gets all.
+        shared: whether the processes of `torch.distributed` share each batch, as `own_share` says; else each gets all.
 
     Raises:
         UsageError: `drop_last` with a batch larger than the data, a shared batch of fewer items than processes, or a

@@ -237,7 +237,7 @@ def normalize(z: Tensor) -> Tensor:
 
 def _inverse_length(z: Tensor) -> Tensor:
     """Return what normalises each row, (n, 1)."""
-    squared = torch.linalg.vecdot(z, z)[:, None]
+    squared: Tensor = torch.linalg.vecdot(z, z)[:, None]
     return squared.masked_fill(squared == 0, torch.inf).rsqrt()
 
 

@@ -57,6 +57,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     if "predict" in given:
         own = [name for name in ("objective", "objective_settings", "temperature", "constraint") if given.get(name)]
         check(not own, f"{own[0] if own else ''}: predict compares nothing and has none; give one of the two.")
+        check(given["projection"] == 0, f"projection: predict decodes features; expected 0, got {given['projection']}.")
     check(not (given["resume"] and given["overwrite"]), "resume: goes on with a run that overwrite would delete.")
 
 

@@ -61,12 +61,12 @@ def assemble(
     _check_choices(negatives, queue_size, bank_negatives, momentum, predictor, prototypes, predict)
     check(len(views.shapes) >= 2, f"views: expected at least 2, to compare them, got {len(views.shapes)}.")
     sizes = [model.tower(view).num_projections for view in range(len(model.towers))]
-    check(len(set(sizes)) == 1, f"projection: expected a size, as the encoders differ in theirs, {sizes}; got 0.")
     comparison: Comparison
     if predict is not None:
         comparison = Reconstructed(model, views.shapes, predict)
     else:
         assert objective is not None
+        check(len(set(sizes)) == 1, f"projection: expected a size, as the encoders differ in theirs, {sizes}; got 0.")
         memory = _memory(negatives, queue_size, bank_negatives, dataset, keyed(model, views.shapes), sizes[0])
         in_turn = memory is not None or momentum is not None or predictor
         if prototypes is not None:

@@ -147,7 +147,7 @@ class Meter(Callback):
         if trainer.is_global_zero:
             with writing(self._run):
                 self._run.append_metrics(self.row)
-            log_row(trainer.loggers, self.row)
+            log_row(trainer.loggers, self._run, self.row)
 
 
 class CheckpointFile(TorchCheckpointIO):

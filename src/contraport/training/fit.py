@@ -18,7 +18,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training.arguments import check_arguments, config_of, name_of, resumable
-from contraport.training.folder import Position, open_run, save_model
+from contraport.training.folder import Position, default_path, open_run, save_model
 from contraport.training.journal import journal
 from contraport.training.loggers import make_loggers
 from contraport.training.optimization import make_optimizer, make_schedule
@@ -119,7 +119,8 @@ def train(
         encoder: a name (see `contraport list encoders`), any timm name, or `module:attribute` of your own; or a list
             of one per view; default: small-cnn for images, mlp for vectors, small-tcn for time series.
         shared_encoder: one encoder for all views rather than one each; default: where views are random changes of one.
-        projection: features of the projection that the objective sees; 0: no projection, it sees the encoder's.
+        projection: features of the projection that the objective sees; 0: no projection, it sees the encoder's, as is
+            so with `predict`.
         representation: what the trained model gives of several views: concatenate, or one of them by its number.
         epochs: passes over the data.
         batch_size: items in a batch, of all processes together; a smaller last batch is left out.
@@ -174,7 +175,7 @@ def train(
         batches = loader(dataset, batch_size, shuffle=True, seed=seed, workers=workers, drop_last=True, shared=True)
         epoch = math.ceil(len(batches) / accumulate)
         pipeline = make_pipeline(dataset, criterion, arguments, epoch=epoch)
-        run = Run(out or f"runs/{Path(dataset.name).stem}-{recipe or name_of(objective or f'predict-{predict}')}")
+        run = Run(out or default_path(dataset.name, recipe or name_of(objective or f"predict-{predict}")))
         config = config_of(arguments)
     with together():
         done = open_run(run, config, resume=resume, overwrite=overwrite) if is_first() else Position(0, 0, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +18,8 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run, replacing_files, write_text
 
+_NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
+
 
 class Position(NamedTuple):
     """How far a training is: whole epochs, batches of the next one, and steps in all, that are done."""
@@ -23,6 +27,19 @@ class Position(NamedTuple):
     epoch: int
     batch: int
     step: int
+
+
+def default_path(data: str, method: str) -> Path:
+    """Return the folder of a run that was given none, named after its data and its method.
+
+    Of what the data are called only letters, digits, ``_`` and single dots are kept, joined by ``-``.
+
+    >>> default_path("shards/train-{000..009}.tar", "gca-uot").as_posix()
+    'runs/train-000-009-gca-uot'
+    """
+    place = Path(os.path.abspath(data))  # "." has no name of its own
+    name = _NOT_IN_NAMES.sub("-", place.name if place.is_dir() else place.stem).strip("-.")
+    return Path("runs", f"{name or 'data'}-{method}")
 
 
 def last_checkpoint(run: Run) -> Path:

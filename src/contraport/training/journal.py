@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.highlighter import NullHighlighter
-from rich.logging import RichHandler
 
 from contraport.runs import Run
 from contraport.training.folder import writing
@@ -33,14 +31,7 @@ def journal(run: Run, *, progress: bool) -> Iterator[Console]:
     with writing(run):
         to_file = _LogFile(run)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    to_console = RichHandler(
-        logging.INFO,
-        console,
-        show_time=False,
-        show_level=False,
-        show_path=False,
-        highlighter=NullHighlighter(),
-    )
+    to_console = _ToConsole(console)
     level = log.level
     log.setLevel(logging.DEBUG)
     for handler in (to_file, to_console):
@@ -56,6 +47,17 @@ def journal(run: Run, *, progress: bool) -> Iterator[Console]:
             log.removeHandler(handler)
         with writing(run):
             to_file.close()
+
+
+class _ToConsole(logging.Handler):
+    """A console, the lines of which are as long as they are."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.INFO)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
 
 
 class _LogFile(logging.FileHandler):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from contraport.errors import check, require, unknown_name
+from contraport.errors import UsageError, check, require, unknown_name
 from contraport.runs import Row, Run, write_json
+from contraport.training.folder import how_to_go_on
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -27,13 +29,16 @@ def check_loggers(names: Iterable[str]) -> None:
 
 
 def make_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, step: int) -> list[Logger]:
-    """Return the loggers of a run, which were told its settings; a resumed run goes on with those it had.
+    """Return the loggers of a run; a new one was told the settings, and a resumed run goes on with those it had.
 
     Args:
         names: some of `LOGGERS`.
         run: whose folder `loggers/` they write to.
         config: the settings.
         step: the steps that are done.
+
+    Raises:
+        UsageError: one cannot be opened, such as a server that does not answer.
     """
     makers = {name: LOGGERS[name] for name in names}
     if not makers:
@@ -41,18 +46,35 @@ def make_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, s
     run.loggers_path.mkdir(exist_ok=True)
     kept = run.loggers_path / _VERSIONS
     versions: dict[str, str] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
-    loggers = {name: make(run, versions.get(name), step) for name, make in makers.items()}
-    for logger in loggers.values():
-        logger.log_hyperparams(dict(config))  # opens the logger, which from then on has a version
+    with _speaking(run):
+        loggers = {name: make(run, versions.get(name), step) for name, make in makers.items()}
+        for name in loggers.keys() - versions:  # MLflow lets no setting change, not even `epochs` on resume
+            loggers[name].log_hyperparams(dict(config))  # opens the logger, which from then on has a version
     write_json(kept, {**versions, **{name: logger.version for name, logger in loggers.items()}})
     return list(loggers.values())
 
 
-def log_row(loggers: Iterable[Logger], row: Row) -> None:
-    """Give the numbers of a row to the loggers."""
+def log_row(loggers: Iterable[Logger], run: Run, row: Row) -> None:
+    """Give the numbers of a row to the loggers.
+
+    Raises:
+        UsageError: one does not take them.
+    """
     numbers = {name: value for name, value in row.items() if name != "step" and value is not None}
-    for logger in loggers:
-        logger.log_metrics(numbers, step=row["step"])
+    with _speaking(run):
+        for logger in loggers:
+            logger.log_metrics(numbers, step=row["step"])
+
+
+@contextmanager
+def _speaking(run: Run) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # each package has errors of its own
+        told = str(error).strip().partition("\n")[0].rstrip(".")
+        raise UsageError(
+            f"logger: {type(error).__name__}: {told}. Mend it, and go on with: {how_to_go_on(run)}"
+        ) from error
 
 
 # Lightning takes seconds to import: only those wait for it who log.
@@ -67,8 +89,12 @@ def _mlflow(run: Run, version: str | None, step: int) -> Logger:
     from lightning.pytorch.loggers import MLFlowLogger
 
     server = os.environ.get("MLFLOW_TRACKING_URI")
-    folder = str(run.loggers_path / "mlflow")
-    return MLFlowLogger(_PROJECT, run.name, tracking_uri=server, save_dir=folder, run_id=version)
+    if server is not None:
+        return MLFlowLogger(_PROJECT, run.name, tracking_uri=server, run_id=version)
+    folder = (run.loggers_path / "mlflow").absolute()
+    folder.mkdir(exist_ok=True)
+    database = f"sqlite:///{folder / 'mlflow.db'}"  # MLflow writes to no plain files any more
+    return MLFlowLogger(_PROJECT, run.name, tracking_uri=database, artifact_location=folder.as_uri(), run_id=version)
 
 
 def _wandb(run: Run, version: str | None, step: int) -> Logger:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from contraport.data import Batch, Rows, Views
+from contraport.data import Batch, Share, Views
 from contraport.encoders import Model
 from contraport.objectives import Loss
 from contraport.objectives.schedules import Schedule
@@ -63,21 +63,21 @@ class Pipeline(nn.Module):
         """What is called on embeddings, or None where nothing is."""
         return self.comparison.objective
 
-    def forward(self, batch: Batch, step: int, part: int = 0, rows: Rows | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, part: int = 0, share: Share | None = None) -> Tensor:
         """Return the loss of a batch, a tensor without dimensions.
 
         Args:
             batch: the items of this process.
             step: how many steps of the optimiser were done before.
             part: how many batches of this step were seen before, where gradients of several are added up.
-            rows: which items of a batch that processes share these are; default: they are all of it.
+            share: which items of a batch that processes share these are; default: they are all of it.
         """
         for schedule in self.schedules:
             assert isinstance(self.objective, Loss)
             schedule.apply(self.objective, step)
         self._seed(step, part, 0)
-        views = self.views(batch.views, rows)
-        self._seed(step, part, 1, 0 if rows is None else rows.start)
+        views = self.views(batch.views, share)
+        self._seed(step, part, 1, 0 if share is None else share.start)
         embedded = self._embed(batch, views)
         self._seed(step, part, 2)
         loss: Tensor = self.comparison(embedded)

@@ -130,7 +130,7 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("objective_settings") and given.get("objective_settings"):
         resolved["objective_settings"] = {**settings["objective_settings"], **given["objective_settings"]}
     if resolved.get("predict") is not None:
-        resolved.setdefault("objective", None)
+        resolved = {"objective": None, "projection": 0, **resolved}
     return resolved
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from contraport.data import Batch, own_rows
+from contraport.data import Batch, own_share
 from contraport.encoders import Model
 from contraport.training.pipeline import Pipeline
 
@@ -63,7 +63,7 @@ class ContrastiveTask(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the loss of one batch."""
-        loss: Tensor = self.pipeline(batch, self.global_step, self._part, own_rows(self._batch_size))
+        loss: Tensor = self.pipeline(batch, self.global_step, self._part, own_share(self._batch_size))
         self._part += 1
         return loss
 

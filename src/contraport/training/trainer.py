@@ -25,9 +25,12 @@ from contraport.training.callbacks import CheckpointFile, Checkpoints, Meter, Ti
 from contraport.training.finite import FiniteGuard
 from contraport.training.folder import Position, how_to_go_on, last_checkpoint
 from contraport.training.interrupts import Stopped, StopRequest, signals_kept
+from contraport.training.pipeline import Pipeline
 from contraport.training.processes import machines, raise_once
 from contraport.training.progress import progress_on
 from contraport.training.task import ContrastiveTask
+
+_KNOWN_WHOLE = ("contraport", "torch")
 
 
 def fit(
@@ -69,7 +72,7 @@ def fit(
             max_epochs=epochs,
             accumulate_grad_batches=accumulate,
             accelerator=DEVICES[device],
-            **_processes(file),
+            **_processes(file, task),
             precision="bf16-mixed" if amp else "32-true",
             callbacks=callbacks,
             default_root_dir=run.path,
@@ -84,13 +87,13 @@ def fit(
     return meter
 
 
-def _processes(file: CheckpointFile) -> Mapping[str, Any]:
+def _processes(file: CheckpointFile, task: ContrastiveTask) -> Mapping[str, Any]:
     here, nodes = machines()
     if here * nodes == 1:
         # Named, so that within a Slurm job Lightning does not take the job's tasks for processes of this training.
         return {"devices": 1, "plugins": [file, LightningEnvironment()]}
-    # All processes make the same buffers (statistics, queue, bank), and an encoder may hold what the loss does not use.
-    strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=True)
+    # All processes make the same buffers (statistics, queue, bank). Our parts have no parameter without a gradient.
+    strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=_has_foreign_parts(task.pipeline))
     return {
         "devices": here,
         "num_nodes": nodes,
@@ -98,6 +101,11 @@ def _processes(file: CheckpointFile) -> Mapping[str, Any]:
         "use_distributed_sampler": False,  # the loader knows of the processes
         "plugins": [file, TorchElasticEnvironment()],
     }
+
+
+def _has_foreign_parts(pipeline: Pipeline) -> bool:
+    """Return whether a module is by others (an encoder or objective of the user's or timm's) than us and torch."""
+    return any(type(module).__module__.partition(".")[0] not in _KNOWN_WHOLE for module in pipeline.modules())
 
 
 def _current_gpu() -> list[int]:

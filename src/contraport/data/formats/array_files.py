@@ -1,0 +1,108 @@
+"""Arrays in files: `.npz` with named views, labels and domains, and `.npy` with one view."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from contraport.data.arrays import from_arrays, take
+from contraport.data.dataset import Dataset
+from contraport.data.splits import Marks, choose
+from contraport.errors import UsageError, cannot_read, check, unknown_name
+
+_KNOWN_KEYS = [name + suffix for name in ("x", "view0", "view1", "labels", "y", "domains") for suffix in ("", "_test")]
+_KEY = re.compile(r"(x|view\d+|labels|y|domains)(_test)?")
+
+
+def load_npz(path: Path, split: str) -> Dataset:
+    """Return one split of an `.npz` file.
+
+    Its keys are ``x``, or ``view0``, ``view1``, ... for several views; optionally ``labels`` (or ``y``) and
+    ``domains``. The same keys with ``_test`` appended are the test split; without them a fifth of each class is held
+    out.
+
+    Raises:
+        UsageError: the file is corrupt or pickled, has an unknown key, or its arrays do not fit together.
+    """
+    arrays = _read_npz(path)
+    parts = [_part(arrays, path, suffix="")]
+    if any(key.endswith("_test") for key in arrays):
+        parts.append(_part(arrays, path, suffix="_test"))
+    _check_parts_agree(parts, path)
+    joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    labels, domains = joined.pop("labels", None), joined.pop("domains", None)
+    rows = [len(next(iter(part.values()))) for part in parts]
+    is_test = np.arange(sum(rows)) >= rows[0] if len(parts) == 2 else None
+    return _split_of(path, split, is_test, list(joined.values()), labels, domains)
+
+
+def load_npy(path: Path, split: str) -> Dataset:
+    """Return one split of an `.npy` file, which holds one view without labels; a fifth of its rows is held out.
+
+    Raises:
+        UsageError: the file is corrupt or pickled, or no array of `from_arrays`.
+    """
+    try:
+        array = np.load(path, allow_pickle=False)
+    except Exception as error:  # on hostile bytes the parsers raise whatever they like
+        raise cannot_read(f"data: {path}", "an .npy array", error) from error
+    check(isinstance(array, np.ndarray), f"data: {path}: expected an array, got an archive of several; name it .npz.")
+    return _split_of(path, split, None, [array], None, None)
+
+
+def _split_of(
+    path: Path,
+    split: str,
+    is_test: Marks | None,
+    views: list[np.ndarray],
+    labels: np.ndarray | None,
+    domains: np.ndarray | None,
+) -> Dataset:
+    try:
+        whole = from_arrays(views, labels, domains, name=str(path))
+    except UsageError as error:
+        raise UsageError(f"data: {path}: {error}") from error
+    labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
+    return take(whole, choose(split, len(whole), is_test=is_test, labels=labels, domains=domains), split)
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+    except Exception as error:  # on hostile bytes the parsers raise whatever they like
+        raise cannot_read(f"data: {path}", "an .npz of plain arrays", error) from error
+    for key, array in arrays.items():
+        if not _KEY.fullmatch(key):
+            raise unknown_name(f"data: {path}: key", key, _KNOWN_KEYS)
+        good = isinstance(array, np.ndarray) and array.ndim > 0
+        check(good, f"data: {path}: expected an array with a row for each item as {key!r}.")
+    return arrays
+
+
+def _part(arrays: dict[str, np.ndarray], path: Path, *, suffix: str) -> dict[str, np.ndarray]:
+    """Return the arrays of one split by their plain names, the views in order."""
+    names = {key.removesuffix("_test"): key for key in arrays if key.endswith("_test") == bool(suffix)}
+    views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
+    extra = [name for name in names if (name == "x" or name.startswith("view")) and name not in views]
+    check(len(views) > 0, f"data: {path}: expected an array 'x{suffix}' or 'view0{suffix}', got {sorted(arrays)}.")
+    check(not extra, f"data: {path}: expected either 'x' or 'view0', 'view1', ... without a gap, got {sorted(arrays)}.")
+    check(not {"labels", "y"} <= names.keys(), f"data: {path}: expected 'labels' or 'y', got both.")
+    part = {view: arrays[names[view]] for view in views}
+    for name in ("labels", "y", "domains"):
+        if name in names:
+            part["labels" if name == "y" else name] = arrays[names[name]]
+    rows = {key: len(array) for key, array in part.items()}
+    check(len(set(rows.values())) == 1, f"data: {path}: expected equal numbers of rows, got {rows}.")
+    return part
+
+
+def _check_parts_agree(parts: list[dict[str, np.ndarray]], path: Path) -> None:
+    """Raise `UsageError` unless the splits hold the same arrays, of the same shapes and kinds."""
+    described = [{key: (array.shape[1:], array.dtype.kind) for key, array in part.items()} for part in parts]
+    check(
+        all(described[0] == other for other in described),
+        f"data: {path}: expected the same arrays, shapes and types in both splits, got {described}.",
+    )

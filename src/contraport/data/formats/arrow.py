@@ -1,0 +1,202 @@
+"""Views of the rows of an Arrow table, in memory or behind a reader that fetches rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from contraport.data.arrays import ArrayStore, as_view, codes_of
+from contraport.data.dataset import Dataset
+from contraport.data.decoding import FileImages
+from contraport.data.formats.columns import (
+    holds_file_names,
+    holds_images,
+    read_codes,
+    read_file_names,
+    read_numbers,
+)
+from contraport.data.formats.roles import assign_roles
+from contraport.data.items import Items, View
+from contraport.data.splits import Marks, Positions, marks_of_names
+from contraport.errors import check
+
+
+class ArrowRows(Protocol):
+    """Rows of named columns, fetched as Arrow tables."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The names and types of the columns."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the whole table lies in memory."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, positions: list[int] | None = None) -> pa.Table:
+        """Return the rows at some positions, or all."""
+
+    def select(self, names: list[str]) -> ArrowRows:
+        """Return some of the columns."""
+
+    def take(self, positions: Positions) -> ArrowRows:
+        """Return some of the rows."""
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a table in memory."""
+
+    table: pa.Table
+    in_memory: bool = True
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The names and types of the columns."""
+        return self.table.schema
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def read(self, positions: list[int] | None = None) -> pa.Table:
+        """Return the rows at some positions, or all."""
+        return self.table if positions is None else self.table.take(positions)
+
+    def select(self, names: list[str]) -> TableRows:
+        """Return some of the columns."""
+        return TableRows(self.table.select(names))
+
+    def take(self, positions: Positions) -> TableRows:
+        """Return some of the rows."""
+        return TableRows(self.table.take(pa.array(positions)))
+
+
+@dataclass(frozen=True)
+class RowStore:
+    """Numbers in rows as one view, read and checked when they are fetched."""
+
+    rows: ArrowRows
+    names: tuple[str, ...]
+    where: str
+    shapes: tuple[tuple[int, ...], ...]
+    in_memory: bool = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the views at some positions, stacked."""
+        return (_read_view(self.rows, self.names, self.where, positions.tolist()),)
+
+
+@dataclass(frozen=True)
+class RowImages:
+    """Encoded images in a column: their bytes, or bytes or the path of a file as Hugging Face stores them."""
+
+    rows: ArrowRows
+    column: str
+    folder: Path
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, position: int) -> Path | bytes:
+        value = self.rows.read([position]).column(self.column)[0].as_py()
+        if isinstance(value, dict):
+            value = value["bytes"] if value["bytes"] is not None else value["path"]
+        check(value is not None, "no image in this row")
+        return value if isinstance(value, bytes) else self.folder / value
+
+    def take(self, positions: Positions) -> RowImages:
+        """Return the images at some positions."""
+        return RowImages(self.rows.take(positions), self.column, self.folder, self.where)
+
+    def name(self, position: int) -> str:
+        """Return the column and the row of an image."""
+        return f"{self.where}, column {self.column!r}, row {position}"
+
+
+def dataset_of_rows(
+    rows: ArrowRows,
+    split: str,
+    *,
+    path: Path,
+    columns: Mapping[str, Any] | None,
+    image_size: int | None,
+    is_test: Marks | None = None,
+    class_names: Mapping[str, tuple[str, ...]] | None = None,
+) -> Dataset:
+    """Return one split of a table.
+
+    Args:
+        rows: the rows of all splits.
+        split: "train" or "test".
+        path: the file or folder of the table; names of image files are relative to its folder.
+        columns: what the columns are for where their names do not say it; see `assign_roles`.
+        image_size: side of the square that images become, in pixels.
+        is_test: which rows are the test split's; default: what the column of splits says, else a fifth is held out.
+        class_names: for columns whose integers have names, these names.
+
+    Raises:
+        UsageError: a column or its values are not what they should be; the message names both.
+    """
+    where = str(path)
+    check(len(rows) > 0, f"data: {where} has no row.")
+    roles = assign_roles(rows.schema, columns, where)
+    if roles.split is not None and is_test is None:
+        names = read_codes(rows.select([roles.split]).read(), roles.split, where)
+        is_test, neither = marks_of_names(names, f"{where}: column {roles.split!r}")
+        rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
+    labels, label_names = _codes(rows, roles.labels, class_names or {}, where)
+    domains, domain_names = _codes(rows, roles.domains, class_names or {}, where)
+    items = Items(where, len(rows), labels, label_names, domains, domain_names, is_test)
+    folder = path if path.is_dir() else path.parent
+    return items.dataset(split, [_view(rows, names, folder, where) for names in roles.views], image_size=image_size)
+
+
+def _codes(
+    rows: ArrowRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], where: str
+) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
+    if name is None:
+        return None, None
+    values = read_codes(rows.select([name]).read(), name, where)
+    if name not in class_names:
+        return codes_of(f"data: {where}: column {name!r}", values)
+    if (values == -1).all():  # how Hugging Face marks that nothing is labelled
+        return None, None
+    known = class_names[name]
+    good = (values >= 0) & (values < len(known))
+    check(
+        bool(good.all()),
+        f"data: {where}: column {name!r}: expected classes 0..{len(known) - 1}, got {values[~good][:1]}.",
+    )
+    return values.astype(np.int64), known
+
+
+def _view(rows: ArrowRows, names: tuple[str, ...], folder: Path, where: str) -> View:
+    """Return a view of all rows."""
+    chosen = rows.select(list(names))
+    field = rows.schema.field(names[0])
+    if len(names) == 1 and holds_file_names(field):
+        files = read_file_names(chosen.read(), names[0], where)
+        return FileImages(tuple(str(folder / file) for file in files))
+    if len(names) == 1 and holds_images(field):
+        return RowImages(chosen, names[0], folder, where)
+    if chosen.in_memory:
+        numbers = _read_view(chosen, names, where)
+        return lambda positions: ArrayStore((numbers[torch.from_numpy(positions)],))
+    shape = tuple(_read_view(chosen, names, where, [0]).shape[1:])
+    return lambda positions: RowStore(chosen.take(positions), names, where, (shape,))
+
+
+def _read_view(rows: ArrowRows, names: tuple[str, ...], where: str, positions: list[int] | None = None) -> Tensor:
+    return as_view(f"data: {where}: columns {list(names)}", read_numbers(rows.read(positions), names, where))

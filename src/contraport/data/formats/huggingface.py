@@ -1,0 +1,96 @@
+"""Hugging Face datasets on disk, memory-mapped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from contraport.data.dataset import Dataset
+from contraport.data.formats.arrow import dataset_of_rows
+from contraport.data.splits import TEST_NAMES, Positions
+from contraport.errors import cannot_read, check, require
+
+_MARKS = ("dataset_dict.json", "dataset_info.json", "state.json")
+
+_log = logging.getLogger(__name__)
+
+
+def is_huggingface_folder(folder: Path) -> bool:
+    """Return whether a folder was written by `datasets.Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
+    return any((folder / name).is_file() for name in _MARKS)
+
+
+@dataclass(frozen=True)
+class HuggingFaceRows:
+    """Rows of a `datasets.Dataset` in the format "arrow"."""
+
+    dataset: Any
+    in_memory: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The names and types of the columns."""
+        return self.dataset.features.arrow_schema
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def read(self, positions: list[int] | None = None) -> pa.Table:
+        """Return the rows at some positions, or all."""
+        return self.dataset[:] if positions is None else self.dataset[positions]
+
+    def select(self, names: list[str]) -> HuggingFaceRows:
+        """Return some of the columns."""
+        return HuggingFaceRows(self.dataset.select_columns(names))
+
+    def take(self, positions: Positions) -> HuggingFaceRows:
+        """Return some of the rows."""
+        return HuggingFaceRows(self.dataset.select(positions))
+
+
+def load_huggingface(
+    folder: Path, split: str, image_size: int | None = None, columns: Mapping[str, Any] | None = None
+) -> Dataset:
+    """Return one split of a folder that `save_to_disk` wrote.
+
+    A `DatasetDict` brings its splits, ``train`` and ``test`` (or ``validation``); of a `Dataset` a fifth is held out.
+    `contraport.data.formats.roles.assign_roles` says what the columns are for; a `ClassLabel` keeps its names.
+
+    Raises:
+        UsageError: the package `datasets` is missing, the folder is corrupt, or a column is not what it should be.
+    """
+    datasets = require("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
+    try:
+        loaded = datasets.load_from_disk(str(folder))
+    except Exception as error:  # on hostile files it raises whatever its parsers do
+        raise cannot_read(f"data: {folder}", "a dataset of Hugging Face", error) from error
+    train, test = _splits(loaded, folder) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)
+    whole = train if test is None else datasets.concatenate_datasets([train, test])
+    names = {name: tuple(kind.names) for name, kind in whole.features.items() if isinstance(kind, datasets.ClassLabel)}
+    return dataset_of_rows(
+        HuggingFaceRows(whole.with_format("arrow")),
+        split,
+        path=folder,
+        columns=columns,
+        image_size=image_size,
+        is_test=None if test is None else np.arange(len(whole)) >= len(train),
+        class_names=names,
+    )
+
+
+def _splits(loaded: Mapping[str, Any], folder: Path) -> tuple[Any, Any]:
+    check("train" in loaded, f"data: {folder}: expected a split 'train', got {sorted(loaded)}.")
+    found = [name for name in TEST_NAMES if name in loaded]
+    left_out = sorted(set(loaded) - {"train", *found[:1]})
+    if left_out:
+        _log.info("%s: the splits %s are left out", folder, left_out)
+    if found:
+        same = loaded["train"].features == loaded[found[0]].features
+        check(same, f"data: {folder}: expected the same columns in the splits 'train' and {found[0]!r}.")
+    return loaded["train"], loaded[found[0]] if found else None

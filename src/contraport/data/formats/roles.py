@@ -1,0 +1,138 @@
+"""What the columns of a table are for: views, labels, domains and splits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pyarrow as pa
+
+from contraport.data.formats.columns import holds_file_names, holds_images, holds_lists
+from contraport.errors import check, unknown_name
+
+ROLES = ("views", "labels", "domains", "split")
+LABEL_NAMES = ("label", "labels", "y", "class", "target")
+DOMAIN_NAMES = ("domain", "domains")
+SPLIT_NAMES = ("split",)
+ROW_NAMES = ("", "id", "index", "unnamed: 0")
+"""Columns that number the rows; they are no features."""
+
+_VIEW = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The columns of each view, and the columns of labels, domains and splits where there are such."""
+
+    views: tuple[tuple[str, ...], ...]
+    labels: str | None
+    domains: str | None
+    split: str | None
+
+
+def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> Roles:
+    """Return what each column of a table is for.
+
+    By name, in any case: ``label``, ``labels``, ``y``, ``class`` or ``target`` holds the labels, ``domain`` or
+    ``domains`` the domains, ``split`` the splits; ``id`` and ``index`` number the rows. Of the others,
+    ``view0.x``, ``view0_y``, ``view1``, ... are views by their number; else each column of lists or images is a view,
+    and all columns of numbers together are one.
+
+    Args:
+        schema: names and types of the columns.
+        columns: what differs from that: ``"views"``, a list with, for each view, the name of a column, a pattern such
+            as ``"audio_*"``, or a list of these; ``"labels"``, ``"domains"`` and ``"split"``, the name of a column, or
+            None for no such.
+        where: what messages call the table.
+
+    Raises:
+        UsageError: an unknown role or column, a column in two roles, or no column that is a view.
+
+    >>> schema = pa.schema([("x", pa.float32()), ("y", pa.int64()), ("site", pa.string()), ("z", pa.float32())])
+    >>> assign_roles(schema, {"domains": "site"}, "table.csv")
+    Roles(views=(('x', 'z'),), labels='y', domains='site', split=None)
+    """
+    given = dict(columns or {})
+    names = list(schema.names)
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    check(not repeated, f"data: {where}: expected different names of columns, got {repeated} more than once.")
+    for role in given:
+        if role not in ROLES:
+            raise unknown_name("columns", role, ROLES)
+    single = {
+        role: _named(given[role], role, names, where) if role in given else _guess(role, known, names, where)
+        for role, known in (("labels", LABEL_NAMES), ("domains", DOMAIN_NAMES), ("split", SPLIT_NAMES))
+    }
+    taken = [name for name in single.values() if name is not None]
+    if given.get("views") is None:
+        rest = [name for name in names if name not in taken and name.lower() not in ROW_NAMES]
+        views = _guess_views(schema, rest, where)
+    else:
+        views = _given_views(given["views"], names, where)
+    used = taken + [name for view in views for name in view]
+    twice = sorted({name for name in used if used.count(name) > 1})
+    check(not twice, f"columns: {where}: expected each column in one role, got {twice} in two.")
+    return Roles(tuple(views), **single)
+
+
+def _named(name: Any, role: str, names: list[str], where: str) -> str | None:
+    if name is None:
+        return None
+    if name not in names:
+        raise unknown_name(f"columns: {role}: column of {where}", name, names)
+    return str(name)
+
+
+def _guess(role: str, known: Sequence[str], names: list[str], where: str) -> str | None:
+    found = [name for name in names if name.lower() in known]
+    check(
+        len(found) < 2,
+        f"data: {where}: expected one column of {role}, got {found}; columns={{{role!r}: ...}} says which.",
+    )
+    return found[0] if found else None
+
+
+def _guess_views(schema: pa.Schema, rest: list[str], where: str) -> list[tuple[str, ...]]:
+    check(len(rest) > 0, f"data: {where}: expected a column that is a view, got {schema.names}.")
+    matches = {name: match for name in rest if (match := _VIEW.fullmatch(name))}
+    if matches:
+        check(
+            len(matches) == len(rest),
+            f"data: {where}: beside the columns of view0, view1, ... there are {sorted(set(rest) - set(matches))}; "
+            "columns={'views': [...]} says which columns are the views.",
+        )
+        numbers = sorted({int(match[1]) for match in matches.values()})
+        check(
+            numbers == list(range(len(numbers))),
+            f"data: {where}: expected view0, view1, ... without a gap, got {numbers}.",
+        )
+        return [tuple(name for name in rest if int(matches[name][1]) == number) for number in numbers]
+    alone = [name for name in rest if _stands_alone(schema.field(name))]
+    together = tuple(name for name in rest if name not in alone)
+    return [(name,) for name in alone] + ([together] if together else [])
+
+
+def _stands_alone(field: pa.Field) -> bool:
+    return holds_lists(field) or holds_images(field) or holds_file_names(field)
+
+
+def _given_views(views: Any, names: list[str], where: str) -> list[tuple[str, ...]]:
+    good = isinstance(views, list | tuple) and len(views) > 0
+    check(good, f"columns: views: expected a list with the column or columns of each view, got {views!r}.")
+    return [_matching(view, names, where) for view in views]
+
+
+def _matching(view: Any, names: list[str], where: str) -> tuple[str, ...]:
+    """Return the columns that a name, a pattern or a list of these means."""
+    if isinstance(view, list | tuple) and view:
+        return tuple(name for part in view for name in _matching(part, names, where))
+    check(isinstance(view, str), f"columns: views: expected names of columns, got {view!r}.")
+    if view in names:
+        return (view,)
+    found = tuple(name for name in names if fnmatchcase(name, view))
+    if not found:
+        raise unknown_name(f"columns: views: column of {where}", view, names)
+    return found

@@ -1,0 +1,47 @@
+"""Tables in files: `.csv` with a line of names, and `.parquet`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from contraport.data.dataset import Dataset
+from contraport.data.formats.arrow import TableRows, dataset_of_rows
+from contraport.data.formats.columns import is_number
+from contraport.errors import cannot_read, check
+
+_LARGEST_BLOCK = 2**31 - 1
+
+
+def load_table(
+    path: Path, split: str, image_size: int | None = None, columns: Mapping[str, Any] | None = None
+) -> Dataset:
+    """Return one split of a `.csv` or `.parquet` file.
+
+    `contraport.data.formats.roles.assign_roles` says what its columns are for. Without a column of splits a fifth of
+    each class is held out. Columns may name image files, relative to the table's folder; those that cannot be read are
+    left out, logged, and listed in ``skipped``.
+
+    Raises:
+        UsageError: the file is corrupt, or a column or its values are not what they should be.
+    """
+    try:
+        table = _read_csv(path) if path.suffix == ".csv" else pa.parquet.read_table(path, partitioning=None)
+    except (pa.ArrowException, OSError) as error:
+        raise cannot_read(f"data: {path}", path.suffix, error) from error
+    return dataset_of_rows(TableRows(table), split, path=path, columns=columns, image_size=image_size)
+
+
+def _read_csv(path: Path) -> pa.Table:
+    size = path.stat().st_size
+    check(size > 0, f"data: {path} is empty.")
+    one_block = pa.csv.ReadOptions(block_size=min(size + 1, _LARGEST_BLOCK))  # types are guessed from the first block
+    table = pa.csv.read_csv(path, read_options=one_block)
+    headed = not all(is_number(name) for name in table.schema.names)
+    check(headed, f"data: {path}: expected the names of the columns in the first line, got {table.schema.names[:5]}.")
+    return table

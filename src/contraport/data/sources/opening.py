@@ -1,0 +1,119 @@
+"""The one door to all data: a name, a folder, a file or a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as transforms
+
+from contraport.data import formats
+from contraport.data.dataset import Dataset, Store
+from contraport.data.sources.named import SOURCES
+from contraport.data.sources.torch_datasets import from_torch
+from contraport.data.splits import check_split
+from contraport.errors import UsageError, check, unknown_name
+
+FILES = (".npz", ".npy", ".csv", ".parquet", ".tar")
+"""The suffixes of files that hold data."""
+
+
+def load(
+    data: str | Path | Dataset | torch.utils.data.Dataset[Any],
+    split: str = "train",
+    *,
+    root: str | Path | None = None,
+    image_size: int | None = None,
+    columns: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Return one split of some data.
+
+    Args:
+        data: a name of `list_sources`; a folder of images, of webdataset shards or of a Hugging Face dataset; the path
+            of an ``.npz``, ``.npy``, ``.csv``, ``.parquet`` or ``.tar`` file, the last also with braces as in
+            ``train-{000..003}.tar``; a `Dataset`, which is returned whatever the split; or a torch dataset, which is
+            wrapped by `from_torch`. A name wins over a folder of the same name; write ``./digits`` for the folder.
+        split: "train" or "test".
+        root: folder of named data, as torchvision or the package that carries them lays it out.
+        image_size: side of the square that images become, in pixels; default: their own, and for encoded images the
+            median shorter side, kept between 8 and 64.
+        columns: what the columns of a table are for where their names do not say it: ``"views"``, a list with a
+            column, a pattern such as ``"audio_*"`` or a list of columns for each view; ``"labels"``, ``"domains"`` and
+            ``"split"``, a column each.
+
+    Raises:
+        UsageError: an unknown name, a missing or unreadable file or folder, or a wrong split, size or column.
+
+    >>> len(load("digits", "train")), len(load("digits", "test"))
+    (1348, 449)
+    """
+    check_split(split)
+    good = image_size is None or (isinstance(image_size, int) and image_size > 0)
+    check(good, f"image_size: expected a positive whole number of pixels, got {image_size!r}.")
+    if isinstance(data, str | Path):
+        dataset = _load(str(data), split, root, image_size, columns)
+    else:
+        check(columns is None, f"columns: only tables have columns, got {columns!r} for a dataset.")
+        dataset = data if isinstance(data, Dataset) else from_torch(data, split=split, image_size=image_size)
+    return dataset if image_size is None else _resized(dataset, image_size)
+
+
+def _load(
+    data: str, split: str, root: str | Path | None, image_size: int | None, columns: Mapping[str, Any] | None
+) -> Dataset:
+    path = Path(data)
+    named = SOURCES.get(data)
+    if named is None and formats.is_huggingface_folder(path):
+        return formats.load_huggingface(path, split, image_size, columns)
+    if named is None and path.suffix in (".csv", ".parquet") and path.is_file():
+        return formats.load_table(path, split, image_size, columns)
+    check(columns is None, f"columns: only tables have columns, got {columns!r} for {data!r}.")
+    if named is not None:
+        return named.load(split, None if root is None else Path(root))
+    if formats.is_shards(data):
+        return formats.load_shards(data, split, image_size)
+    if path.is_dir():
+        return formats.load_folder(path, split, image_size)
+    if path.is_file():
+        check(path.suffix in FILES, f"data: expected a folder of images or a file {', '.join(FILES)}, got {data!r}.")
+        return formats.load_npz(path, split) if path.suffix == ".npz" else formats.load_npy(path, split)
+    if path.suffix in FILES or len(path.parts) > 1:
+        raise UsageError(f"data: there is no file or folder {data!r}.")
+    raise unknown_name("data", data, SOURCES)
+
+
+@dataclass(frozen=True)
+class _ResizedStore:
+    """Another store's views, of which the images are resized to a square when they are fetched."""
+
+    store: Store
+    size: int
+
+    @property
+    def in_memory(self) -> bool:
+        return self.store.in_memory
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple((shape[0], self.size, self.size) if len(shape) == 3 else shape for shape in self.store.shapes)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self._resized(view) for view in self.store.fetch(positions))
+
+    def _resized(self, view: Tensor) -> Tensor:
+        return transforms.resize(view, [self.size, self.size], antialias=True) if view.ndim == 4 else view
+
+
+def _resized(dataset: Dataset, size: int) -> Dataset:
+    images = [shape for shape in dataset.shapes if len(shape) == 3]
+    check(len(images) > 0, f"image_size: {dataset.name!r} has no images: its views are {dataset.shapes}.")
+    if all(shape[1:] == (size, size) for shape in images):
+        return dataset
+    return dataset.with_store(_ResizedStore(dataset.store, size))

@@ -1,0 +1,186 @@
+"""Any `torch.utils.data.Dataset` of torch's own kind as a dataset of views."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset, Subset
+
+from contraport.data.arrays import as_view, tensor_codes_of
+from contraport.data.dataset import Dataset
+from contraport.data.decoding import as_pixels
+from contraport.errors import UsageError, check
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TorchStore:
+    """The views of another dataset's items, taken from it when they are fetched."""
+
+    dataset: TorchDataset[Any]
+    shapes: tuple[tuple[int, ...], ...]
+    image_size: int | None
+    in_memory: bool = False
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self.dataset))
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the views at some positions, stacked."""
+        items = [_views(self.dataset[position], position, self.image_size) for position in positions.tolist()]
+        for position, item in zip(positions.tolist(), items, strict=True):
+            found = tuple(tuple(view.shape[1:]) for view in item)
+            check(
+                found == self.shapes,
+                f"data: item {position}: expected views of shapes {self.shapes} as those of item 0, got {found}; "
+                "image_size makes images equal.",
+            )
+        return tuple(torch.cat(views) for views in zip(*items, strict=True))
+
+
+def from_torch(
+    dataset: TorchDataset[Any],
+    *,
+    labels: ArrayLike | Tensor | None = None,
+    domains: ArrayLike | Tensor | None = None,
+    name: str | None = None,
+    split: str = "train",
+    flips: bool = False,
+    image_size: int | None = None,
+) -> Dataset:
+    """Return a dataset of views from a map-style torch dataset, such as one of torchvision.
+
+    An item is a tensor, an array or a PIL image, which is one view, or a tuple or list of these, which are several;
+    where the last of them is a single integer or a text, it is the label. Nested tuples count as flat. Each view has
+    the shape that `from_arrays` wants of a row, so that floats of three axes are images in [0, 1]; PIL images become
+    RGB, ``(3, H, W)``, or grey, ``(1, H, W)``.
+
+    Where items have labels, these are the dataset's ``targets`` or ``labels`` if it has such and no
+    ``target_transform``; else each item is asked for once. Its ``classes`` name them, and -1 throughout means that
+    nothing is labelled, both as in torchvision.
+
+    Args:
+        dataset: a dataset with ``__len__`` and ``__getitem__``.
+        labels: the class of each item, instead of the items' own.
+        domains: the domain of each item.
+        name: what messages call the data; default: the name of its class.
+        split: which split this is.
+        flips: whether a horizontal flip keeps the meaning of an image.
+        image_size: side of the square that PIL images become, in pixels; default: their own size.
+
+    Raises:
+        UsageError: an iterable dataset, or items of another kind or of unequal shapes.
+
+    >>> pairs = torch.utils.data.TensorDataset(torch.zeros(4, 3), torch.ones(4, 5), torch.tensor([1, 0, 0, 1]))
+    >>> from_torch(pairs).shapes, from_torch(pairs).labels.tolist()
+    (((3,), (5,)), [1, 0, 0, 1])
+    """
+    name = type(dataset).__name__ if name is None else name
+    good = not isinstance(dataset, IterableDataset) and hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    check(good, f"data: {name}: expected a map-style torch dataset, with __len__ and __getitem__.")
+    length = len(cast(Sized, dataset))
+    check(length > 0, f"data: {name} has no item.")
+    first = _views(dataset[0], 0, image_size)
+    if labels is None and _label(dataset[0]) is not None:
+        labels = _labels(dataset, length, name)
+    label_codes, class_names = _named(dataset, labels)
+    domain_codes, domain_names = tensor_codes_of("domains", domains)
+    return Dataset(
+        TorchStore(dataset, tuple(tuple(view.shape[1:]) for view in first), image_size),
+        name=name,
+        split=split,
+        labels=label_codes,
+        domains=domain_codes,
+        class_names=class_names,
+        domain_names=domain_names,
+        flips=flips,
+    )
+
+
+def _named(
+    dataset: TorchDataset[Any], labels: ArrayLike | Tensor | None
+) -> tuple[Tensor | None, tuple[str, ...] | None]:
+    """Return labels as numbers and their names, the dataset's own where it has a name for each."""
+    codes, names = tensor_codes_of("labels", labels)
+    if codes is None or names is None or names == ("-1",):
+        return None, None
+    classes = getattr(dataset, "classes", None)
+    values = [int(name) if name.isdecimal() else -1 for name in names]
+    if isinstance(classes, list | tuple) and all(0 <= value < len(classes) for value in values):
+        return torch.tensor(values)[codes], tuple(str(name) for name in classes)
+    return codes, names
+
+
+def _parts(item: Any) -> list[Any]:
+    """Return the parts of an item, nested tuples made flat."""
+    return [part for nested in item for part in _parts(nested)] if isinstance(item, tuple | list) else [item]
+
+
+def _label(item: Any) -> int | str | None:
+    """Return the label of an item, or None."""
+    last = _parts(item)[-1:]
+    if not last or not isinstance(item, tuple | list):
+        return None
+    if isinstance(last[0], str):
+        return last[0]
+    is_tensor = isinstance(last[0], Tensor | np.ndarray | np.generic) and last[0].ndim == 0
+    value = last[0].item() if is_tensor else last[0]
+    return value if isinstance(value, int) else None
+
+
+def _views(item: Any, position: int, image_size: int | None) -> tuple[Tensor, ...]:
+    """Return the views of an item as batches of one."""
+    parts = _parts(item)[:-1] if _label(item) is not None else _parts(item)
+    check(len(parts) > 0, f"data: item {position}: expected a view, got {item!r}.")
+    return tuple(_view(part, f"data: item {position}, view {number}", image_size) for number, part in enumerate(parts))
+
+
+def _view(value: Any, where: str, image_size: int | None) -> Tensor:
+    if isinstance(value, Image.Image):
+        if image_size is not None:
+            return as_pixels(value, image_size)[None]
+        pixels = np.asarray(value if value.mode in ("L", "RGB") else value.convert("RGB"))
+        return as_view(where, pixels[None])
+    check(
+        isinstance(value, Tensor | np.ndarray) and value.ndim > 0,
+        f"{where}: expected a tensor, an array or a PIL image, got {type(value).__name__}; "
+        "a label is the last of a tuple, an integer or a text.",
+    )
+    return as_view(where, value[None])
+
+
+def _labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
+    known = _known_labels(dataset)
+    if known is not None and len(known) == length and str(known[0]) == str(_label(dataset[0])):
+        return known
+    _log.info("%s: reading each item once for its label; labels= saves that", name)
+    labels = [_label(dataset[position]) for position in range(length)]
+    lacking = next((position for position, label in enumerate(labels) if label is None), None)
+    if lacking is not None:
+        raise UsageError(f"data: item {lacking} of {name} has no label, others have.")
+    return np.asarray(labels)
+
+
+def _known_labels(dataset: TorchDataset[Any]) -> np.ndarray | None:
+    """Return the labels that a dataset, or the one that it is a part of, keeps beside its items."""
+    if isinstance(dataset, Subset):
+        whole = _known_labels(dataset.dataset)
+        return None if whole is None else whole[np.asarray(dataset.indices)]
+    if getattr(dataset, "target_transform", None) is not None:
+        return None
+    for attribute in ("targets", "labels"):
+        values = getattr(dataset, attribute, None)
+        if isinstance(values, list | tuple | np.ndarray | Tensor):
+            labels = np.asarray(values)
+            return labels if labels.ndim == 1 and labels.dtype.kind in "iuU" else None
+    return None

@@ -1,0 +1,40 @@
+"""Noise and mixup: two random changes that need to know nothing of what the items are."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from contraport.data.views.draws import Draws
+
+LARGEST_MIX = 0.5
+NOISE = LARGEST_MIX * math.sqrt(2 / 3)
+"""Standard deviation of the noise, in units of the data's own: it moves an item as far, root mean square, as mixup."""
+
+
+class Noise(nn.Module):
+    """Add isotropic Gaussian noise, x + delta, in units of each channel's or feature's standard deviation.
+
+    The values may leave the range of the data: cut off, the noise would no longer be isotropic.
+    """
+
+    std: Tensor
+
+    def __init__(self, std: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("std", std, persistent=False)
+
+    def forward(self, items: Tensor, draws: Draws) -> Tensor:
+        """Return one random view of each item."""
+        return items + NOISE * self.std * draws.normal(*items.shape[1:])
+
+
+class Mixup(nn.Module):
+    """Move each item towards another of the batch, x_i + lambda (x_j - x_i), by at most half the way."""
+
+    def forward(self, items: Tensor, draws: Draws) -> Tensor:
+        """Return one random view of each item."""
+        share = draws.uniform(0, LARGEST_MIX, *[1] * (items.ndim - 1))
+        return torch.lerp(items, draws.partners(items), share)

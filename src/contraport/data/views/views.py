@@ -1,0 +1,240 @@
+"""The views of a batch: which there are, and how those are made that the data do not give."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from contraport.data.dataset import Dataset, Store
+from contraport.data.loading import Share
+from contraport.data.views.draws import Draws
+from contraport.data.views.images import ImageTransform, image_strength, lab
+from contraport.data.views.mixing import Mixup, Noise
+from contraport.data.views.series import SERIES, SeriesTransform
+from contraport.data.views.vectors import VECTORS, VectorTransform
+from contraport.errors import UsageError, check, unknown_name
+
+STRENGTHS = tuple(VECTORS)
+"""How far random views may differ, from little to much."""
+
+AUGMENTS = ("none", *STRENGTHS, "noise", "mixup")
+"""The kinds of random change: none, a strength of what suits the data, or one that knows nothing of the data."""
+
+COLOUR = "colour"
+MULTI_CROP = "multi-crop"
+_NUMBERS_OF_CROPS = re.compile(r"([1-9]\d*)\+([1-9]\d*)")
+
+Shape = tuple[int, ...]
+Statistics = tuple[list[float], list[float]]
+
+
+class Views(nn.Module):
+    """Make the views of a batch.
+
+    Args:
+        dataset: the data, whose shapes, statistics and permission to flip decide on the random changes.
+        augment: how the views are changed at random.
+
+            - "weak", "standard", "strong": what suits the data, ever further. Images are cropped, turned, recoloured
+              and partly erased; "strong" has what GCA calls extreme (Chen et al., 2024): large erasure, brightness,
+              strong crop. Time series are cropped in time, scaled, masked and jittered; vectors scaled, masked and
+              jittered.
+            - "noise", "mixup": what needs to know nothing of the data, x + delta and x_i + lambda (x_j - x_i).
+            - "none": nothing.
+
+            Default: "standard" for data of one view, "none" for several given ones, whose differences are the data's
+            own. Chosen by name it holds for every given view, each after its kind.
+        views: which views there are.
+
+            - a number: so many random ones of one given view, or all the given ones. Default: 2, or all.
+            - "colour": of an RGB image lightness ``(1, H, W)`` and the colours a and b ``(2, H, W)`` of CIE Lab, both
+              of one and the same random change, which never greys (CMC, Tian et al., 2020).
+            - "multi-crop" or such as "2+6": two large crops, and six small ones of half the side (SwAV, Caron et al.,
+              2020).
+
+    Attributes:
+        augment: the kind of random change.
+        shapes: the shape of one item of each view that is made.
+        plain_shapes: likewise of the plain views.
+
+    Raises:
+        UsageError: an unknown name, or views that the data cannot give.
+
+    >>> from contraport.data import load
+    >>> digits = load("digits")
+    >>> view0, view1 = Views(digits)(digits.__getitems__([0, 1, 2]).views)
+    >>> view0.shape, view0.dtype, bool((view0 != view1).any())
+    (torch.Size([3, 1, 8, 8]), torch.float32, True)
+    >>> Views(digits, views="2+3").shapes
+    ((1, 8, 8), (1, 8, 8), (1, 4, 4), (1, 4, 4), (1, 4, 4))
+    """
+
+    def __init__(self, dataset: Dataset, *, augment: str | None = None, views: int | str | None = None) -> None:
+        super().__init__()
+        if augment not in (None, *AUGMENTS):
+            raise unknown_name("augment", augment, AUGMENTS)
+        augment = augment or ("standard" if len(dataset.shapes) == 1 else "none")
+        self._colour = views == COLOUR
+        if self._colour:
+            made = [_colour(dataset, augment)]
+            self._plain = dataset.with_store(_ColourStore(dataset.store))
+        else:
+            made = _crops(dataset, augment, views) if isinstance(views, str) else _numbered(dataset, augment, views)
+            self._plain = dataset
+        self._sources = [view.source for view in made]
+        self._changes = nn.ModuleList(view.change for view in made)
+        self.augment = augment
+        self.plain_shapes: tuple[Shape, ...] = self._plain.shapes
+        self.shapes = self.plain_shapes if self._colour else tuple(view.shape for view in made)
+
+    def statistics(self) -> list[Statistics]:
+        """Return the mean and the standard deviation of each plain view, as `Dataset.statistics` does."""
+        return [self._plain.statistics(view) for view in range(len(self.plain_shapes))]
+
+    def release(self) -> None:
+        """Let go of the data, so that what is kept or written of these views holds no item; `statistics` needs it."""
+        del self._plain
+
+    @torch.no_grad()
+    def forward(self, views: tuple[Tensor, ...], share: Share | None = None) -> tuple[Tensor, ...]:
+        """Return the float views of a batch, changed at random.
+
+        The random numbers are torch's own, so `torch.manual_seed` fixes them.
+
+        Args:
+            views: the given ones, each (b, *shape), images uint8 or float in [0, 1].
+            share: which items of a global batch these are; default: they are all of it. Processes with equal seeds make
+                the views that one process would, bit for bit but for the last one of blurred and of "colour" views; for
+                mixup they gather the items, so all of them call this together.
+
+        Raises:
+            UsageError: a share that does not fit the batch.
+        """
+        floats = _floats(views)
+        draws = Draws(floats[0], share)
+        changed = tuple(
+            change(floats[source], draws) for source, change in zip(self._sources, self._changes, strict=True)
+        )
+        return _split_colours(changed[0]) if self._colour else changed
+
+    @torch.no_grad()
+    def plain(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the float views without any random change, to be embedded.
+
+        They are the item itself where views are changes of it, lightness and colours for "colour", else the given ones.
+        """
+        floats = _floats(views)
+        return _split_colours(floats[0]) if self._colour else floats
+
+
+class _Made(NamedTuple):
+    """A view that is made: of which given one, by which random change, of which shape."""
+
+    source: int
+    change: nn.Module
+    shape: Shape
+
+
+class _Same(nn.Module):
+    def forward(self, items: Tensor, draws: Draws) -> Tensor:
+        return items
+
+
+@dataclass(frozen=True)
+class _ColourStore:
+    """Lightness and colours of the RGB images of a store."""
+
+    images: Store
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        _, height, width = self.images.shapes[0]
+        return (1, height, width), (2, height, width)
+
+    @property
+    def in_memory(self) -> bool:
+        return self.images.in_memory
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return _split_colours(*_floats(self.images.fetch(positions)))
+
+
+def _floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(view / 255.0 if view.dtype == torch.uint8 else view for view in views)
+
+
+def _split_colours(images: Tensor) -> tuple[Tensor, Tensor]:
+    converted = lab(images)
+    return converted[:, :1], converted[:, 1:]
+
+
+def _numbered(dataset: Dataset, augment: str, views: int | None) -> list[_Made]:
+    """Return so many views of one given view, or all the given ones."""
+    given = len(dataset.shapes)
+    number = max(2, given) if views is None else views
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    check(whole and number >= 1, f"views: expected a number of at least 1, or a name, got {views!r}.")
+    check(given in (1, number), f"views: expected the {given} that {dataset.name!r} gives, got {views}.")
+    made = [_Made(view, _change(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]
+    return made * number if given == 1 else made
+
+
+def _change(dataset: Dataset, view: int, augment: str, *, greys: bool = True) -> nn.Module:
+    """Return the random change of one given view."""
+    shape = dataset.shapes[view]
+    if augment == "none":
+        return _Same()
+    if augment == "mixup":
+        return Mixup()
+    if augment in STRENGTHS and len(shape) == 3:
+        size = shape[1], shape[2]
+        strength = image_strength(augment, size)
+        return ImageTransform(strength if greys else replace(strength, grey=0), size, flips=dataset.flips)
+    over_places = (-1, *[1] * (len(shape) - 1))
+    mean, std = (torch.tensor(values).view(over_places) for values in dataset.statistics(view))
+    if augment == "noise":
+        return Noise(std)
+    if len(shape) == 2:
+        return SeriesTransform(SERIES[augment], mean, std)
+    return VectorTransform(VECTORS[augment], mean, std)
+
+
+def _colour(dataset: Dataset, augment: str) -> _Made:
+    """Return the image that is split into lightness and colours."""
+    shapes = dataset.shapes
+    check(
+        len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3,
+        f"views: 'colour' splits one image of 3 channels, the items of {dataset.name!r} have the shapes {shapes}.",
+    )
+    return _Made(0, _change(dataset, 0, augment, greys=False), shapes[0])
+
+
+def _crops(dataset: Dataset, augment: str, views: str) -> list[_Made]:
+    """Return the large crops, then the small ones."""
+    numbers = _NUMBERS_OF_CROPS.fullmatch("2+6" if views == MULTI_CROP else views)
+    if numbers is None:
+        raise UsageError(f"{unknown_name('views', views, (COLOUR, MULTI_CROP))} Or a number, or such as '2+6'.")
+    shapes = dataset.shapes
+    check(
+        len(shapes) == 1 and dataset.is_image,
+        f"views: {views!r} crops one image, the items of {dataset.name!r} have the shapes {shapes}.",
+    )
+    check(augment in STRENGTHS, f"augment: {views!r} needs one that crops, {', '.join(STRENGTHS)}; got {augment!r}.")
+    channels, height, width = shapes[0]
+    strength = image_strength(augment, (height, width))
+    kinds = (
+        (int(numbers[1]), strength, (height, width)),
+        (int(numbers[2]), replace(strength, area=strength.small_area), ((height + 1) // 2, (width + 1) // 2)),
+    )
+    return [
+        _Made(0, ImageTransform(kind, size, flips=dataset.flips), (channels, *size))
+        for number, kind, size in kinds
+        for _ in range(number)
+    ]

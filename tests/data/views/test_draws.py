@@ -1,0 +1,74 @@
+import math
+
+import pytest
+import torch
+
+from contraport.data import Share
+from contraport.data.views.draws import Draws
+from contraport.errors import UsageError
+
+MANY = torch.zeros(20_000, 3)
+
+
+def draws(seed=0):
+    torch.manual_seed(seed)
+    return Draws(MANY, None)
+
+
+def test_uniform_numbers_fill_their_range_evenly():
+    numbers = draws().uniform(2, 4, 3)
+    assert numbers.shape == (20_000, 3)
+    assert 2 <= numbers.min() < 2.01
+    assert 3.99 < numbers.max() <= 4
+    assert numbers.mean() == pytest.approx(3, abs=0.02)
+
+
+def test_the_logarithm_of_log_uniform_numbers_is_uniform():
+    numbers = draws().log_uniform(0.25, 4)
+    assert 0.24 < numbers.min() < numbers.max() < 4.01
+    assert numbers.log().mean() == pytest.approx(0, abs=0.03)
+    assert numbers.log().var() == pytest.approx((2 * math.log(4)) ** 2 / 12, rel=0.03)
+
+
+def test_rotations_are_angles_either_way():
+    cosine, sine = draws().rotation(0.5, 1)
+    angles = torch.atan2(sine, cosine)
+    assert angles.shape == (20_000, 1)
+    assert angles.abs().max() == pytest.approx(0.5, abs=0.001)
+    assert angles.mean() == pytest.approx(0, abs=0.01)
+
+
+@pytest.mark.parametrize("length", [1, 7, 100])
+def test_spans_are_connected_and_take_half_their_largest_share_on_average(length):
+    inside = draws().span(0.6, length)
+    edges = (inside[:, 1:] != inside[:, :-1]).sum(dim=1) + inside[:, 0].int() + inside[:, -1].int()
+    assert inside.shape == (20_000, length)
+    assert edges.max() <= 2
+    assert inside.float().mean(dim=1).max() <= 0.6 + 1 / length
+    if length > 1:
+        assert inside.float().mean() == pytest.approx(0.3, abs=0.01)
+
+
+def test_partners_are_any_item_of_the_batch():
+    items = torch.arange(5.0)
+    torch.manual_seed(0)
+    partners = torch.stack([Draws(items, None).partners(items) for _ in range(2000)])
+    for place in range(5):
+        assert (partners[:, place].long().bincount() / 2000 - 0.2).abs().max() < 0.04
+
+
+@pytest.mark.parametrize(("start", "total"), [(-1, 4), (4, 4), (0, 0)])
+def test_shares_outside_of_the_batch_are_told(start, total):
+    with pytest.raises(UsageError, match="0 <= start < total"):
+        Share(start, total)
+
+
+def test_shares_that_hold_fewer_items_than_come_are_told():
+    with pytest.raises(UsageError, match="share: expected the 2 items from 3 on to be within 4"):
+        Draws(torch.zeros(2, 3), Share(3, 4))
+
+
+def test_partners_in_the_rest_of_the_batch_need_the_processes_that_hold_it():
+    items = torch.zeros(2, 3)
+    with pytest.raises(UsageError, match="needs all 4 items"):
+        Draws(items, Share(0, 4)).partners(items)

@@ -1,0 +1,175 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contraport.data.views.draws import Draws
+from contraport.data.views.images import LARGE_IMAGES, SMALL_IMAGES, ImageTransform, lab
+
+NOTHING = replace(
+    SMALL_IMAGES["standard"], area=(1, 1), aspect=1, degrees=0, shift=0, brightness=0, contrast=0, saturation=0, hue=0,
+    grey=0, blur=0, noise=0, erased=0,
+)  # fmt: skip
+
+
+def changed(images, seed=0, *, size=None, flips=False, **settings):
+    torch.manual_seed(seed)
+    transform = ImageTransform(replace(NOTHING, **settings), size or tuple(images.shape[2:]), flips=flips)
+    return transform(images, Draws(images, None))
+
+
+def pictures(channels=3, side=24, count=200, low=0.0, high=1.0):
+    generator = torch.Generator().manual_seed(1)
+    return low + (high - low) * torch.rand(count, channels, side, side + 1, generator=generator)
+
+
+def test_without_any_change_the_image_stays():
+    images = pictures(count=4)
+    assert torch.allclose(changed(images), images, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.sampled_from([*SMALL_IMAGES.values(), *LARGE_IMAGES.values()]),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+)
+def test_any_strength_takes_any_shape_to_any_size_within_the_range(strength, count, channels, shape, size):
+    images = torch.rand(count, channels, *shape)
+    views = ImageTransform(strength, size, flips=True)(images, Draws(images, None))
+    assert views.shape == (count, channels, *size)
+    assert 0 <= views.min() <= views.max() <= 1
+
+
+def test_flips_turn_half_of_the_images_about():
+    images = pictures()
+    views = changed(images, flips=True)
+    turned = (views - images.flip(3)).abs().amax(dim=(1, 2, 3)) < 1e-4
+    kept = (views - images).abs().amax(dim=(1, 2, 3)) < 1e-4
+    assert (turned ^ kept).all()
+    assert turned.float().mean() == pytest.approx(0.5, abs=0.12)
+
+
+def test_a_crop_of_a_ramp_keeps_its_area():
+    across = torch.linspace(0, 1, 41).expand(200, 1, 41, 41)
+    down = across.transpose(2, 3)
+    ramps = torch.cat([across, down], dim=1)
+    views = changed(ramps, area=(0.25, 0.25), aspect=1)
+    width = views[:, 0, 0, -1] - views[:, 0, 0, 0]
+    height = views[:, 1, -1, 0] - views[:, 1, 0, 0]
+    assert torch.allclose(width, torch.tensor(0.5), atol=0.02)
+    assert torch.allclose(height, torch.tensor(0.5), atol=0.02)
+    left = views[:, 0, 0, 0]
+    assert left.min() < 0.05
+    assert 0.45 < left.max() < 0.53  # the crop may lie anywhere, yet within the image
+
+
+def test_brightness_is_one_factor_per_image_of_mean_one():
+    images = pictures(low=0.2, high=0.6)
+    factors = changed(images, brightness=0.5) / images
+    assert torch.allclose(factors, factors[:, :1, :1, :1], rtol=1e-3)
+    assert 0.5 <= factors.min() < 0.55
+    assert 1.45 < factors.max() <= 1.501
+    assert factors.mean() == pytest.approx(1, abs=0.06)
+
+
+def test_contrast_keeps_the_mean():
+    images = pictures(low=0.4, high=0.6)
+    views = changed(images, contrast=0.5)
+    assert torch.allclose(views.mean(dim=(1, 2, 3)), images.mean(dim=(1, 2, 3)), atol=1e-4)
+    ratio = views.std(dim=(1, 2, 3)) / images.std(dim=(1, 2, 3))
+    assert 0.5 <= ratio.min() < 0.55
+    assert 1.45 < ratio.max() <= 1.501
+
+
+@pytest.mark.parametrize("change", [{"saturation": 0.5}, {"hue": 0.2}, {"grey": 0.5}])
+def test_changes_of_colour_keep_the_grey_and_touch_three_channels_only(change):
+    images = pictures(low=0.4, high=0.6)
+    views = changed(images, **change)
+    assert torch.allclose(views.mean(dim=1), images.mean(dim=1), atol=1e-4)
+    assert (views - images).abs().max() > 0.01
+    for channels in (1, 2, 4):
+        other = pictures(channels)
+        assert torch.allclose(changed(other, **change), other, atol=1e-4)
+
+
+def test_hue_keeps_the_amount_of_colour():
+    images = pictures(low=0.4, high=0.6)
+    views = changed(images, hue=0.5)
+    before, after = (x - x.mean(dim=1, keepdim=True) for x in (images, views))
+    assert torch.allclose(before.norm(dim=1), after.norm(dim=1), atol=1e-3)
+
+
+def test_grey_takes_all_colour_by_chance():
+    views = changed(pictures(), grey=0.3)
+    grey = (views - views.mean(dim=1, keepdim=True)).abs().amax(dim=(1, 2, 3)) < 1e-3
+    assert grey.float().mean() == pytest.approx(0.3, abs=0.1)
+
+
+def test_blur_smooths_the_chosen_images_and_keeps_their_mean():
+    images = pictures(side=48, count=64)
+    views = changed(images, blur=0.5)
+    ratio = views.std(dim=(1, 2, 3)) / images.std(dim=(1, 2, 3))
+    assert (ratio < 0.99).float().mean() == pytest.approx(0.45, abs=0.15)
+    assert torch.allclose(views.mean(dim=(1, 2, 3)), images.mean(dim=(1, 2, 3)), atol=0.02)
+
+
+def test_noise_has_no_bias_and_at_most_its_deviation():
+    images = torch.full((200, 2, 20, 20), 0.5)
+    change = changed(images, noise=0.1) - images
+    deviation = change.std(dim=(1, 2, 3))
+    assert change.mean() == pytest.approx(0, abs=0.002)
+    assert deviation.min() < 0.01
+    assert 0.09 < deviation.max() < 0.11
+    assert deviation.mean() == pytest.approx(0.05, abs=0.01)
+
+
+def test_what_is_erased_is_one_rectangle_of_the_images_mean():
+    images = pictures(count=50)
+    views = changed(images, erased=0.6)
+    for image, view in zip(images, views, strict=True):
+        erased = ((view - image).abs() > 1e-3).any(dim=0)
+        rows, columns = erased.any(dim=1).nonzero(), erased.any(dim=0).nonzero()
+        if len(rows) == 0:
+            continue
+        box = view[:, rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+        assert torch.allclose(box, image.mean(dim=(1, 2))[:, None, None].expand_as(box), atol=1e-3)
+        assert box[0].numel() <= 0.36 * image[0].numel() + 2 * sum(image.shape[1:])
+
+
+def test_strong_changes_are_what_the_documents_call_extreme():
+    for strengths in (SMALL_IMAGES, LARGE_IMAGES):
+        weak, standard, strong = (strengths[name] for name in ("weak", "standard", "strong"))
+        assert weak.area[0] > standard.area[0] > strong.area[0]
+        assert weak.brightness < standard.brightness < strong.brightness
+        assert strong.erased > 2 * standard.erased
+        assert weak.erased == weak.grey == 0
+
+
+def cie_lab(rgb):
+    """The definition of CIE 15 and IEC 61966-2-1 for white D65, in float64."""
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    xyz = linear @ np.transpose(to_xyz) / np.sum(to_xyz, axis=1)
+    x, y, z = np.moveaxis(np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29), -1, 0)
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
+
+
+def test_lab_is_that_of_its_definition():
+    rgb = np.random.default_rng(0).random((16, 16, 3))
+    converted = lab(torch.from_numpy(rgb).float().permute(2, 0, 1)[None])[0].permute(1, 2, 0).numpy()
+    assert np.abs(converted * [100, 110, 110] - cie_lab(rgb)).max() < 0.05
+
+
+def test_lab_of_all_colours_is_about_one():
+    levels = torch.linspace(0, 1, 9)
+    cube = torch.cartesian_prod(levels, levels, levels).T.view(1, 3, 27, 27)
+    converted = lab(cube)
+    assert converted[:, 0].min() == pytest.approx(0, abs=1e-4)
+    assert converted[:, 0].max() == pytest.approx(1, abs=1e-4)
+    assert converted[:, 1:].abs().max() < 1

@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from contraport.data.views.draws import Draws
+from contraport.data.views.mixing import LARGEST_MIX, NOISE, Mixup, Noise
+
+
+def change(transform, items):
+    torch.manual_seed(0)
+    return transform(items, Draws(items, None)) - items
+
+
+def test_noise_is_isotropic_in_units_of_the_datas_deviation():
+    std = torch.tensor([1.0, 100.0])
+    moved = change(Noise(std), torch.zeros(20_000, 2)) / std
+    assert moved.mean(dim=0).abs().max() < 0.02
+    assert torch.allclose(moved.T.cov(), NOISE**2 * torch.eye(2), atol=0.01)
+
+
+def test_noise_on_a_dark_image_keeps_its_mean():
+    assert change(Noise(torch.ones(1, 1, 1)), torch.zeros(100, 1, 20, 20)).mean().abs() < 0.01
+
+
+def test_mixup_moves_towards_another_item_by_at_most_half_the_way():
+    items = torch.eye(50)
+    moved = change(Mixup(), items) + items
+    assert torch.allclose(moved.sum(dim=1), torch.ones(50))
+    assert (moved >= 0).all()
+    assert ((moved > 0).sum(dim=1) <= 2).all()
+    assert (moved.diagonal() >= 1 - LARGEST_MIX).all()
+    assert moved.argmax(dim=1).tolist() == list(range(50))
+
+
+def test_mixup_mixes_whole_items():
+    shades = torch.rand(30, 1, 1, 1).expand(30, 3, 5, 6)
+    moved = change(Mixup(), shades) + shades
+    assert torch.allclose(moved, moved[:, :1, :1, :1].expand_as(moved))
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 9), (3, 8, 8)])
+def test_one_item_is_its_own_partner(shape):
+    assert change(Mixup(), torch.rand(1, *shape)).abs().max() < 1e-6
+
+
+def test_noise_moves_an_item_as_far_as_mixup():
+    items = torch.randn(20_000, 4)
+    noise, mixup = (float(change(transform, items).square().mean()) for transform in (Noise(torch.ones(4)), Mixup()))
+    assert noise == pytest.approx(mixup, rel=0.05)

@@ -1,0 +1,47 @@
+import pytest
+import torch
+
+from contraport.data.views.draws import Draws
+from contraport.data.views.vectors import VECTORS, VectorStrength, VectorTransform
+
+MEAN, STD = torch.tensor([0.0, 100.0]), torch.tensor([1.0, 1000.0])
+
+
+def view(vectors, mean=MEAN, std=STD, **settings):
+    torch.manual_seed(0)
+    strength = VectorStrength(**{"noise": 0, "masked": 0, "scaling": 0} | settings)
+    return VectorTransform(strength, mean, std)(vectors, Draws(vectors, None))
+
+
+def vectors(count=5000):
+    return MEAN + STD * torch.randn(count, 2, generator=torch.Generator().manual_seed(0))
+
+
+def test_without_any_change_the_vector_stays():
+    assert torch.allclose(view(vectors()), vectors(), rtol=1e-4)
+
+
+def test_noise_is_in_units_of_each_feature():
+    deviation = (view(vectors(), noise=0.3) - vectors()).std(dim=0) / STD
+    assert deviation.tolist() == pytest.approx([0.3, 0.3], rel=0.05)
+
+
+def test_masked_features_have_their_mean():
+    made = view(vectors(), masked=0.3)
+    masked = made != vectors()
+    assert masked.float().mean(dim=0).tolist() == pytest.approx([0.3, 0.3], abs=0.03)
+    assert torch.equal(made[masked], MEAN.expand(5000, 2)[masked])
+
+
+def test_scaling_is_one_factor_about_the_mean():
+    factors = (view(vectors(), scaling=0.5) - MEAN) / (vectors() - MEAN)
+    assert torch.allclose(factors[:, 0], factors[:, 1], rtol=1e-2)
+    assert 0.49 < factors.min() < factors.max() < 1.51
+
+
+@pytest.mark.parametrize("strength", VECTORS.values())
+def test_the_mean_of_the_data_is_kept(strength):
+    raw = vectors(20_000)
+    torch.manual_seed(0)
+    made = VectorTransform(strength, MEAN, STD)(raw, Draws(raw, None))
+    assert (((made - raw).mean(dim=0)) / STD).abs().max() < 0.03

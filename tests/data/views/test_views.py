@@ -1,0 +1,364 @@
+import os
+import socket
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contraport.data import AUGMENTS, Share, Views, from_arrays, load
+from contraport.data.views.images import lab
+from contraport.errors import UsageError
+
+STRENGTHS = ("weak", "standard", "strong")
+
+
+def images(channels=3, side=12, count=16, *, flips=True):
+    pixels = np.random.default_rng(0).integers(0, 256, (count, channels, side, side + 1), dtype=np.uint8)
+    return from_arrays(pixels, flips=flips)
+
+
+def vectors(features=5, count=16):
+    return from_arrays(np.random.default_rng(0).normal(3, 2, (count, features)))
+
+
+def series(channels=4, length=30, count=16):
+    return from_arrays(np.random.default_rng(0).normal(3, 2, (count, channels, length)).astype(np.float32))
+
+
+def several():
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (16, 1, 8, 9), dtype=np.uint8)
+    return from_arrays([pixels, rng.normal(size=(16, 7)), rng.normal(size=(16, 2, 20)).astype(np.float32)])
+
+
+def raw(dataset):
+    return dataset.__getitems__(list(range(len(dataset)))).views
+
+
+def made(views, batch, seed=0, share=None):
+    torch.manual_seed(seed)
+    return views(batch, share)
+
+
+KINDS = {
+    "grey": lambda: images(1, 28),
+    "two channels": lambda: images(2),
+    "colour": images,
+    "four channels": lambda: images(4, 20),
+    "large grey": lambda: images(1, 48),
+    "large colour": lambda: images(3, 40),
+    "one pixel": lambda: from_arrays(np.full((16, 1, 1, 1), 7, np.uint8)),
+    "vectors": vectors,
+    "series": series,
+    "several": several,
+}
+
+
+@pytest.mark.parametrize("augment", AUGMENTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_change_keeps_shape_and_type(kind, augment):
+    dataset = KINDS[kind]()
+    views = Views(dataset, augment=augment)
+    batch = made(views, raw(dataset))
+    assert tuple(tuple(view.shape[1:]) for view in batch) == views.shapes
+    assert views.plain_shapes == dataset.shapes
+    for view in batch:
+        assert view.dtype == torch.float32
+        assert view.isfinite().all()
+        if view.ndim == 4 and augment != "noise":
+            assert 0 <= view.min() <= view.max() <= 1
+
+
+@pytest.mark.parametrize("augment", AUGMENTS[1:])
+@pytest.mark.parametrize("kind", ["grey", "colour", "large colour", "vectors", "series"])
+def test_random_views_differ_from_one_another_and_from_the_item(kind, augment):
+    dataset = KINDS[kind]()
+    view0, view1, view2 = made(Views(dataset, augment=augment, views=3), raw(dataset))
+    plain = Views(dataset).plain(raw(dataset))[0]
+    changed = [(a - b).flatten(1).abs().amax(dim=1) > 1e-3 for a, b in ((view0, view1), (view1, view2), (view0, plain))]
+    assert all(which.float().mean() > 0.8 for which in changed)
+
+
+@pytest.mark.parametrize("augment", STRENGTHS)
+def test_a_view_is_nearer_to_its_item_than_to_another(augment):
+    digits = load("digits")
+    batch = digits.__getitems__(list(range(500))).views
+    view = made(Views(digits, augment=augment), batch)[0]
+    plain = Views(digits).plain(batch)[0]
+    own = torch.nn.functional.cosine_similarity(view.flatten(1), plain.flatten(1))
+    others = torch.nn.functional.cosine_similarity(view.flatten(1), plain.roll(1, 0).flatten(1))
+    assert (own > others).float().mean() > {"weak": 0.9, "standard": 0.85, "strong": 0.7}[augment]
+
+
+@pytest.mark.parametrize("flips", [True, False])
+def test_images_are_flipped_only_where_that_keeps_their_meaning(flips):
+    pixels = np.zeros((400, 40, 40), np.uint8)
+    pixels[:, :, :20] = 255
+    dataset = from_arrays(pixels, flips=flips)
+    view = made(Views(dataset, augment="weak"), raw(dataset))[0]
+    brighter_right = view[..., 20:].mean(dim=(1, 2, 3)) > view[..., :20].mean(dim=(1, 2, 3)) + 0.05
+    assert bool(brighter_right.any()) == flips
+
+
+# What is random
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_views_depend_on_torchs_seed_alone(kind):
+    dataset = KINDS[kind]()
+    first = made(Views(dataset, augment="strong"), raw(dataset), seed=3)
+    np.random.seed(0)
+    second = made(Views(dataset, augment="strong"), raw(dataset), seed=3)
+    other = made(Views(dataset, augment="strong"), raw(dataset), seed=4)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert kind == "one pixel" or not any(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_bytes_and_floats_of_the_same_pixels_give_the_same_views():
+    dataset = images()
+    views = Views(dataset)
+    from_bytes, from_floats = made(views, raw(dataset)), made(views, (raw(dataset)[0] / 255,))
+    assert all(torch.equal(a, b) for a, b in zip(from_bytes, from_floats, strict=True))
+
+
+def test_the_given_tensors_stay_as_they_are():
+    for dataset in (vectors(), series(), several()):
+        batch = raw(dataset)
+        before = [view.clone() for view in batch]
+        for augment in AUGMENTS:
+            Views(dataset, augment=augment)(batch)
+        assert all(torch.equal(a, b) for a, b in zip(batch, before, strict=True))
+
+
+def test_no_gradient_flows_through_the_views():
+    views = Views(vectors(3))
+    leaf = torch.ones(4, 3, requires_grad=True)
+    assert not views((leaf,))[0].requires_grad
+
+
+# Several processes
+
+
+@pytest.mark.parametrize("augment", ["none", *STRENGTHS, "noise"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_processes_make_the_views_that_one_would(kind, augment):
+    dataset = KINDS[kind]()
+    views, batch = Views(dataset, augment=augment), raw(dataset)
+    whole = made(views, batch)
+    parts = [
+        made(views, tuple(view[start:end] for view in batch), share=Share(start, 16))
+        for start, end in ((0, 8), (8, 13), (13, 16))
+    ]
+    state = torch.get_rng_state()
+    made(views, batch)
+    assert torch.equal(state, torch.get_rng_state())
+    for joined, view in zip(map(torch.cat, zip(*parts, strict=True)), whole, strict=True):
+        assert torch.allclose(joined, view, rtol=0, atol=1e-6 if kind.startswith("large") else 0)  # large: blurred
+
+
+@pytest.mark.parametrize("views", ["2+3", "colour"])
+@pytest.mark.parametrize("side", [12, 70])
+def test_processes_make_the_same_crops_and_colours(views, side):
+    dataset = images(3, side)
+    maker, (batch,) = Views(dataset, augment="strong", views=views), raw(dataset)
+    whole = made(maker, (batch,))
+    halves = [made(maker, (batch[start : start + 8],), share=Share(start, 16)) for start in (0, 8)]
+    tolerance = 0 if side == 12 and views == "2+3" else 2e-6  # the last bit of blur and Lab depends on the batch
+    for joined, view in zip(map(torch.cat, zip(*halves, strict=True)), whole, strict=True):
+        assert torch.allclose(joined, view, rtol=0, atol=tolerance)
+
+
+def gathered_mixup(rank, port, failures):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    own, share = ((slice(0, 9), Share(0, 16)), (slice(9, 16), Share(9, 16)))[rank]
+    for dataset in (images(), vectors(), series(), several()):
+        views, batch = Views(dataset, augment="mixup"), raw(dataset)
+        part = made(views, tuple(view[own] for view in batch), share=share)
+        whole = made(views, batch)
+        if not all(torch.equal(a, b[own]) for a, b in zip(part, whole, strict=True)):
+            failures.put((rank, dataset.shapes))
+    dist.destroy_process_group()
+    os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+
+
+def test_mixup_takes_partners_from_all_processes():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    failures = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(gathered_mixup, (port, failures), nprocs=2)
+    assert failures.empty()
+
+
+# Several given views
+
+
+def test_given_views_are_kept_as_they_are():
+    dataset = several()
+    for augment in (None, "none"):
+        views = Views(dataset, augment=augment)
+        pixels, *others = made(views, raw(dataset))
+        assert torch.equal(pixels, raw(dataset)[0] / 255)
+        assert all(torch.equal(a, b) for a, b in zip(others, raw(dataset)[1:], strict=True))
+
+
+@pytest.mark.parametrize("augment", AUGMENTS[1:])
+def test_a_chosen_change_holds_for_every_given_view_after_its_kind(augment):
+    dataset = several()
+    views = Views(dataset, augment=augment)
+    plain, changed = views.plain(raw(dataset)), made(views, raw(dataset))
+    assert views.shapes == views.plain_shapes == ((1, 8, 9), (7,), (2, 20))
+    assert all((a - b).abs().amax() > 1e-3 for a, b in zip(plain, changed, strict=True))
+
+
+def test_each_given_view_is_changed_in_its_own_units():
+    rng = np.random.default_rng(0)
+    dataset = from_arrays([rng.normal(0, scale, (2000, 2)) for scale in (1, 1000)])
+    view0, view1 = (
+        a - b for a, b in zip(made(Views(dataset, augment="weak"), raw(dataset)), raw(dataset), strict=True)
+    )
+    assert float(view1.std() / view0.std()) == pytest.approx(1000, rel=0.1)
+
+
+# Colour and crops
+
+
+def test_colour_is_lightness_and_colours_of_one_change():
+    gradient = np.linspace(0, 255, 40).astype(np.uint8)
+    pixels = np.zeros((30, 3, 40, 40), np.uint8)
+    pixels[:, 0], pixels[:, 1] = gradient, gradient[:, None]
+    dataset = from_arrays(pixels)
+    views = Views(dataset, augment="weak", views="colour")
+    lightness, colours = views.plain(raw(dataset))
+    assert views.shapes == views.plain_shapes == ((1, 40, 40), (2, 40, 40))
+    assert lightness.shape == (30, 1, 40, 40)
+    assert colours.shape == (30, 2, 40, 40)
+    one_change = made(Views(dataset, augment="weak", views=1), raw(dataset))[0]
+    both = torch.cat(made(views, raw(dataset)), dim=1)
+    assert torch.allclose(both, lab(one_change), atol=1e-4)
+
+
+def test_colour_is_never_lost():
+    dataset = from_arrays(np.broadcast_to(np.array([200, 20, 20], np.uint8)[:, None, None], (200, 3, 40, 40)))
+    _, colours = made(Views(dataset, views="colour"), raw(dataset))
+    assert (colours.abs().amax(dim=(1, 2, 3)) > 0.02).all()
+
+
+@pytest.mark.parametrize("augment", AUGMENTS)
+def test_colour_goes_with_every_change(augment):
+    dataset = images()
+    views = Views(dataset, augment=augment, views="colour")
+    lightness, colours = made(views, raw(dataset))
+    assert 0 <= lightness.min() <= lightness.max() <= 1.0001
+    assert -1 <= colours.min() <= colours.max() <= 1
+
+
+def test_multi_crop_makes_large_and_small_crops():
+    dataset = images(3, 41)
+    views = Views(dataset, views="multi-crop")
+    assert views.shapes == ((3, 41, 42),) * 2 + ((3, 21, 21),) * 6
+    assert views.plain_shapes == ((3, 41, 42),)
+    assert [tuple(view.shape[1:]) for view in made(views, raw(dataset))] == list(views.shapes)
+    assert Views(dataset, views="2+6").shapes == views.shapes
+    assert len(Views(dataset, views="1+12").shapes) == 13
+
+
+def test_small_crops_show_less_than_large_ones():
+    ramp = np.broadcast_to(np.linspace(50, 200, 200).astype(np.uint8), (100, 1, 200, 200))
+    dataset = from_arrays(ramp)
+    large, *_, small = made(Views(dataset, augment="weak", views="2+2"), raw(dataset))
+    shown = [float((view.amax(3) / view.amin(3).clamp(min=1e-6)).log().abs().mean()) for view in (large, small)]
+    assert shown[1] < 0.75 * shown[0]
+
+
+# Statistics and plain views
+
+
+def test_statistics_are_those_of_each_plain_view():
+    dataset = several()
+    assert Views(dataset).statistics() == [dataset.statistics(view) for view in range(3)]
+    assert Views(images(), views="2+6").statistics() == [images().statistics()]
+
+
+def test_statistics_of_colours_are_those_of_the_plain_views():
+    views = Views(images(), views="colour")
+    for (mean, std), plain in zip(views.statistics(), views.plain(raw(images())), strict=True):
+        assert mean == pytest.approx(plain.mean(dim=(0, 2, 3)).tolist(), abs=1e-4)
+        assert std == pytest.approx(plain.std(dim=(0, 2, 3)).tolist(), rel=1e-3)
+
+
+def test_plain_views_are_the_items_and_nothing_random():
+    dataset = images()
+    state = torch.get_rng_state()
+    for views in (2, "2+6"):
+        (plain,) = Views(dataset, views=views).plain(raw(dataset))
+        assert torch.equal(plain, raw(dataset)[0] / 255)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.one_of(
+        st.tuples(st.integers(1, 5), st.integers(1, 40), st.integers(1, 40)),
+        st.tuples(st.integers(1, 5), st.integers(1, 40)),
+        st.tuples(st.integers(1, 40)),
+    ),
+    st.integers(1, 4),
+    st.sampled_from(AUGMENTS),
+    st.integers(1, 3),
+)
+def test_any_shape_and_any_number_of_items(shape, count, augment, number):
+    dtype = np.uint8 if len(shape) == 3 else np.float32
+    array = np.random.default_rng(0).integers(0, 256, (count, *shape)).astype(dtype)
+    if len(shape) == 3 and array.shape[3] < array.shape[1]:
+        array = np.moveaxis(array, 1, 3)  # the layout that a narrow array is read in
+    dataset = from_arrays(array)
+    views = made(Views(dataset, augment=augment, views=number), raw(dataset))
+    assert len(views) == number
+    assert all(tuple(view.shape) == (count, *dataset.shapes[0]) and view.isfinite().all() for view in views)
+
+
+def test_what_is_constant_is_no_obstacle():
+    for array in (np.full((4, 3), 5.0), np.full((4, 3, 9), 5, np.float32), np.full((4, 3, 9, 9), 5, np.uint8)):
+        dataset = from_arrays(array)
+        for augment in AUGMENTS:
+            assert all(view.isfinite().all() for view in Views(dataset, augment=augment)(raw(dataset)))
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("dataset", "settings", "message"),
+    [
+        (images(), {"augment": "stron"}, "augment: unknown name 'stron'; did you mean 'strong'"),
+        (images(), {"views": 0}, "views: expected a number of at least 1"),
+        (images(), {"views": True}, "views: expected a number of at least 1"),
+        (images(), {"views": 2.5}, "views: expected a number of at least 1"),
+        (images(), {"views": "color"}, "views: unknown name 'color'; did you mean 'colour'.*such as '2\\+6'"),
+        (images(), {"views": "0+6"}, "views: unknown name '0\\+6'"),
+        (several(), {"views": 2}, "expected the 3 that 'arrays' gives, got 2"),
+        (several(), {"views": "2+6"}, "'2\\+6' crops one image, the items of 'arrays' have the shapes"),
+        (vectors(), {"views": "multi-crop"}, "'multi-crop' crops one image"),
+        (images(), {"views": "2+6", "augment": "none"}, "'2\\+6' needs one that crops, .*got 'none'"),
+        (images(), {"views": "2+6", "augment": "mixup"}, "needs one that crops"),
+        (images(1), {"views": "colour"}, "'colour' splits one image of 3 channels"),
+        (images(4), {"views": "colour"}, "'colour' splits one image of 3 channels"),
+        (vectors(3), {"views": "colour"}, "'colour' splits one image of 3 channels"),
+        (several(), {"views": "colour"}, "'colour' splits one image of 3 channels"),
+    ],
+)
+def test_settings_that_cannot_be_are_told(dataset, settings, message):
+    with pytest.raises(UsageError, match=message):
+        Views(dataset, **settings)
+
+
+def test_shares_that_do_not_fit_the_batch_are_told():
+    dataset = images()
+    with pytest.raises(UsageError, match="share: expected the 16 items from 1 on to be within 16"):
+        Views(dataset)(raw(dataset), Share(1, 16))

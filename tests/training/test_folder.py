@@ -1,0 +1,45 @@
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contraport.training.folder import default_path
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ("digits", "digits"),
+        ("stl10-unlabeled", "stl10-unlabeled"),
+        ("photos/", "photos"),
+        ("../tables/two sensors.v2.csv", "two-sensors.v2"),
+        ("shards/train-{000..009}.tar", "train-000-009"),
+        ("{train,extra}-{0..3}.tar", "train-extra-0-3"),
+        ("{a,b}/shards-*.tar", "shards"),
+        ("größe.npz", "größe"),
+        ("{...}.tar", "data"),
+        ("/", "data"),
+    ],
+)
+def test_a_run_is_named_after_its_data_in_plain_letters(data: str, name: str) -> None:
+    assert default_path(data, "nt-xent") == Path("runs", f"{name}-nt-xent")
+
+
+def test_a_folder_keeps_what_follows_the_dots_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photos-1.5").mkdir()
+    monkeypatch.chdir(tmp_path / "photos-1.5")
+    for data in (".", "../photos-1.5", str(tmp_path / "photos-1.5")):
+        assert default_path(data, "moco") == Path("runs/photos-1.5-moco")
+
+
+@given(st.text(string.printable, min_size=1).filter(lambda data: "\0" not in data))
+def test_whatever_the_data_are_called_the_name_needs_no_quotes_in_a_shell(data: str) -> None:
+    runs, name = default_path(data, "moco").parts
+    assert runs == "runs"
+    assert set(name) <= set(string.ascii_letters + string.digits + "_.-")
+    assert name.endswith("-moco")
+    assert ".." not in name
+    assert "--" not in name
+    assert not name.startswith((".", "-"))
