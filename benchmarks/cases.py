@@ -246,11 +246,20 @@ def _ours(loss: str, make: Callable[[], contraport.Objective], layout: str) -> l
     return [Case(loss, "streamed", lambda: under("streamed", make()), layout), kept]
 
 
+def _small(loss: str, make: Callable[[], contraport.Objective], layout: str) -> list[Case]:
+    """The policy of small batches, and the same under torch.compile."""
+    return [
+        Case(loss, by, lambda policy=policy: under(policy, make()), layout, 512, "for small batches")
+        for by, policy in (("dense", "dense"), ("dense, compiled", "compiled"))
+    ]
+
+
 DENSE = "several matrices of 1 GiB at 16,384 rows"
 SLOW = "several GiB and minutes beyond 8,192 rows"
 
 CASES: list[Case] = [
     *_ours("nt_xent", nt_xent, "joint"),
+    *_small("nt_xent", nt_xent, "joint"),
     Case("nt_xent", "autograd", lambda: plain_nt_xent, "joint", 16384, DENSE),
     Case("nt_xent", "lightly", lightly_nt_xent, "joint", 16384, DENSE, "lightly"),
     Case(
@@ -258,7 +267,7 @@ CASES: list[Case] = [
         "34 GB at 2,048 rows", "pytorch_metric_learning",
     ),
     *_ours("info_nce", info_nce, "cross"),
-    Case("info_nce", "compiled", lambda: under("compiled", info_nce()), "cross", 2048, "it takes the matrix"),
+    *_small("info_nce", info_nce, "cross"),
     Case("info_nce", "autograd", lambda: plain_info_nce, "cross", 16384, DENSE),
     Case("info_nce", "open_clip", open_clip_info_nce, "cross", 16384, DENSE, "open_clip"),
     Case(
@@ -266,6 +275,7 @@ CASES: list[Case] = [
         "sentence_transformers",
     ),
     *_ours("rows", rows_loss, "cross"),
+    *_small("rows", rows_loss, "cross"),
     Case("rows", "F.cross_entropy", lambda: plain_rows, "cross", 16384, DENSE),
     Case("rows", "liger", liger_rows, "cross", package="liger_kernel"),
     Case("rows", "sentence-transformers", sentence_transformers_rows, "cross", 16384, DENSE, "sentence_transformers"),

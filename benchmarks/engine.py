@@ -116,21 +116,25 @@ def show(rows: int, dimensions: int, measured: Measured) -> None:
     Console().print(table)
 
 
-def save(out: Path, rows: int, dimensions: int, measured: Measured) -> None:
-    """Put what was measured in place of what the file says of the same."""
-    before = json.loads(out.read_text())["results"] if out.exists() else []
-    tables = {(r["dimensions"], r["rows"]): r["cases"] for r in before}
-    tables[dimensions, rows] = tables.get((dimensions, rows), {}) | measured
-    results = [{"rows": n, "dimensions": d, "cases": cases} for (d, n), cases in sorted(tables.items())]
-    machine = {
+def machine() -> dict[str, str | int]:
+    """What a reader of the figures wants to know of where they were measured."""
+    return {
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "contraport": contraport.__version__,
     }
+
+
+def save(out: Path, rows: int, dimensions: int, measured: Measured) -> None:
+    """Put what was measured in place of what the file says of the same."""
+    before = json.loads(out.read_text())["results"] if out.exists() else []
+    tables = {(r["dimensions"], r["rows"]): r["cases"] for r in before}
+    tables[dimensions, rows] = tables.get((dimensions, rows), {}) | measured
+    results = [{"rows": n, "dimensions": d, "cases": cases} for (d, n), cases in sorted(tables.items())]
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"machine": machine, "results": results}, indent=1))
+    out.write_text(json.dumps({"machine": machine(), "results": results}, indent=1))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

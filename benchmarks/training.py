@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import platform
 import statistics
 import tempfile
 import time
@@ -28,6 +27,7 @@ from rich.table import Table
 from torch import nn
 
 import contraport
+from benchmarks.engine import machine
 from contraport.data import Batch, Dataset, Views, from_arrays, load, loader
 from contraport.encoders import Model
 from contraport.training.assembly import assemble
@@ -185,15 +185,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     cases = measure(options.batch_size, options.steps, options.repeats)
     show(options.batch_size, cases)
-    machine = {
-        "processor": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "contraport": contraport.__version__,
-    }
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    results = {"machine": machine, "batch_size": options.batch_size, "cases": cases}
+    results = {"machine": machine(), "batch_size": options.batch_size, "cases": cases}
     options.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written to {options.out}")
 

@@ -1,7 +1,8 @@
 """Write the generated pages of the documentation: ``make docs``.
 
-`methods.md` is the catalog as a table. The largest differences in it are computed here, from the dense double-precision
-versions in tests/objectives/formulas.py, over all settings, policies and both value and gradient.
+`results.md` is made by results.py from what the benchmarks and the examples wrote. `methods.md` is the catalog as a
+table. The largest differences in it are computed here, from the dense double-precision versions in
+tests/objectives/formulas.py, over all settings, policies and both value and gradient.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
+from results import results
 
 import contraport
 from contraport.objectives import CATALOG, Loss
@@ -41,8 +43,9 @@ POLICIES = ("dense", "stored", "streamed")
 
 def main() -> None:
     """Write every generated page."""
-    (ROOT / "docs" / "methods.md").write_text(methods())
-    print("written: docs/methods.md")
+    for name, page in (("methods", methods), ("results", results)):
+        (ROOT / "docs" / f"{name}.md").write_text(page())
+        print(f"written: docs/{name}.md")
 
 
 def methods() -> str:

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,11 +22,25 @@ from contraport.objectives.equality import Indicator
 from contraport.objectives.layouts import Block
 from contraport.objectives.part import Part
 
-if TYPE_CHECKING:
-    from contraport.objectives.coupling import Coupling
-
 Attributes = Mapping[str, Tensor]
 """What is known of the items of a batch: ``labels``, ``domains``, ``weights``, each (n, ...)."""
+
+
+class LogPlan(Protocol):
+    """The logarithm of a plan, (N, M), known where it is asked for: what a target wants to know of a coupling."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, M)."""
+
+    def restrict(self, rows: slice) -> LogPlan:
+        """Return it on some of its rows."""
+
+    def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return log P at the given entries: index tensors (k,) to a tensor (k,)."""
+
+    def log_dense(self) -> Tensor:
+        """Return log P as an (N, M) tensor."""
 
 
 class TargetPlan(ABC):
@@ -77,15 +91,15 @@ class TargetPlan(ABC):
         """Return sum_ij p_ij log K_ij, masks aside."""
         return self.row_inner(log_kernel).sum()
 
-    def expectation(self, coupling: Coupling, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return sum_ij p_ij function(log P_ij), P the coupling, where the plan has mass."""
+    def expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return sum_ij p_ij function(log P_ij), P another plan, where this one has mass."""
 
         def expected(rows: slice) -> Tensor:
             matrix = self.restrict(rows).dense()
             wanted = matrix > 0
-            return (matrix[wanted] * function(coupling.restrict(rows).log_dense()[wanted])).sum()
+            return (matrix[wanted] * function(plan.restrict(rows).log_dense()[wanted])).sum()
 
-        return torch.stack(by_stripes(expected, coupling.shape)).sum()
+        return torch.stack(by_stripes(expected, plan.shape)).sum()
 
 
 class Target(Part, ABC):
@@ -133,8 +147,8 @@ class SparsePlan(TargetPlan):
     def inner(self, log_kernel: LogKernel) -> Tensor:
         return self.values @ log_kernel.at(self.rows, self.columns)
 
-    def expectation(self, coupling: Coupling, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return (self.values * function(coupling.log_at(self.rows, self.columns))).sum()
+    def expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return (self.values * function(plan.log_at(self.rows, self.columns))).sum()
 
     def dense(self) -> Tensor:
         return self.values.new_zeros(self.shape).index_put((self.rows, self.columns), self.values, accumulate=True)

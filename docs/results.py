@@ -1,0 +1,176 @@
+"""Write docs/results.md from the files that the benchmarks and the examples wrote; `make docs` runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+MEASURED = ROOT / "benchmarks" / "results"
+
+Cases = dict[str, dict[str, float]]
+
+ROWS = 256, 512, 2048, 8192
+DIMENSIONS = 64, 128, 768
+GROWING = "nt_xent, streamed", "nt_xent, lightly", "sinkhorn K=3, streamed", "sinkhorn K=3, stored", "sinkhorn K=3, POT"
+
+
+def results() -> str:
+    """Return the page of results."""
+    engine, growth = load(MEASURED / "engine.json"), load(MEASURED / "growth.json")
+    tables = {(table["dimensions"], table["rows"]): table["cases"] for table in engine["results"]}
+    machine = engine["machine"]
+    return f"""# Results
+
+Written by `make docs` from what scripts measured; do not edit. One machine: two {machine["processor"]} cores,
+{machine["threads"]} threads, torch {machine["torch"]}, Python {machine["python"]}. It is shared and noisy: single
+figures move by a third between runs.
+
+## Time of the losses
+
+Forward + backward, medians, in units of the tiled product X Yᵀ of the same problem, and in milliseconds; d = 128,
+temperature 0.1 (`python -m benchmarks.engine`). Joint problems (NT-Xent, GCA) have half of the rows in each view.
+
+{times(tables)}
+
+Gradients agree with the peers' to {error(tables):.0e} relative in single precision (GeomLoss, which iterates to a
+tolerance of its own, to 1e-2). {small_batches(tables[128, 256])}
+
+## Dimensions
+
+The same in products, at 2,048 rows.
+
+{across_dimensions(tables)}
+
+## Growth
+
+d = 128; memory is the peak above inputs and gradients, in MiB (drawn in [engine.md](engine.md)).
+
+{growing(growth["results"])}
+
+{training(load(MEASURED / "training.json"))}
+
+## Recipes
+
+What each recipe reached with its own settings on a data set that fits it (`python examples/recipes.py`, seed 0): linear
+probe / kNN of frozen features of held-out items, in per cent.
+
+{recipes(load(ROOT / "examples" / "results" / "recipes.json"))}
+
+The runs are short and the sets small: differences of a point between recipes mean nothing.
+
+## Not measured
+
+- Anything on a GPU: the `cuda` policy is tested by Triton's interpreter and lowered for compute capability 9.0, no
+  more. Nor were NCCL, several machines, or bfloat16 training.
+- Peers beyond 16,384 rows, which would not fit.
+"""
+
+
+def load(path: Path) -> Any:
+    """Return what a script wrote."""
+    return json.loads(path.read_text())
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, its first column words, the others numbers."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def times(tables: dict[tuple[int, int], Cases]) -> str:
+    """Return the table of all cases, by their number of rows."""
+    names = list(dict.fromkeys(name for rows in reversed(ROWS) for name in tables[128, rows]))
+    names.sort(key=lambda name: [n.split(",")[0] for n in names].index(name.split(",")[0]))
+    head = [heading for rows in ROWS for heading in (f"{rows:,} rows", "ms")]
+
+    def cells(case: dict[str, float] | None) -> tuple[str, str]:
+        return (f"{case['products']:.1f}", f"{1e3 * case['seconds']:.3g}") if case else ("", "")
+
+    rows = ([name, *(cell for n in ROWS for cell in cells(tables[128, n].get(name)))] for name in names)
+    return table(["loss, by", *head], rows)
+
+
+def across_dimensions(tables: dict[tuple[int, int], Cases]) -> str:
+    """Return the table of all cases, by their dimensions."""
+    found = [tables[d, 2048] for d in DIMENSIONS]
+    head = ["loss, by", *(f"d = {d}" for d in DIMENSIONS)]
+    common = [name for name in found[0] if all(name in cases for cases in found)]
+    return table(head, ([name, *(f"{cases[name]['products']:.1f}" for cases in found)] for name in common))
+
+
+def error(tables: dict[tuple[int, int], Cases]) -> float:
+    """Return the largest relative difference of gradients from ours, GeomLoss aside."""
+    cases = [item for found in tables.values() for item in found.items()]
+    return max(case["gradient_error"] for name, case in cases if "GeomLoss" not in name)
+
+
+def small_batches(cases: Cases) -> str:
+    """Say how few rows compare with plain autograd."""
+
+    def ratio(ours: str, plain: str) -> float:
+        return cases[ours]["seconds"] / cases[plain]["seconds"]
+
+    return (
+        f"At 256 rows an objective spends most of its time on the bookkeeping of its parts: the row form takes "
+        f"{ratio('rows, dense', 'rows, F.cross_entropy'):.1f} times what plain `F.cross_entropy` takes, and "
+        f"{ratio('rows, dense, compiled', 'rows, F.cross_entropy'):.1f} times under `torch.compile`; both directions "
+        f"of InfoNCE {ratio('info_nce, dense', 'info_nce, autograd'):.1f} and "
+        f"{ratio('info_nce, dense, compiled', 'info_nce, autograd'):.1f} times."
+    )
+
+
+def growing(results: list[dict[str, Any]]) -> str:
+    """Return the table of time and memory against the number of rows."""
+    head = [heading for name in GROWING for heading in (f"{name}: s", "MiB")]
+
+    def cells(cases: Cases, name: str) -> tuple[str, str]:
+        case = cases.get(name)
+        return (f"{case['seconds']:.3f}", f"{case['mebibytes']:,.0f}") if case else ("", "")
+
+    rows = ([f"{r['rows']:,}", *(c for name in GROWING for c in cells(r["cases"], name))] for r in results)
+    return table(["rows", *head], rows)
+
+
+def training(measured: dict[str, Any]) -> str:
+    """Return what a training step takes."""
+    cases, batch = measured["cases"], measured["batch_size"]
+
+    def share(case: dict[str, float], part: str) -> str:
+        return f"{case[part] / case['step']:.1%}" if part in case else ""
+
+    rows = (
+        [name, f"{c['step']:.3f}", f"{batch / c['step']:,.0f}", share(c, "data"), share(c, "objective")]
+        for name, c in cases.items()
+    )
+    ratios = [cases[f"lightly, {workers} workers"]["step"] / cases["contraport"]["step"] for workers in (0, 2)]
+    return f"""## A training step
+
+Fashion-MNIST, batch {batch}, two views, the same small encoder and like augmentations
+(`python -m benchmarks.training`).
+
+{table(["loop", "seconds a step", "images/s", "waiting for data", "objective"], rows)}
+
+lightly's loop takes {ratios[0]:.1f} times as long without workers and {ratios[1]:.1f} times with two."""
+
+
+def recipes(reached: dict[str, Any]) -> str:
+    """Return the table of what the recipes reached."""
+
+    def scores(found: dict[str, float]) -> str:
+        return f"{100 * found['linear_probe']:.1f} / {100 * found['knn']:.1f}"
+
+    rows = (
+        [
+            name,
+            run["data"],
+            f"{run['items']:,}",
+            ", ".join(f"{key} {value}" for key, value in run["settings"].items()),
+            f"{run['seconds']:.0f}",
+            *(scores(run[which]) for which in ("raw", "untrained", "trained")),
+        ]
+        for name, run in reached.items()
+    )
+    return table(["recipe", "data", "items", "settings", "seconds", "raw", "untrained", "trained"], rows)
