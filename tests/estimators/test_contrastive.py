@@ -238,3 +238,12 @@ def test_other_items_than_the_fitted_ones_are_refused():
         fitted.partial_fit([SERIES, VECTORS])
     with pytest.raises(NotFittedError):
         quick().score(VECTORS)
+
+
+def test_a_fit_on_views_forgets_the_features_of_one_array():
+    X = np.random.default_rng(0).normal(size=(30, 5))
+    encoder = ContrastiveEncoder(epochs=1, random_state=0).fit(X)
+    assert encoder.n_features_in_ == 5
+    encoder.fit([X, X[:, :3]])
+    assert not hasattr(encoder, "n_features_in_")
+    assert encoder.transform([X, X[:, :3]]).shape == (30, 512)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from contraport.cli import main
 from contraport.errors import UsageError
 from contraport.runs import Run
-from contraport.training import train
+from contraport.training import callbacks, train
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -101,3 +102,12 @@ def test_the_command_says_it_in_one_line(
     assert error.count("\n") == 1
     assert "No space left on device" in error
     assert "--resume" not in error, "nothing was saved that could be resumed"
+
+
+def test_the_disk_is_named_where_torch_hides_it() -> None:
+    class Small(io.BytesIO):
+        def write(self, data: Any) -> int:
+            return full() if self.tell() + len(data) > 10_000 else super().write(data)
+
+    with pytest.raises(OSError, match="No space left on device"):
+        callbacks._save({"weights": torch.zeros(100_000)}, Small())

@@ -114,7 +114,9 @@ def test_a_logger_that_fails_is_told_in_one_line(
         raise ConnectionError("no such server.\nLook at the manual.")
 
     monkeypatch.setattr(remembering, fails_in, fail)
-    with pytest.raises(UsageError, match=r"^logger: ConnectionError: no such server\. Mend it, and go on with: .*/run$"):
+    with pytest.raises(
+        UsageError, match=r"^logger: ConnectionError: no such server\. Mend it, and go on with: .*/run$"
+    ):
         train(**settings, logger=["wandb"])
 
 

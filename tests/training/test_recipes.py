@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.training.steps import pipeline_of
 
-from contraport.data import Dataset, from_arrays
+from contraport.data import Dataset, from_arrays, loader
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed_dataset, knn
@@ -103,3 +104,16 @@ def test_resolving_twice_changes_nothing(name: str) -> None:
 def test_an_unknown_recipe() -> None:
     with pytest.raises(UsageError, match="recipe: unknown name 'simclrr'; did you mean 'simclr'"):
         resolve({"recipe": "simclrr"})
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_parameter_of_a_recipe_has_a_gradient(name: str, splits: tuple[Dataset, Dataset]) -> None:
+    """What the processes of a training rely on: they wait for the gradient of each."""
+    pipeline = pipeline_of(splits[0], recipe=name)
+    batch = next(iter(loader(splits[0], 16)))
+    for step in range(2):
+        pipeline.zero_grad()
+        pipeline(batch, step).backward()
+        pipeline.after_step(step)
+        without = [key for key, value in pipeline.named_parameters() if value.requires_grad and value.grad is None]
+        assert not without

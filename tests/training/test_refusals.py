@@ -67,6 +67,7 @@ from .conftest import Pull
         ({"temperature": math.nan}, "temperature: expected a positive"),
         ({"encoder": "resnet81"}, "encoder: unknown name 'resnet81'"),
         ({"encoder": "small-cnn"}, "use 'mlp' for vectors"),
+        ({"predict": "l2", "projection": 8}, "projection: predict decodes features; expected 0, got 8"),
         ({"projection": -1}, "projection: expected a whole number from 0 on, got -1"),
         ({"epochs": 0}, "epochs: expected a whole number from 1 on, got 0"),
         ({"epochs": 1.5}, "epochs: expected a whole number"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -20,18 +20,19 @@ _SCALARS = {int: "a whole number", float: "a number", bool: "true or false", str
 
 
 def parse(
-    function: Callable[..., Any], argv: Sequence[str], *, prog: str, examples: Iterable[str]
+    function: Callable[..., Any], argv: Sequence[str], *, prog: str, examples: Iterable[str], groups: Mapping[str, str]
 ) -> dict[str, Any] | None:
     """Return the keyword arguments that a command line, and the file of its ``--config``, give for a function.
 
     What is not given is left out, so the function's own defaults hold. None is returned where ``--help`` or
     ``--print_config`` was asked for, and printed. Where the function has an attribute `resolve`, from what is given to
-    what follows from it, as a recipe's settings do, both show that.
+    what follows from it, as a recipe's settings do, both show that. In the help, each parameter that `groups` names
+    starts a group with a heading of its own.
 
     Raises:
         UsageError: an unknown option or key (the nearest is offered), or a value of the wrong type.
     """
-    parser = _parser(function, prog, examples)
+    parser = _parser(function, prog, examples, groups)
     asked = [argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"]
     try:
         if asked and hasattr(function, "resolve"):
@@ -98,11 +99,11 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
-        told = action.default in (None, False, argparse.SUPPRESS)
+        told = action.default is None or action.default is False or action.default in ((), argparse.SUPPRESS)
         return text if told else f"{text} (default: %(default)s)"
 
 
-def _parser(function: Callable[..., Any], prog: str, examples: Iterable[str]) -> _Parser:
+def _parser(function: Callable[..., Any], prog: str, examples: Iterable[str], groups: Mapping[str, str]) -> _Parser:
     documentation = docstring_parser.parse(inspect.getdoc(function) or "")
     parameters = inspect.signature(function).parameters
     positional = [name.upper() for name, parameter in parameters.items() if _is_positional(parameter)]
@@ -119,12 +120,14 @@ def _parser(function: Callable[..., Any], prog: str, examples: Iterable[str]) ->
     hints = get_type_hints(function)
     parser.kinds = {name: _shell_type(hints[name]) for name in parameters}
     meanings = {entry.arg_name: " ".join((entry.description or "").split()) for entry in documentation.params}
+    group: Any = parser
     for name, parameter in parameters.items():
-        _add(parser, parameter, parser.kinds[name], meanings.get(name, ""))
+        group = parser.add_argument_group(groups[name]) if name in groups else group
+        _add(group, parameter, parser.kinds[name], meanings.get(name, ""))
     return parser
 
 
-def _add(parser: _Parser, parameter: inspect.Parameter, kind: Any, meaning: str) -> None:
+def _add(parser: Any, parameter: inspect.Parameter, kind: Any, meaning: str) -> None:
     settings: dict[str, Any] = {"type": kind, "help": meaning.replace("%", "%%")}
     if get_origin(kind) is list:
         settings.update(type=get_args(kind)[0], nargs="+")

@@ -18,6 +18,7 @@ class Verb(NamedTuple):
         summary: what it does, in a few words.
         examples: command lines to start from.
         show: what is printed of its result.
+        groups: headings of its help, by the first option that is under each.
     """
 
     module: str
@@ -25,6 +26,7 @@ class Verb(NamedTuple):
     summary: str
     examples: tuple[str, ...]
     show: Callable[[Any], None]
+    groups: tuple[tuple[str, str], ...] = ()
 
 
 def run_verb(name: str, argv: list[str]) -> None:
@@ -41,7 +43,7 @@ def run_verb(name: str, argv: list[str]) -> None:
         function = getattr(import_module(verb.module), verb.function)
     except ModuleNotFoundError as error:
         raise UsageError(f"{name} needs the package {error.name!r}: pip install 'contraport[train,report]'.") from error
-    arguments = parse(function, argv, prog=f"contraport {name}", examples=verb.examples)
+    arguments = parse(function, argv, prog=f"contraport {name}", examples=verb.examples, groups=dict(verb.groups))
     if arguments is not None:
         verb.show(function(**arguments))
 
@@ -75,6 +77,17 @@ VERBS = {
             "contraport train --resume --out runs/photos",
         ),
         _nothing,
+        (
+            ("data", "what to train on, and how"),
+            ("objective", "objective"),
+            ("negatives", "what embeddings are compared with"),
+            ("views", "views"),
+            ("encoder", "networks"),
+            ("epochs", "optimisation"),
+            ("image_size", "reading the data"),
+            ("device", "computing"),
+            ("log_every", "the run and its folder"),
+        ),
     ),
     "evaluate": Verb(
         "contraport.evaluation",

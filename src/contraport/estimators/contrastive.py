@@ -231,6 +231,9 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         arrays: list[np.ndarray]
         if _is_views(X):
             arrays = [check_array(view, input_name=f"X[{number}]", **rules) for number, view in enumerate(X)]
+            if reset:
+                for of_one_array in {"n_features_in_", "feature_names_in_"} & vars(self).keys():
+                    delattr(self, of_one_array)
         else:
             arrays = [validate_data(self, X, reset=reset, **rules)]
         dataset = from_arrays(arrays, _classes(y), name="X")

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
@@ -176,11 +176,19 @@ class CheckpointFile(TorchCheckpointIO):
         """
         try:
             with writing(self._run), replacing(path) as temporary, temporary.open("wb") as file:
-                torch.save(checkpoint, file)
+                _save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
         except UsageError as failure:
             self._failure = failure
+
+
+def _save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
+    """Save, and let an error of the disk through, which torch hides behind one of its own."""
+    try:
+        torch.save(checkpoint, file)
+    except RuntimeError as error:
+        raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 class Checkpoints(Callback):

@@ -25,7 +25,8 @@ def journal(run: Run, *, progress: bool) -> Iterator[Console]:
         UsageError: `train.log` cannot be written.
     """
     if not is_first():
-        yield Console(quiet=True)
+        with _handled_by(logging.NullHandler()):
+            yield Console(quiet=True)
         return
     console = Console(stderr=True, quiet=not progress)
     with writing(run):
@@ -34,19 +35,28 @@ def journal(run: Run, *, progress: bool) -> Iterator[Console]:
     to_console = _ToConsole(console)
     level = log.level
     log.setLevel(logging.DEBUG)
-    for handler in (to_file, to_console):
-        log.addHandler(handler)
     try:
-        yield console
-    except (KeyboardInterrupt, FloatingPointError) as reason:
-        log.debug("stopped: %s", reason)
-        raise
+        with _handled_by(to_file, to_console):
+            try:
+                yield console
+            except (KeyboardInterrupt, FloatingPointError) as reason:
+                log.debug("stopped: %s", reason)
+                raise
     finally:
         log.setLevel(level)
-        for handler in (to_file, to_console):
-            log.removeHandler(handler)
         with writing(run):
             to_file.close()
+
+
+@contextmanager
+def _handled_by(*handlers: logging.Handler) -> Iterator[None]:
+    for handler in handlers:
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            log.removeHandler(handler)
 
 
 class _ToConsole(logging.Handler):

@@ -7,7 +7,9 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
 
 from contraport.runs import Row
 from contraport.training.callbacks import Meter
@@ -21,18 +23,20 @@ class ProgressBar(Callback):
     def __init__(self, console: Console, meter: Meter) -> None:
         self._meter = meter
         self._progress = Progress(
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=10),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[measured]}"),
-            TimeRemainingColumn(compact=True),
+            TextColumn("epoch {task.fields[epoch]}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=6, table_column=Column(no_wrap=True)),
+            TaskProgressColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+            _MeasuredColumn(),
             console=console,
         )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the bar."""
         total = int(trainer.estimated_stepping_batches)
-        self._bar = self._progress.add_task("", total=total, completed=trainer.global_step, epoch="", measured="")
+        self._bar = self._progress.add_task(
+            "", total=total, completed=trainer.global_step, epoch=_epoch(trainer), measured=""
+        )
         self._progress.start()
 
     def on_train_batch_end(
@@ -42,7 +46,7 @@ class ProgressBar(Callback):
         self._progress.update(
             self._bar,
             completed=trainer.global_step,
-            epoch=f"{trainer.current_epoch + 1}/{trainer.max_epochs}",
+            epoch=_epoch(trainer),
             measured=measured(self._meter.row),
         )
 
@@ -53,6 +57,13 @@ class ProgressBar(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Give the console back, with its cursor, after Ctrl-C or an error too."""
         self._progress.stop()
+
+
+class _MeasuredColumn(ProgressColumn):
+    """What was measured; alone of all columns it gives way in a narrow terminal."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["measured"], no_wrap=True, overflow="ellipsis")
 
 
 class ProgressLines(Callback):
@@ -78,7 +89,7 @@ class ProgressLines(Callback):
         step, total = trainer.global_step, int(trainer.estimated_stepping_batches)
         left = (total - step) * seconds / (step - self._begin)
         self._console.print(
-            f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  step {step:,}/{total:,}  {measured(row)}  "
+            f"epoch {_epoch(trainer)}  step {step:,}/{total:,}  {measured(row)}  "
             f"{time.strftime('%H:%M:%S', time.gmtime(left)) if left < 86_400 else f'{left / 86_400:.1f} days'} left",
             highlight=False,
             soft_wrap=True,
@@ -88,6 +99,10 @@ class ProgressLines(Callback):
 def progress_on(console: Console, meter: Meter) -> Callback:
     """Return what shows the progress on a console."""
     return ProgressBar(console, meter) if console.is_terminal else ProgressLines(console, meter)
+
+
+def _epoch(trainer: Trainer) -> str:
+    return f"{trainer.current_epoch + 1}/{trainer.max_epochs}"
 
 
 def measured(row: Row) -> str:

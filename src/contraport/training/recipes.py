@@ -63,7 +63,7 @@ RECIPES: dict[str, Recipe] = {
         "Chen, Xie and He (2021), An empirical study of training self-supervised vision transformers.",
     ),
     "byol": Recipe(
-        {"objective": "byol", "momentum": "0.99:1:cosine", "predictor": True},
+        {"objective": "byol", "momentum": "0.9:1:cosine", "predictor": True},
         "Predict what a slow copy of the encoder makes of the other view; no negatives.",
         f"{CATALOG['byol'].citation} Theirs for 1000 epochs of ImageNet: momentum 0.996:1:cosine.",
     ),
