@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -85,16 +86,16 @@ class LogSoftplus:
     def value(self, t: Tensor) -> Tensor:
         # Far below zero log(1 + e^T) is e^T to the last digit, and would underflow.
         linear = t < _LINEAR
-        return torch.where(linear, t, torch.logaddexp(torch.where(linear, 0, t), torch.zeros_like(t)).log())
+        return torch.where(linear, t, F.softplus(torch.where(linear, 0, t), threshold=-_LINEAR).log())
 
     def derivative(self, t: Tensor) -> Tensor:
         linear = t < _LINEAR
         safe = torch.where(linear, 0, t)
-        return torch.where(linear, 1, safe.sigmoid() / torch.logaddexp(safe, torch.zeros_like(t)))
+        return torch.where(linear, 1, safe.sigmoid() / F.softplus(safe, threshold=-_LINEAR))
 
 
 _LINEAR = -37.0
-"""e^T is below half a unit in the last place of 1, in double precision."""
+"""e^T is below half a unit in the last place of 1, in double precision; as is e^-T above its opposite."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Structured weights: sums of equality rules, which a batch's labels, domains, masks and duplicates all are.
 
 A rule is "the labels of row and column are equal". Products and complements of rules are signed sums of rules again,
-and a
-sum against one costs a sum over groups: O((N + M) d) time and memory for what would be an (N, M) matrix.
+and a sum against one costs a sum over groups: O((N + M) d) time and memory for what would be an (N, M) matrix.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ class Rule:
     def groups(self) -> tuple[Tensor, Tensor, int]:
         """Return a group number per row and per column, equal where the rule holds, and the number of groups."""
         n = len(self.rows)
-        if self.rows.shape[1] == 0:
-            groups = self.rows.new_zeros(n + len(self.columns))
-        else:
-            _, groups = torch.unique(torch.cat([self.rows, self.columns]), dim=0, return_inverse=True)
-        return groups[:n], groups[n:], int(groups.max()) + 1
+        groups, count = self.rows.new_zeros(n + len(self.columns)), 1
+        for labels in torch.cat([self.rows, self.columns]).unbind(1):  # many times as fast as unique(dim=0)
+            present, finer = torch.unique(labels, return_inverse=True)
+            present, groups = torch.unique(groups * len(present) + finer, return_inverse=True)
+            count = len(present)
+        return groups[:n], groups[n:], count
 
 
 @dataclass(frozen=True, eq=False)
