@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,9 @@ def results() -> str:
     """Return the page of results."""
     engine, growth = load(MEASURED / "engine.json"), load(MEASURED / "growth.json")
     tables = {(table["dimensions"], table["rows"]): table["cases"] for table in engine["results"]}
-    machine = engine["machine"]
     return f"""# Results
 
-Written by `make docs` from what scripts measured; do not edit. One machine: two {machine["processor"]} cores,
-{machine["threads"]} threads, torch {machine["torch"]}, Python {machine["python"]}. It is shared and noisy: single
-figures move by a third between runs.
+{measured_on(engine["machine"])}
 
 ## Time of the losses
 
@@ -35,8 +33,7 @@ temperature 0.1 (`python -m benchmarks.engine`). Joint problems (NT-Xent, GCA) h
 
 {times(tables)}
 
-Gradients agree with the peers' to {error(tables):.0e} relative in single precision (GeomLoss, which iterates to a
-tolerance of its own, to 1e-2). {small_batches(tables[128, 256])}
+{agreement(tables)}
 
 ## Dimensions
 
@@ -74,6 +71,28 @@ def load(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+def paragraph(words: str) -> str:
+    """Return words in lines of the usual length."""
+    return textwrap.fill(" ".join(words.split()), 120)
+
+
+def measured_on(machine: dict[str, str]) -> str:
+    """Say where the figures come from."""
+    return paragraph(
+        f"Written by `make docs` from what scripts measured; do not edit. One machine: {machine['processor']}, "
+        f"{machine['threads']} threads, torch {machine['torch']}, Python {machine['python']}. It is shared and noisy: "
+        "single figures move by a third between runs."
+    )
+
+
+def agreement(tables: dict[tuple[int, int], Cases]) -> str:
+    """Say how near the gradients are, and how small batches compare."""
+    return paragraph(
+        f"Gradients agree with the peers' to {error(tables):.0e} relative in single precision (GeomLoss, which "
+        f"iterates to a tolerance of its own, to 1e-2). {small_batches(tables[128, 256])}"
+    )
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table in Markdown, its first column words, the others numbers."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
@@ -83,11 +102,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def times(tables: dict[tuple[int, int], Cases]) -> str:
     """Return the table of all cases, by their number of rows."""
     names = list(dict.fromkeys(name for rows in reversed(ROWS) for name in tables[128, rows]))
-    names.sort(key=lambda name: [n.split(",")[0] for n in names].index(name.split(",")[0]))
+    losses = list(dict.fromkeys(name.split(",")[0] for name in names))
+    names.sort(key=lambda name: losses.index(name.split(",")[0]))
     head = [heading for rows in ROWS for heading in (f"{rows:,} rows", "ms")]
 
     def cells(case: dict[str, float] | None) -> tuple[str, str]:
-        return (f"{case['products']:.1f}", f"{1e3 * case['seconds']:.3g}") if case else ("", "")
+        if case is None:
+            return "", ""
+        milliseconds = 1e3 * case["seconds"]
+        return f"{case['products']:,.1f}", f"{milliseconds:,.{0 if milliseconds >= 100 else 1}f}"
 
     rows = ([name, *(cell for n in ROWS for cell in cells(tables[128, n].get(name)))] for name in names)
     return table(["loss, by", *head], rows)
