@@ -21,6 +21,7 @@ GROWING = "nt_xent, streamed", "nt_xent, lightly", "sinkhorn K=3, streamed", "si
 def results() -> str:
     """Return the page of results."""
     engine, growth = load(MEASURED / "engine.json"), load(MEASURED / "growth.json")
+    reached = load(ROOT / "examples" / "results" / "recipes.json")
     tables = {(table["dimensions"], table["rows"]): table["cases"] for table in engine["results"]}
     return f"""# Results
 
@@ -54,9 +55,9 @@ d = 128; memory is the peak above inputs and gradients, in MiB (drawn in [engine
 What each recipe reached with its own settings on a data set that fits it (`python examples/recipes.py`, seed 0): linear
 probe / kNN of frozen features of held-out items, in per cent.
 
-{recipes(load(ROOT / "examples" / "results" / "recipes.json"))}
+{recipes(reached)}
 
-The runs are short and the sets small: differences of a point between recipes mean nothing.
+{paragraph(no_better(reached) + "The runs are short and the sets small: a point more or less means nothing.")}
 
 ## Not measured
 
@@ -93,9 +94,9 @@ def agreement(tables: dict[tuple[int, int], Cases]) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown, its first column words, the others numbers."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[str] = ()) -> str:
+    """Return a table in Markdown; the first column and those named in `words` hold words, the others numbers."""
+    lines = [head, ["---" if name in (head[0], *words) else "---:" for name in head], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -196,4 +197,15 @@ def recipes(reached: dict[str, Any]) -> str:
         ]
         for name, run in reached.items()
     )
-    return table(["recipe", "data", "items", "settings", "seconds", "raw", "untrained", "trained"], rows)
+    head = ["recipe", "data", "items", "settings", "seconds", "raw", "untrained", "trained"]
+    return table(head, rows, words=["data", "settings"])
+
+
+def no_better(reached: dict[str, Any]) -> str:
+    """Name the recipes whose features are no better than those of the untrained encoder."""
+    worse = {
+        what: [name for name, run in reached.items() if run["trained"][key] <= run["untrained"][key]]
+        for what, key in (("the linear probe", "linear_probe"), ("kNN", "knn"))
+    }
+    said = [f"on {what} {', '.join(names)}" for what, names in worse.items() if names]
+    return f"No better than the untrained encoder: {'; '.join(said)}. " if said else ""
