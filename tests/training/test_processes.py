@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.ranks import agree_and_fail, failures_of
 
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import processes, train
+from tests.training.ranks import agree_and_fail, failures_of
 
 from .test_train import files_of
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.steps import pipeline_of
 
 from contraport.data import Dataset, from_arrays, loader
 from contraport.encoders import Model
@@ -16,6 +15,7 @@ from contraport.errors import UsageError
 from contraport.evaluation import embed_dataset, knn
 from contraport.training import train
 from contraport.training.recipes import RECIPES, replaced, resolve
+from tests.training.steps import pipeline_of
 
 CLASSES = 6
 FALLING = ("simclr", "byol", "simsiam", "moco-v3", "cmc-nce", "siglip", "gca-uot", "align-uniform", "predictive")
