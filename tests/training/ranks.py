@@ -14,7 +14,9 @@ import torch.multiprocessing as mp
 from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
+from contraport.data import own_share
 from contraport.training.batch_norm import share_batch_norm
+from contraport.training.chunks import in_chunks
 from contraport.training.processes import anywhere, from_first, is_first, together
 
 SIZES = (5, 2)
@@ -62,6 +64,39 @@ def compare_batch_norm(rank: int, address: str, failures: Any) -> None:
                 failures.put((name, rank, number, float((left - right).abs().max())))
     dist.destroy_process_group()
     os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+
+
+def compare_chunks(rank: int, address: str, failures: Any) -> None:
+    """Whether the chunks of shared batches are those of one process, and give its gradient and running statistics."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    for items, size in ((8, 4), (23, 5), (11, 4)):
+        share = own_share(items)
+        own = slice(share.start, (rank + 1) * items // 2)
+        generator = torch.Generator().manual_seed(items)
+        inputs, weights = (torch.randn(items, 3, dtype=torch.float64, generator=generator) for _ in range(2))
+        found = []
+        for share_or_none, part in ((None, slice(None)), (share, own)):
+            norm = network(nn.BatchNorm1d(3))
+            if share_or_none is not None:
+                share_batch_norm(norm, torch.device("cpu"))
+            leaf = inputs[part].clone().requires_grad_()
+            (embedded,) = in_chunks(
+                lambda views, norm=norm: (norm(*views).square(),), norm, [leaf], size, share_or_none
+            )
+            (weights[part] * embedded).sum().backward()
+            assert leaf.grad is not None
+            found.append([embedded.detach(), leaf.grad, *norm.buffers(), *(p.grad for p in norm.parameters())])
+        (one, gradient, *rest), (shared, of_share, *theirs) = found
+        for parameter in theirs[-2:]:
+            dist.all_reduce(parameter)
+        for number, (wanted, got) in enumerate(
+            zip([one[own], gradient[own], *rest], [shared, of_share, *theirs], strict=True)
+        ):
+            if not torch.allclose(got.double(), wanted.double(), rtol=1e-9, atol=1e-9):
+                failures.put((items, size, rank, number))
+    dist.destroy_process_group()
+    os._exit(0)
 
 
 def free_port() -> int:

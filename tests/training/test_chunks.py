@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import contraport
-from contraport.training.chunks import in_chunks
+from contraport.errors import UsageError
+from contraport.training.chunks import check_chunks, in_chunks
+from tests.training.ranks import compare_chunks, failures_of
 
 
 def embed_by(network: nn.Module):
@@ -18,6 +21,15 @@ def embed_by(network: nn.Module):
         return tuple(network(view) for view in views)
 
     return embed
+
+
+def by_hand_in_chunks(network: nn.Module, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Five chunks without any checkpoint, items dealt to them in turn."""
+    outputs = tuple(torch.empty(len(view), 4) for view in views)
+    for chunk in (slice(number, None, 5) for number in range(5)):
+        for output, embedded in zip(outputs, embed_by(network)([view[chunk] for view in views]), strict=True):
+            output[chunk] = embedded
+    return outputs
 
 
 def gradient(network: nn.Module, views: tuple[Tensor, ...], size: int | None) -> Tensor:
@@ -42,14 +54,13 @@ def test_it_is_the_gradient_of_the_whole_batch(views: tuple[Tensor, ...], size: 
 
 
 def test_dropout_draws_the_same_the_second_time(views: tuple[Tensor, ...]) -> None:
-    network = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 8))
+    network = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 4))
 
     def by_hand() -> Tensor:
-        """Chunks without any checkpoint: one graph, the random numbers in the same order."""
+        """One graph, the random numbers in the same order."""
         network.zero_grad()
         torch.manual_seed(0)
-        pieces = [embed_by(network)(chunk) for chunk in zip(*(view.tensor_split(5) for view in views), strict=True)]
-        contraport.gca_uot()(*(torch.cat(parts) for parts in zip(*pieces, strict=True))).backward()
+        contraport.gca_uot()(*by_hand_in_chunks(network, views)).backward()
         return torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
 
     torch.testing.assert_close(gradient(network, views, 5), by_hand(), rtol=1e-6, atol=1e-7)
@@ -62,11 +73,11 @@ def test_batch_norm_counts_each_chunk_once(views: tuple[Tensor, ...], momentum: 
     found = gradient(network, views, 5)
     chunked = {name: value.clone() for name, value in network[1].named_buffers()}
     network.load_state_dict(start)
-    outputs = [embed_by(network)(chunk) for chunk in zip(*(view.tensor_split(5) for view in views), strict=True)]
+    outputs = by_hand_in_chunks(network, views)
     for name, value in network[1].named_buffers():
         assert torch.equal(chunked[name], value), name
     network.zero_grad()
-    contraport.gca_uot()(*(torch.cat(parts) for parts in zip(*outputs, strict=True))).backward()
+    contraport.gca_uot()(*outputs).backward()
     wanted = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
 
@@ -89,3 +100,13 @@ def test_it_keeps_the_activations_of_a_chunk_only(views: tuple[Tensor, ...]) -> 
         assert all(output.requires_grad for output in outputs)
         kept[size] = sum(saved)
     assert kept[4] < kept[None] / 10
+
+
+def test_several_processes_see_the_chunks_that_one_does() -> None:
+    assert not failures_of(compare_chunks, 2)
+
+
+@pytest.mark.parametrize(("items", "size", "good"), [(9, 2, False), (9, 3, True), (8, 2, True), (3, 2, False)])
+def test_a_chunk_has_two_items(items: int, size: int, good: bool) -> None:
+    with nullcontext() if good else pytest.raises(UsageError, match=r"cache_chunk: .* each needs 2 items"):
+        check_chunks(items, size)

@@ -56,9 +56,11 @@ def state_of(run: Run) -> dict[str, torch.Tensor]:
     return state
 
 
-def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
-    two = torchrun(*ARGUMENTS, "--out", str(tmp_path / "two"), module="tests.training.in_double")
-    alone = [sys.executable, "-m", "tests.training.in_double", "train", *ARGUMENTS, "--device", "cpu"]
+@pytest.mark.parametrize("chosen", [[], pytest.param(["--cache_chunk", "20"], marks=pytest.mark.slow)], ids=str)
+def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) -> None:
+    arguments = [*ARGUMENTS, *chosen]
+    two = torchrun(*arguments, "--out", str(tmp_path / "two"), module="tests.training.in_double")
+    alone = [sys.executable, "-m", "tests.training.in_double", "train", *arguments, "--device", "cpu"]
     subprocess.run([*alone, "--out", str(tmp_path / "one")], check=True, stderr=subprocess.PIPE)
     _, errors = two.communicate()
     assert two.returncode == 0, errors

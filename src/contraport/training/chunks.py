@@ -10,22 +10,46 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from contraport.data import Share
+from contraport.engine import collectives
+from contraport.errors import check
+
 Embed = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 """Turns the views of some items, ``(b, ...)`` each, into tensors ``(b, ...)``."""
 
 
-def in_chunks(embed: Embed, network: nn.Module, views: Sequence[Tensor], size: int) -> tuple[Tensor, ...]:
+def check_chunks(items: int, size: int) -> None:
+    """Raise `UsageError` unless each chunk of a batch has two items, as batch norm needs, and one of each process.
+
+    >>> check_chunks(9, size=2)
+    Traceback (most recent call last):
+    contraport.errors.UsageError: cache_chunk: of 9 items in a batch 5 chunks are made, of which each needs 2 items ...
+    """
+    _, processes = collectives.world()
+    count, least = _number_of_chunks(items, size), max(2, processes)
+    check(
+        items // least >= count,
+        f"cache_chunk: of {items} items in a batch {count} chunks are made, of which each needs {least} items and one "
+        f"of each process; got {size}, expected more.",
+    )
+
+
+def in_chunks(
+    embed: Embed, network: nn.Module, views: Sequence[Tensor], size: int, share: Share | None = None
+) -> tuple[Tensor, ...]:
     """Return what `embed` gives for a batch, keeping the activations of at most `size` items at a time.
 
     Only what `embed` returns is kept; backward computes each chunk again, with the random numbers of the first time,
     so that the gradient is exactly that of the whole batch. Layers that look at the batch, such as batch norm, see one
-    chunk at a time; their running statistics move in the first pass only.
+    chunk at a time; their running statistics move in the first pass only. Items are dealt to the chunks in turn, by
+    their place in the batch: each process has its part of every chunk, and chunks are the same however many share it.
 
     Args:
         embed: what is computed, item by item but for layers that look at the batch.
         network: the modules that it uses, whose buffers the second pass leaves as they are.
         views: of the batch, ``(b, ...)`` each.
         size: most items in a chunk; the chunks of a batch are equal but for one item.
+        share: which items of a batch that processes share these are; default: they are all of it.
 
     Source: Gao, Zhang, Han and Callan (2021), Scaling deep contrastive learning batch size under memory limited setup.
 
@@ -37,12 +61,26 @@ def in_chunks(embed: Embed, network: nn.Module, views: Sequence[Tensor], size: i
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _buffers_kept(network)
 
-    count = math.ceil(len(views[0]) / size)
+    start, total = (0, len(views[0])) if share is None else (share.start, share.total)
+    count = _number_of_chunks(total, size)
+    chunks = [slice((number - start) % count, None, count) for number in range(count)]
     pieces = [
-        checkpoint(embed, chunk, use_reentrant=False, preserve_rng_state=True, context_fn=contexts)
-        for chunk in zip(*(view.tensor_split(count) for view in views), strict=True)
+        checkpoint(
+            embed,
+            [view[chunk] for view in views],
+            use_reentrant=False,
+            preserve_rng_state=True,
+            context_fn=contexts,
+        )
+        for chunk in chunks
     ]
-    return tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
+    places = torch.arange(len(views[0]), device=views[0].device)
+    back = torch.cat([places[chunk] for chunk in chunks]).argsort()
+    return tuple(torch.cat(parts)[back] for parts in zip(*pieces, strict=True))
+
+
+def _number_of_chunks(items: int, size: int) -> int:
+    return math.ceil(items / size)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training.arguments import check_arguments, config_of, name_of, resumable
+from contraport.training.chunks import check_chunks
 from contraport.training.folder import Position, default_path, open_run, save_model
 from contraport.training.journal import journal
 from contraport.training.loggers import make_loggers
@@ -124,8 +125,9 @@ def train(
         representation: what the trained model gives of several views: concatenate, or one of them by its number.
         epochs: passes over the data.
         batch_size: items in a batch, of all processes together; a smaller last batch is left out.
-        cache_chunk: encode a batch in chunks of at most so many items, each computed twice: the gradient of the whole
-            batch with the memory of a chunk. Batch norm sees one chunk at a time; default: all at once.
+        cache_chunk: encode a batch in chunks of at most so many items, of all processes together, each computed twice:
+            the gradient of the whole batch with the memory of a chunk. Batch norm sees one chunk at a time, the same
+            chunks however many processes there are; default: all at once.
         accumulate: batches whose gradients are added up for one step. Unlike cache_chunk it adds no negatives.
         opt: optimiser, a name of timm's, such as adamw, sgd (with Nesterov's momentum) or lars.
         lr: peak learning rate; default: 0.001 for adamw and adam, 0.06 for sgd, 0.002 for lamb, 0.3 for lars; all suit
@@ -173,6 +175,8 @@ def train(
         criterion = make_objective(arguments)
         dataset = load(data, "train", root=root, image_size=image_size, columns=columns)
         batches = loader(dataset, batch_size, shuffle=True, seed=seed, workers=workers, drop_last=True, shared=True)
+        if cache_chunk is not None:
+            check_chunks(batch_size, cache_chunk)
         epoch = math.ceil(len(batches) / accumulate)
         pipeline = make_pipeline(dataset, criterion, arguments, epoch=epoch)
         run = Run(out or default_path(dataset.name, recipe or name_of(objective or f"predict-{predict}")))

@@ -32,7 +32,7 @@ class Pipeline(nn.Module):
         target: gives the keys; default: the model does.
         predictor: is put on the model's projections, which then are fixed where they are keys.
         schedules: set the objective's properties at each step.
-        cache_chunk: most items whose activations are kept at a time; default: the batch.
+        cache_chunk: most items, of all processes, whose activations are kept at a time; default: the batch.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Pipeline(nn.Module):
         self._seed(step, part, 0)
         views = self.views(batch.views, share)
         self._seed(step, part, 1, 0 if share is None else share.start)
-        embedded = self._embed(batch, views)
+        embedded = self._embed(batch, views, share)
         self._seed(step, part, 2)
         loss: Tensor = self.comparison(embedded)
         return loss
@@ -89,14 +89,14 @@ class Pipeline(nn.Module):
             self.target.follow(self.model, step)
         self.comparison.after_step()
 
-    def _embed(self, batch: Batch, views: tuple[Tensor, ...]) -> Embedded:
-        outputs = self._through(self.model, self._student, views)
+    def _embed(self, batch: Batch, views: tuple[Tensor, ...], share: Share | None = None) -> Embedded:
+        outputs = self._through(self.model, self._student, views, share)
         features, projections = outputs[: len(views)], outputs[len(views) :]
         queries, keys = projections, projections[: self._keyed]
         if self.predictor is not None:
             queries, keys = self.predictor(projections), tuple(key.detach() for key in keys)
         if self.target is not None:
-            keys = self._through(self.target, self.target, views[: self._keyed])
+            keys = self._through(self.target, self.target, views[: self._keyed], share)
         return Embedded(batch, views, features, queries, keys)
 
     def _student(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -104,9 +104,13 @@ class Pipeline(nn.Module):
         return *features, *self.model.project(features)
 
     def _through(
-        self, network: nn.Module, embed: Callable[[Sequence[Tensor]], tuple[Tensor, ...]], views: tuple[Tensor, ...]
+        self,
+        network: nn.Module,
+        embed: Callable[[Sequence[Tensor]], tuple[Tensor, ...]],
+        views: tuple[Tensor, ...],
+        share: Share | None,
     ) -> tuple[Tensor, ...]:
-        return embed(views) if self.cache_chunk is None else in_chunks(embed, network, views, self.cache_chunk)
+        return embed(views) if self.cache_chunk is None else in_chunks(embed, network, views, self.cache_chunk, share)
 
     def _seed(self, *position: int) -> None:
         sequence = np.random.SeedSequence([self.seed, *position])
