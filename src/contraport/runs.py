@@ -10,6 +10,7 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
     train.log          what the training said
     loggers/           what TensorBoard, MLflow or Weights & Biases keep, where they were asked for
     nonfinite.json     where the loss stopped being a number, if it did
+    lock.json          which process trains, while one does
 ```
 """
 
@@ -57,6 +58,7 @@ class Run:
         self.log_path = self.path / "train.log"
         self.loggers_path = self.path / "loggers"
         self.nonfinite_path = self.path / "nonfinite.json"
+        self.lock_path = self.path / "lock.json"
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -76,18 +78,23 @@ class Run:
             UsageError: `path` is a file; or is not empty and `overwrite` is false, or what it holds is no run.
         """
         run = cls(path)
-        if run.path.exists():
-            check(run.path.is_dir(), f"out: {run.path} is a file; expected a folder or a new path.")
-            empty = not any(run.path.iterdir())
-            check(empty or overwrite, f"out: {run.path} is not empty; overwrite=True (--overwrite) replaces it.")
-            check(
-                empty or run.config_path.is_file(),
-                f"out: {run.path} is not empty and is no run (no config.yaml), so it is not overwritten.",
-            )
-            run._remove_files()
+        run.check_free(overwrite=overwrite)
+        run._remove_files()
         run.checkpoints.mkdir(parents=True)
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run
+
+    def check_free(self, *, overwrite: bool = False) -> None:
+        """Raise `UsageError` unless a run may start here, as `create` says; a lock is no content of the folder."""
+        if not self.path.exists():
+            return
+        check(self.path.is_dir(), f"out: {self.path} is a file; expected a folder or a new path.")
+        empty = all(file == self.lock_path for file in self.path.iterdir())
+        check(empty or overwrite, f"out: {self.path} is not empty; overwrite=True (--overwrite) replaces it.")
+        check(
+            empty or self.config_path.is_file(),
+            f"out: {self.path} is not empty and is no run (no config.yaml), so it is not overwritten.",
+        )
 
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments of the training.

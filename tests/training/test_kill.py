@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import random
+import signal
+import time
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
-from contraport.data import from_arrays
+from contraport.data import Dataset, from_arrays
+from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
 
@@ -41,14 +45,41 @@ def forks() -> ForkServerContext:
     return context
 
 
+def vectors() -> Dataset:
+    return from_arrays(np.random.default_rng(0).normal(size=(ITEMS, 6)), name="vectors")
+
+
 def start(context: ForkServerContext, out: Path, settings: dict[str, Any]) -> ForkServerProcess:
     """Train in another process, anew or where it was killed."""
-    data = from_arrays(np.random.default_rng(0).normal(size=(ITEMS, 6)), name="vectors")
     resume = (out / "config.yaml").exists()
     how: dict[str, Any] = {"resume": True, "progress": False} if resume else {**SETTINGS, **settings}
-    process = context.Process(target=train, kwargs={"data": data, "out": out, **how})
+    process = context.Process(target=train, kwargs={"data": vectors(), "out": out, **how})
     process.start()
     return process
+
+
+def test_the_lock_of_a_process_ends_with_it(forks: ForkServerContext, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    process = start(forks, run.path, {**IN_BATCH, "epochs": 1_000_000})
+    again = {"out": run.path, "data": vectors(), "resume": True, "progress": False}
+    try:
+        end = time.monotonic() + 120
+        while not (run.checkpoints / "last.ckpt").exists():
+            assert process.is_alive()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        for number in (None, signal.SIGSTOP):  # asleep is not dead
+            if number is not None:
+                os.kill(cast(int, process.pid), number)
+            with pytest.raises(UsageError, match=rf"trained by process {process.pid} on .*; wait for its end, or stop"):
+                train(**again)
+    finally:
+        process.kill()
+    process.join()
+    assert run.lock_path.exists()
+    train(**{**again, **SETTINGS, **IN_BATCH, "resume": False, "overwrite": True, "epochs": 1})
+    assert run.model_path.exists()
+    assert not run.lock_path.exists()
 
 
 def rows_of(run: Run) -> list[tuple[Any, ...]]:

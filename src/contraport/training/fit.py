@@ -21,6 +21,7 @@ from contraport.training.arguments import check_arguments, config_of, name_of, r
 from contraport.training.chunks import check_chunks
 from contraport.training.folder import Position, default_path, open_run, save_model
 from contraport.training.journal import journal
+from contraport.training.lock import locked
 from contraport.training.loggers import make_loggers
 from contraport.training.optimization import make_optimizer, make_schedule
 from contraport.training.preparation import make_objective, make_pipeline
@@ -181,44 +182,47 @@ def train(
         pipeline = make_pipeline(dataset, criterion, arguments, epoch=epoch)
         run = Run(out or default_path(dataset.name, recipe or name_of(objective or f"predict-{predict}")))
         config = config_of(arguments)
-    with together():
-        done = open_run(run, config, resume=resume, overwrite=overwrite) if is_first() else Position(0, 0, 0)
-    done = from_first(done)
-
-    # Here, not above: Lightning takes seconds to import, and a wrong argument should be told at once.
-    from contraport.training.task import ContrastiveTask
-    from contraport.training.trainer import fit
-
-    warmup = epochs / 10 if warmup_epochs is None else warmup_epochs
-    task = ContrastiveTask(
-        pipeline,
-        batch_size=batch_size,
-        make_optimizer=partial(make_optimizer, opt=opt, lr=lr, weight_decay=weight_decay),
-        make_schedule=partial(make_schedule, sched=sched, steps=epochs * epoch, warmup=int(warmup * epoch)),
-    )
-    with journal(run, progress=progress) as console:
-        _introduce(run, config, dataset, pipeline.model)
-        meter = fit(
-            task,
-            batches,
-            run,
-            epochs=epochs,
-            batch_size=batch_size,
-            accumulate=accumulate,
-            device=device,
-            amp=amp,
-            log_every=log_every,
-            save_every=save_every,
-            keep_every=keep_every,
-            done=done,
-            loggers=make_loggers(logger, run, config, step=done.step) if is_first() else [],
-            console=console,
-        )
+        if not resume:
+            run.check_free(overwrite=overwrite)
+    with locked(run):
         with together():
-            if is_first():
-                save_model(pipeline.model, run)
-        trained = meter.summary() if meter.steps else f"all {epochs} epochs were done before; more epochs go on"
-        log.info("%s; the model is in %s", trained, run.model_path)
+            done = open_run(run, config, resume=resume, overwrite=overwrite) if is_first() else Position(0, 0, 0)
+        done = from_first(done)
+
+        # Here, not above: Lightning takes seconds to import, and a wrong argument should be told at once.
+        from contraport.training.task import ContrastiveTask
+        from contraport.training.trainer import fit
+
+        warmup = epochs / 10 if warmup_epochs is None else warmup_epochs
+        task = ContrastiveTask(
+            pipeline,
+            batch_size=batch_size,
+            make_optimizer=partial(make_optimizer, opt=opt, lr=lr, weight_decay=weight_decay),
+            make_schedule=partial(make_schedule, sched=sched, steps=epochs * epoch, warmup=int(warmup * epoch)),
+        )
+        with journal(run, progress=progress) as console:
+            _introduce(run, config, dataset, pipeline.model)
+            meter = fit(
+                task,
+                batches,
+                run,
+                epochs=epochs,
+                batch_size=batch_size,
+                accumulate=accumulate,
+                device=device,
+                amp=amp,
+                log_every=log_every,
+                save_every=save_every,
+                keep_every=keep_every,
+                done=done,
+                loggers=make_loggers(logger, run, config, step=done.step) if is_first() else [],
+                console=console,
+            )
+            with together():
+                if is_first():
+                    save_model(pipeline.model, run)
+            trained = meter.summary() if meter.steps else f"all {epochs} epochs were done before; more epochs go on"
+            log.info("%s; the model is in %s", trained, run.model_path)
     return run
 
 
