@@ -32,6 +32,7 @@ def export(
     format: Literal["onnx", "torchscript", "safetensors"] = "onnx",
     out: str | Path,
     overwrite: bool = False,
+    trust: bool = False,
 ) -> Path:
     """Write a trained model for programs of another kind, and return the path.
 
@@ -52,6 +53,7 @@ def export(
         format: onnx, torchscript or safetensors.
         out: the file to write, or for safetensors the folder.
         overwrite: replace `out` where it exists.
+        trust: import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.
 
     Raises:
         UsageError: a wrong argument, a package that is missing, a model that cannot be exported or whose features
@@ -69,7 +71,7 @@ def export(
     for package in chosen.packages:
         require(package, "export", f"format: {format}")
     _check_out(path, chosen, overwrite)
-    given = run if isinstance(run, Model) else (run if isinstance(run, Run) else Run(run)).model()
+    given = run if isinstance(run, Model) else (run if isinstance(run, Run) else Run(run)).model(trust=trust)
     model = copy.deepcopy(given).cpu().eval()
     with chosen.replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():
         # That TorchScript is on its way out, and what tracing might miss: the check below is what tells.
@@ -159,7 +161,7 @@ def _write_safetensors(model: Model, folder: Path) -> None:
 
 
 def _read_safetensors(folder: Path) -> Features:
-    return _Represented(Model.from_pretrained(folder))
+    return _Represented(Model.from_pretrained(folder, trust=True))  # what it names, this process has run
 
 
 class _Format(NamedTuple):

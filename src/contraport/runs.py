@@ -126,17 +126,17 @@ class Run:
         """Replace all rows of `metrics.jsonl`, as a resumed training does with those after its checkpoint."""
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
-    def model(self) -> Model:
-        """Return the trained model, in evaluation mode, on the CPU.
+    def model(self, *, trust: bool = False) -> Model:
+        """Return the trained model, in evaluation mode, on the CPU; with `trust` also one that names code to run.
 
         Raises:
-            UsageError: the folder is no run, or its model is missing or corrupt.
+            UsageError: the folder is no run, or its model is missing or corrupt, or names code to run.
         """
         # Here, not above: to read a run's numbers neither an encoder nor the hub's client is needed.
         from contraport.encoders import Model
 
         self._check_is_run()
-        model: Model = _read(self.model_path, lambda path: Model.from_pretrained(path))
+        model: Model = _read(self.model_path, lambda path: Model.from_pretrained(path, trust=trust))
         return model.eval()
 
     def model_config(self) -> dict[str, Any]:

@@ -95,6 +95,7 @@ def own(tmp_path, monkeypatch):
         "own_encoder",
         """
         import math
+        from os import system
         import torch
         from torch import nn
 
@@ -126,8 +127,9 @@ def own(tmp_path, monkeypatch):
     )
     write("broken_encoder", "import no_such_package_at_all")
     write("crashing_encoder", "1 / 0")
+    write("leaving_encoder", "raise SystemExit(0)")
     yield
-    for name in ("own_encoder", "broken_encoder", "crashing_encoder"):
+    for name in ("own_encoder", "broken_encoder", "crashing_encoder", "leaving_encoder"):
         sys.modules.pop(name, None)
 
 
@@ -166,6 +168,15 @@ def test_an_encoder_of_your_own(name, features):
         ("no_such_module:Net", (4,), "no_such_module"),
         ("broken_encoder:Net", (4,), "no_such_package_at_all"),
         ("crashing_encoder:Net", (4,), "ZeroDivisionError"),
+        ("leaving_encoder:Net", (4,), "SystemExit"),
+        ("builtins:exit", (4,), "belongs to Python itself"),
+        ("os:system", (4,), "belongs to Python itself"),
+        ("importlib.util:find_spec", (4,), "belongs to Python itself"),
+        ("antigravity:fly", (4,), "belongs to Python itself"),
+        ("own_encoder:system", (4,), "belongs to Python itself"),
+        ("six.moves.builtins:exit", (4,), "belongs to Python itself|importing 'six"),
+        (["own_encoder:Flat"], (4,), "expected a name"),
+        (None, (4,), "expected a name"),
     ],
 )
 def test_what_is_no_encoder_is_told_in_one_line(name, shape, message):

@@ -201,8 +201,10 @@ def test_a_model_of_the_hub_is_loaded_and_may_not_name_code(saved, monkeypatch):
     assert asked[0][0] == "someone/model"
     assert asked[0][1]["revision"] == "v1"
     rewrite(folder, encoder=["os:system"])
-    with pytest.raises(UsageError, match="names code to import"):
+    with pytest.raises(UsageError, match=r"someone/model/config\.json names code to run, 'os:system'"):
         Model.from_pretrained("someone/model")
+    with pytest.raises(UsageError, match="'os:system' belongs to Python itself"):
+        Model.from_pretrained("someone/model", trust=True)
 
 
 def test_a_hub_that_does_not_answer_is_told(monkeypatch):

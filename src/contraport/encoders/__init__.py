@@ -1,8 +1,18 @@
 """Networks that map items to embeddings."""
 
-from contraport.encoders.build import Encoder, build, default_encoder, list_encoders
+from contraport.encoders.build import Encoder, build, check_trusted, default_encoder, list_encoders
 from contraport.encoders.model import Model
 from contraport.encoders.networks import Decoder, Projector
 from contraport.encoders.tower import Tower
 
-__all__ = ["Decoder", "Encoder", "Model", "Projector", "Tower", "build", "default_encoder", "list_encoders"]
+__all__ = [
+    "Decoder",
+    "Encoder",
+    "Model",
+    "Projector",
+    "Tower",
+    "build",
+    "check_trusted",
+    "default_encoder",
+    "list_encoders",
+]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -62,6 +64,22 @@ def default_encoder(shape: Shape) -> str:
     return _DEFAULTS[len(shape)]
 
 
+def check_trusted(encoder: object, where: str, *, trust: bool) -> None:
+    """Raise `UsageError` where the encoders that a file gives are code to import, unless it is trusted.
+
+    >>> check_trusted(["mlp", "their_nets:Net"], "model/config.json", trust=False)
+    Traceback (most recent call last):
+    contraport.errors.UsageError: encoder: model/config.json names code to run, 'their_nets:Net', which may do...
+    """
+    names = encoder if isinstance(encoder, list | tuple) else [encoder]
+    code = [repr(name) for name in names if isinstance(name, str) and ":" in name]
+    check(
+        trust or not code,
+        f"encoder: {where} names code to run, {', '.join(code)}, which may do anything; look at it, and if you trust "
+        "it pass trust=True (--trust).",
+    )
+
+
 def build(name: str, shape: Shape) -> nn.Module:
     """Return an untrained encoder with an attribute ``num_features``.
 
@@ -82,6 +100,7 @@ def build(name: str, shape: Shape) -> nn.Module:
     shape = tuple(int(side) for side in shape)
     good = len(shape) in _DEFAULTS and min(shape) > 0
     check(good, f"shape: expected (C, H, W), (d,) or (C, T), all positive, got {shape}.")
+    check(isinstance(name, str), f"encoder: expected a name, got {name!r}.")
     if name in _OURS:
         return _OURS[name][1](shape)
     encoder = _own(name, shape) if ":" in name else _from_timm(name, shape)
@@ -98,7 +117,10 @@ def _features(encoder: nn.Module, name: str, shape: Shape) -> int:
     try:
         with torch.no_grad():
             output = encoder.eval()(torch.zeros(2, *shape))
-    except Exception as error:  # a stranger's code: whatever it raises means that it cannot take the items
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # a stranger's code: whatever it raises means that it cannot take the items
         raise UsageError(f"encoder: {name!r} does not take items of shape {shape}: {_named(error)}") from error
     finally:
         encoder.train(training)
@@ -143,21 +165,33 @@ def _keep_resolution(model: ResNet) -> None:
 
 def _own(name: str, shape: Shape) -> nn.Module:
     module_name, _, attribute = name.partition(":")
-    factory = _attribute(_imported(module_name, name), attribute, name)
+    _check_not_pythons(module_name, name)
+    module = _imported(module_name, name)
+    factory = _attribute(module, attribute, name)
+    for part in (module.__name__, factory.__module__ if inspect.isroutine(factory) or inspect.isclass(factory) else ""):
+        _check_not_pythons(part or "", name)
     check(callable(factory), f"encoder: {name!r} is not callable: {type(factory).__name__}.")
     try:
         encoder = factory(shape)  # type: ignore[operator]
-    except Exception as error:  # a stranger's code
+    except (Exception, SystemExit) as error:  # a stranger's code
         raise UsageError(f"encoder: {name!r} failed for shape {shape}: {_named(error)}") from error
     check(isinstance(encoder, nn.Module), f"encoder: {name!r} must return an nn.Module, got {type(encoder).__name__}.")
     return encoder  # type: ignore[no-any-return]
+
+
+def _check_not_pythons(module: str, name: str) -> None:
+    """Raise `UsageError` for what comes with Python, such as ``os:system``, by whatever way it is reached."""
+    check(
+        module.partition(".")[0] not in sys.stdlib_module_names,
+        f"encoder: {name!r} belongs to Python itself, which has no encoders; expected {_OWN} of your own.",
+    )
 
 
 def _imported(module: str, name: str) -> ModuleType:
     check(bool(module), f"encoder: expected {_OWN}, got {name!r}.")
     try:
         return importlib.import_module(module)
-    except Exception as error:  # a stranger's code
+    except (Exception, SystemExit) as error:  # a stranger's code
         raise UsageError(f"encoder: importing {module!r} failed: {_named(error)}") from error
 
 
@@ -168,6 +202,6 @@ def _attribute(module: ModuleType, attribute: str, name: str) -> object:
     return getattr(module, attribute)
 
 
-def _named(error: Exception) -> str:
+def _named(error: BaseException) -> str:
     """Return an exception on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from contraport.encoders.build import Shape, default_encoder
+from contraport.encoders.build import Shape, check_trusted, default_encoder
 from contraport.encoders.tower import Tower
 from contraport.errors import UsageError, check, unknown_name
 
@@ -139,28 +139,30 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     @classmethod
     def from_pretrained(
-        cls, pretrained_model_name_or_path: str | Path, *, map_location: str = "cpu", **download: Any
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        map_location: str = "cpu",
+        trust: bool = False,
+        **download: Any,
     ) -> Self:
         """Return a saved model in evaluation mode.
 
-        Only JSON and safetensors are read: no pickle is ever opened.
+        Only JSON and safetensors are read: no pickle is ever opened, and no code is run that the folder names.
 
         Args:
             pretrained_model_name_or_path: a folder that `save_pretrained` wrote, or ``user/name`` on the Hugging Face
                 hub.
             map_location: the device.
+            trust: import and run the encoder that the folder names as ``module:attribute``.
             download: options of ``huggingface_hub.snapshot_download``, such as ``revision``.
 
         Raises:
-            UsageError: the folder or a file of it is missing, corrupt, or of another model.
+            UsageError: the folder or a file of it is missing, corrupt, or of another model, or names code to run.
         """
         folder = _local_folder(str(pretrained_model_name_or_path), download)
         config = _read_config(folder / CONFIG_FILE)
-        check(
-            folder == Path(pretrained_model_name_or_path) or ":" not in str(config.get("encoder")),
-            f"model: {pretrained_model_name_or_path} names code to import, {config.get('encoder')!r}; "
-            "look at it, and load it from a folder of yours.",
-        )
+        check_trusted(config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust=trust)
         try:
             model = cls(**config)
             model.load_state_dict(load_file(folder / WEIGHTS_FILE), strict=True)

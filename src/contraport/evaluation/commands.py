@@ -44,6 +44,7 @@ def evaluate(
     batch_size: int = 512,
     workers: int | None = None,
     device: str = "auto",
+    trust: bool = False,
     progress: bool = True,
 ) -> dict[str, Any]:
     """Measure a run's frozen encoder beside the same encoder untrained and the raw inputs.
@@ -63,6 +64,7 @@ def evaluate(
         batch_size: items embedded at a time; it changes no number.
         workers: processes that fetch data; default: none for data in memory, else one per core but one.
         device: auto, cpu, cuda or another of torch's devices.
+        trust: import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.
         progress: show progress bars on a terminal.
 
     Raises:
@@ -70,7 +72,7 @@ def evaluate(
     """
     started = time.perf_counter()
     run = run if isinstance(run, Run) else Run(run)
-    config, model = run.config(), run.model()
+    config, model = run.config(), run.model(trust=trust)
     reader = Reader(_batch_size(batch_size), _device(device), workers, progress)
     train, test = _splits(config, model, data, columns, root)
     notes = _notes(train, test)
@@ -133,6 +135,7 @@ def embed(
     workers: int | None = None,
     device: str = "auto",
     overwrite: bool = False,
+    trust: bool = False,
     progress: bool = True,
 ) -> Path:
     """Write the frozen features of every item of some data to an `.npz` or `.parquet` file, and return its path.
@@ -155,6 +158,7 @@ def embed(
         workers: processes that fetch data; default: none for data in memory, else one per core but one.
         device: auto, cpu, cuda or another of torch's devices.
         overwrite: replace `out` where it exists.
+        trust: import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.
         progress: show progress bars on a terminal.
 
     Raises:
@@ -168,7 +172,7 @@ def embed(
     check(path.absolute().parent.is_dir(), f"out: the folder {path.parent} does not exist.")
     check(split in ("train", "test", "all"), f"split: expected 'train', 'test' or 'all', got {split!r}.")
     run = run if isinstance(run, Run) else Run(run)
-    config, model = run.config(), run.model()
+    config, model = run.config(), run.model(trust=trust)
     wanted = ("train", "test") if split == "all" else (split,)
     if isinstance(data, AnyDataset):
         wanted = wanted[:1]

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, cast
 import torch
 
 from contraport.data import AUGMENTS
+from contraport.encoders import check_trusted
 from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.objectives import Temperature
 from contraport.objectives.schedules import parse_constraint
@@ -25,7 +26,7 @@ P = ParamSpec("P")
 
 DEVICES = {"auto": "auto", "cpu": "cpu", "cuda": "gpu", "mps": "mps"}  # our name -> Lightning's
 
-_OF_THE_CALL = {"out", "resume", "overwrite", "progress"}
+_OF_THE_CALL = {"out", "resume", "overwrite", "trust", "progress"}
 _OF_THE_MACHINE = {"root", "workers", "device", "save_every", "logger"}
 
 
@@ -94,12 +95,14 @@ def _continued(given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
     check(out is not None, "out: resume needs the folder of the run.")
     kept = Run(cast(str, out)).config()
     for name, value in kept.items():
-        if name not in known:
-            raise unknown_name(f"{out}/config.yaml", name, known)
+        if name not in known.keys() - _OF_THE_CALL:
+            raise unknown_name(f"{out}/config.yaml", name, known.keys() - _OF_THE_CALL)
         check(
             name in given or not _is_object(value),
             f"{name}: the run in {out} was given the object {value}; pass it again to go on.",
         )
+    trust = given.get("trust", False) or "encoder" in given
+    check_trusted(kept.get("encoder"), f"{out}/config.yaml", trust=trust)
     for name in given.keys() & kept.keys() - _OF_THE_MACHINE:
         _check_agrees(name, _plain(given[name]), kept[name], out)
     return {**kept, **given}

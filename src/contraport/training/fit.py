@@ -78,6 +78,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    trust: bool = False,
     progress: bool = True,
 ) -> Run:
     """Train an encoder without labels and return its run folder.
@@ -151,6 +152,7 @@ def train(
         out: the run folder; default: runs/DATA-RECIPE or runs/DATA-OBJECTIVE.
         resume: go on with the run in `out`; what is left out comes from its `config.yaml`, and `epochs` may grow.
         overwrite: replace the run in `out`.
+        trust: on resume, import and run the encoder that the run names as ``module:attribute``.
         progress: show a progress bar and a summary on the standard error.
 
     Raises:

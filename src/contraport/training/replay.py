@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from contraport.data import Batch, load
+from contraport.encoders import check_trusted
 from contraport.errors import check
 from contraport.runs import Run
 from contraport.training.folder import nonfinite_checkpoint, nonfinite_items
@@ -41,15 +42,16 @@ class Replay(NamedTuple):
         return loss
 
 
-def replay(path: str | Path, **objects: Any) -> Replay:
+def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> Replay:
     """Return the step that stopped the training in a run folder.
 
     Args:
         path: the run folder.
+        trust: import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.
         objects: the arguments of `contraport.train` that were objects, such as `data` or `objective`.
 
     Raises:
-        UsageError: no step stopped it, or an object is missing.
+        UsageError: no step stopped it, or an object is missing, or the run names code to run.
     """
     run = Run(path)
     config = {**run.config(), **objects}
@@ -57,6 +59,7 @@ def replay(path: str | Path, **objects: Any) -> Replay:
     check(file.exists(), f"run: {run.path} has no {file.name}: no step of it had a loss that is not finite.")
     missing = [name for name, value in config.items() if isinstance(value, str) and value.startswith("<")]
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.")
+    check_trusted(config["encoder"], str(run.config_path), trust=trust or "encoder" in objects)
     told = json.loads(run.nonfinite_path.read_text("utf-8"))
     dataset = load(config["data"], "train", root=config["root"], image_size=config["image_size"])
     epoch = math.ceil(len(dataset) // config["batch_size"] / config["accumulate"])

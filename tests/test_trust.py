@@ -1,0 +1,132 @@
+"""A folder from a stranger runs no code, whatever is asked of it, unless it is trusted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from contraport import embed, evaluate, export, train
+from contraport.cli import main
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.runs import Run
+from contraport.training import replay
+
+MODULE = """
+from pathlib import Path
+from contraport.encoders.networks import MLP as Net
+Path("code-was-run").touch()
+"""
+NAMED = r"names code to run, 'their_nets:Net', which may do anything; .* it pass trust=True \(--trust\)"
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A small run, whose encoder was given by no name of anyone's."""
+    out = tmp_path_factory.mktemp("theirs") / "run"
+    return train(data="digits", encoder="mlp", batch_size=600, epochs=1, out=out, progress=False)
+
+
+@pytest.fixture
+def run(theirs: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """A run folder in the current folder that names the module beside it as its encoder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("their_nets.py").write_text(MODULE)
+    run = Run("run")
+    shutil.copytree(theirs.path, run.path)
+    config = json.loads((run.model_path / "config.json").read_text())
+    (run.model_path / "config.json").write_text(json.dumps({**config, "encoder": ["their_nets:Net"]}))
+    run.config_path.write_text(yaml.safe_dump({**run.config(), "encoder": "their_nets:Net"}))
+    (run.checkpoints / "nonfinite.npz").touch()  # replay looks for it first
+    yield run
+    sys.modules.pop("their_nets", None)
+
+
+def was_run() -> bool:
+    return Path("code-was-run").exists()
+
+
+DOORS: dict[str, Callable[..., Any]] = {
+    "from_pretrained": lambda **trust: Model.from_pretrained("run/model", **trust),
+    "model": lambda **trust: Run("run").model(**trust),
+    "evaluate": lambda **trust: evaluate("run", progress=False, **trust),
+    "embed": lambda **trust: embed("run", out="features.npz", progress=False, **trust),
+    "export": lambda **trust: export("run", format="safetensors", out="exported", **trust),
+    "resume": lambda **trust: train(resume=True, out="run", epochs=2, progress=False, **trust),
+}
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("door", DOORS)
+def test_code_is_run_only_where_it_is_trusted(door: str) -> None:
+    with pytest.raises(UsageError, match=NAMED):
+        DOORS[door]()
+    assert not was_run()
+    assert "their_nets" not in sys.modules
+    DOORS[door](trust=True)
+    assert was_run()
+
+
+@pytest.mark.usefixtures("run")
+def test_replay_runs_no_code() -> None:
+    with pytest.raises(UsageError, match=NAMED):
+        replay("run")
+    assert not was_run()
+
+
+def test_an_encoder_named_again_is_trusted(run: Run) -> None:
+    train(resume=True, out="run", epochs=2, encoder="their_nets:Net", progress=False)
+    assert was_run()
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("name", ["builtins:exit", "os:system", "subprocess:Popen"])
+def test_pythons_own_is_no_encoder_even_if_trusted(name: str) -> None:
+    file = Path("run/model/config.json")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "encoder": [name]}))
+    with pytest.raises(UsageError, match=f"'{name}' belongs to Python itself"):
+        evaluate("run", trust=True, progress=False)
+
+
+@pytest.mark.parametrize("key", ["trust", "out", "overwrite"])
+def test_a_folder_cannot_say_how_it_is_called(run: Run, key: str) -> None:
+    run.config_path.write_text(yaml.safe_dump({**run.config(), key: True}))
+    with pytest.raises(UsageError, match=rf"run/config\.yaml: unknown name '{key}'"):
+        train(resume=True, out="run", epochs=2, progress=False)
+    assert not was_run()
+
+
+@pytest.mark.usefixtures("run")
+def test_the_commands_take_trust(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = (
+        ["evaluate", "run", "--progress", "false"],
+        ["embed", "run", "--out", "features.npz", "--progress", "false"],
+        ["export", "run", "--format", "safetensors", "--out", "exported"],
+        ["train", "--resume", "--out", "run", "--progress", "false"],
+    )
+    for command in commands:
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert "their_nets:Net" in error
+        assert error.count("\n") == 1
+        assert not was_run()
+    for command in commands:
+        assert main([*command, "--trust"]) == 0
+
+
+@pytest.mark.usefixtures("run")
+def test_the_current_folder_is_no_trap() -> None:
+    command = [sys.executable, "-m", "contraport", "export", "run", "--format", "safetensors", "--out", "exported"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "their_nets:Net" in done.stderr
+    assert not was_run()
