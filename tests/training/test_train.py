@@ -10,6 +10,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.runs import Run
 from contraport.training import train
@@ -108,6 +109,34 @@ def test_an_objective_of_ones_own_learns_its_temperature(settings: dict[str, Any
     assert learned != 0.5
     assert run.metrics()[-1]["temperature"] == pytest.approx(learned, abs=0.05)
     assert run.config()["objective"] == "<Pull>"
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(
+    ("objective", "course"),
+    [(contraport.sigmoid(temperature=0.07), None), (contraport.nt_xent(0.07), None), ("gca-uot", "0.5:0.1")],
+    ids=["learned", "fixed", "scheduled"],
+)
+def test_the_temperature_that_is_logged_is_the_one_that_the_step_used(
+    settings: dict[str, Any],
+    objective: nn.Module | str,
+    course: str | None,
+    accumulate: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: list[float] = []
+    forward = contraport.Objective.forward
+
+    def watched(self: contraport.Objective, *views: Tensor, **known: Tensor | None) -> Tensor:
+        value = forward(self, *views, **known)
+        used.append(self.temperature)
+        return value
+
+    monkeypatch.setattr(contraport.Objective, "forward", watched)
+    run = train(**settings, objective=objective, temperature=course, log_every=1, lr=0.1, accumulate=accumulate)
+    logged = [row["temperature"] for row in run.metrics()]
+    assert logged == used[-len(logged) * accumulate :: accumulate]
+    assert (len(set(logged)) == 1) == (course is None and objective.temperature == 0.07)
 
 
 def test_an_objective_gets_the_labels_that_it_names(settings: dict[str, Any]) -> None:

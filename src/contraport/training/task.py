@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -53,7 +52,9 @@ class ContrastiveTask(LightningModule):
     def temperature(self) -> float | None:
         """The objective's temperature, or None where it has none."""
         temperature = getattr(self.pipeline.objective, "temperature", None)
-        return None if temperature is None else float(torch.as_tensor(temperature).detach())
+        if temperature is None:
+            return None
+        return float(temperature.detach() if isinstance(temperature, Tensor) else temperature)
 
     @property
     def plan_mass(self) -> float | None:
