@@ -94,7 +94,7 @@ def compare_steps(rank: int, address: str, failures: Any) -> None:
         if found.keys() != wanted.keys():
             failures.put((kind, "names"))
         for name, value in wanted.items():
-            if not torch.allclose(found[name], value, rtol=1e-4, atol=1e-5):
+            if not torch.allclose(found[name], value, rtol=1e-4, atol=1e-5, equal_nan=True):
                 failures.put((kind, rank, name, float((found[name] - value).abs().max())))
     dist.destroy_process_group()
     os._exit(0)  # torch now and then aborts in its own teardown, when all is done

@@ -103,6 +103,31 @@ def test_bank_entries_are_positives_and_negatives() -> None:
     torch.testing.assert_close(found, torch.stack(values).mean())
 
 
+def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
+    """The first call begins each average with that batch's own, so that the loss is that of fresh objectives."""
+    given = embedded(3)
+    comparison = InTurn(contraport.cmc_nce(), views=3)
+    fresh = [contraport.cmc_nce()(given.queries[v], given.keys[w]) for v, w in given.turns()]
+    torch.testing.assert_close(comparison(given), torch.stack(fresh).mean())
+    state = comparison.state_dict()
+    kept = state["each_divergence_log_normalizer"]
+    assert torch.equal(kept.isnan(), torch.eye(3, dtype=torch.bool)), "no view is compared with itself"
+    assert len(kept[~kept.isnan()].unique()) == 6
+    again = InTurn(contraport.cmc_nce(), views=3)
+    again.load_state_dict(state)
+    torch.testing.assert_close(again(embedded(3)), comparison(given), rtol=0, atol=0)
+
+
+def test_what_is_learned_is_one_for_all_turns() -> None:
+    comparison = InTurn(contraport.sigmoid(), views=3)
+    comparison(embedded(3)).backward()
+    assert {name for name, _ in comparison.named_parameters()} == {
+        "objective.kernel.log_temperature",
+        "objective.divergence.bias",
+    }
+    assert all(parameter.grad is not None for parameter in comparison.parameters())
+
+
 def sinkhorn_codes(scores: Tensor) -> Tensor:
     """SwAV's code assignment, dense, as its paper writes it: three rounds over prototypes, then items."""
     q = (scores.double() / 0.05).exp().T

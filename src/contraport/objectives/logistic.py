@@ -50,8 +50,8 @@ class NoiseContrast(nn.Module):
 
     A pair's odds of being matched are K_ij / (K Z), Z the mean of the kernel over the compared pairs. A single batch
     tells Z badly: it is a moving average over the calls in training, which the first one begins and which takes no
-    gradient; where a call has several directions, each moves it in turn. In evaluation it stays as it is; before any
-    training it is the batch's own.
+    gradient; where a call has several directions, each moves it in turn; a training that calls it on one pair of views
+    after another keeps one for each. In evaluation it stays as it is; before any training it is the batch's own.
 
     Args:
         momentum: the weight of the past in the average, in [0, 1).

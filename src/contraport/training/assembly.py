@@ -67,13 +67,14 @@ def assemble(
     else:
         assert objective is not None
         check(len(set(sizes)) == 1, f"projection: expected a size, as the encoders differ in theirs, {sizes}; got 0.")
+        made = len(views.shapes)
         memory = _memory(negatives, queue_size, bank_negatives, dataset, keyed(model, views.shapes), sizes[0])
         in_turn = memory is not None or momentum is not None or predictor
         if prototypes is not None:
-            comparison = Clustered(objective, prototypes, sizes[0])
+            comparison = Clustered(objective, prototypes, sizes[0], views=made)
         else:
-            comparison = InTurn(objective, memory) if in_turn else Together(objective)
-        _check_fits(comparison, dataset, len(views.shapes), sizes[0], predictor)
+            comparison = InTurn(objective, memory, views=made) if in_turn else Together(objective, views=made)
+        _check_fits(comparison, dataset, made, sizes[0], predictor)
     return Pipeline(
         model,
         views,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from contraport.data import Batch
 from contraport.encoders import Decoder, Model
@@ -64,27 +65,49 @@ class Comparison(nn.Module, ABC):
 
 
 class Compared(Comparison):
-    """A comparison by an objective, which is told what it asks for of what is known of the items."""
+    """A comparison by an objective, which is told what it asks for of what is known of the items.
+
+    Args:
+        objective: what is called.
+        views: how many views there are. Where two of them are compared at a time, each ordered pair has its own of
+            what the objective keeps between calls, such as the normaliser of noise contrastive estimation; what it
+            learns is one for all.
+    """
 
     objective: nn.Module
 
-    def __init__(self, objective: nn.Module) -> None:
+    def __init__(self, objective: nn.Module, *, views: int = 2) -> None:
         super().__init__(objective)
         self._asked = frozenset(inspect.signature(objective.forward).parameters)
+        kept = dict(objective.named_buffers()) if isinstance(objective, Loss) else {}
+        self._kept = {name: f"each_{name.replace('.', '_')}" for name in kept}
+        for name, value in kept.items():
+            self.register_buffer(self._kept[name], value.expand(views, views, *value.shape).clone())
 
-    def compare(self, batch: Batch, *embeddings: Tensor, **known: Tensor) -> Tensor:
-        """Return the objective's value."""
+    def compare(
+        self, batch: Batch, *embeddings: Tensor, turn: tuple[int, int] | None = None, **known: Tensor
+    ) -> Tensor:
+        """Return the objective's value.
+
+        Args:
+            batch: the items.
+            embeddings: what it is called on.
+            turn: which view is compared with which; default: all at once.
+            known: what is known beside the batch.
+        """
         everything = {"labels": batch.labels, "domains": batch.domains, **known}
         asked = {name: value for name, value in everything.items() if name in self._asked}
-        loss: Tensor = self.objective(*embeddings, **asked)
+        # Entries are views of a buffer, so that what the call writes into them stays.
+        kept = {} if turn is None else {name: self.get_buffer(own)[turn] for name, own in self._kept.items()}
+        loss: Tensor = functional_call(self.objective, kept, embeddings, asked)
         return loss
 
 
 class Together(Compared):
     """The objective of all views at once; of each pair of views, averaged, where the objective takes two."""
 
-    def __init__(self, objective: nn.Module) -> None:
-        super().__init__(objective)
+    def __init__(self, objective: nn.Module, *, views: int = 2) -> None:
+        super().__init__(objective, views=views)
         self._takes_several = takes_several(objective)
 
     def forward(self, embedded: Embedded) -> Tensor:
@@ -93,7 +116,7 @@ class Together(Compared):
         if self._takes_several or len(queries) == 2:
             return self.compare(embedded.batch, *queries)
         pairs = [(w, v) for v, w in embedded.turns() if w < v]
-        return _mean([self.compare(embedded.batch, queries[v], queries[w]) for v, w in pairs])
+        return _mean([self.compare(embedded.batch, queries[v], queries[w], turn=(v, w)) for v, w in pairs])
 
 
 class InTurn(Compared):
@@ -103,13 +126,14 @@ class InTurn(Compared):
         objective: is called on queries and keys, with ``negatives=`` where the memory has some; those that show the
             item of a row are left out of it.
         memory: negatives of earlier batches.
+        views: how many views there are.
 
     Raises:
         UsageError: there is a memory, and the objective does not take negatives.
     """
 
-    def __init__(self, objective: nn.Module, memory: Memory | None = None) -> None:
-        super().__init__(objective)
+    def __init__(self, objective: nn.Module, memory: Memory | None = None, *, views: int = 2) -> None:
+        super().__init__(objective, views=views)
         self.memory = memory
         check(
             memory is None or "negatives" in self._asked,
@@ -119,16 +143,16 @@ class InTurn(Compared):
     def forward(self, embedded: Embedded) -> Tensor:
         """Return the loss of a batch."""
         batch, keys = embedded.batch, embedded.keys
-        if self.memory is None:
-            return _mean([self.compare(batch, embedded.queries[v], keys[w]) for v, w in embedded.turns()])
         losses = []
         for v, w in embedded.turns():
-            positives, negatives = self.memory.offer(w, keys[w], batch.ids)
-            known = {}
-            if negatives is not None:
-                known = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
-            losses.append(self.compare(batch, embedded.queries[v], positives, **known))
-        self.memory.keep(keys, batch.ids)
+            positives, known = keys[w], {}
+            if self.memory is not None:
+                positives, negatives = self.memory.offer(w, keys[w], batch.ids)
+                if negatives is not None:
+                    known = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
+            losses.append(self.compare(batch, embedded.queries[v], positives, turn=(v, w), **known))
+        if self.memory is not None:
+            self.memory.keep(keys, batch.ids)
         return _mean(losses)
 
     def after_step(self) -> None:
@@ -147,6 +171,7 @@ class Clustered(Compared):
         objective: a single `Objective`.
         prototypes: how many.
         dimensions: of an embedding.
+        views: how many views there are.
 
     Raises:
         UsageError: another kind of objective.
@@ -155,12 +180,13 @@ class Clustered(Compared):
     eq. 2-5; the views from which assignments are taken are those that have keys (section 3.2).
     """
 
-    def __init__(self, objective: nn.Module, prototypes: int, dimensions: int) -> None:
+    def __init__(self, objective: nn.Module, prototypes: int, dimensions: int, *, views: int = 2) -> None:
         if not isinstance(objective, Objective):
             raise UsageError(f"prototypes: expected a single Objective to compare them by, got {objective!r}.")
         layout = Cross(symmetric=False, shared_columns=True)
         kernel, plan, divergence = objective.kernel, objective.allowed, objective.divergence
-        super().__init__(Objective(layout, kernel, plan, objective.target, divergence, objective.penalties))
+        compared = Objective(layout, kernel, plan, objective.target, divergence, objective.penalties)
+        super().__init__(compared, views=views)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dimensions)))
 
     def forward(self, embedded: Embedded) -> Tensor:
@@ -168,7 +194,7 @@ class Clustered(Compared):
         targets = [assignments(key, self.prototypes) for key in embedded.keys]
         return _mean(
             [
-                self.compare(embedded.batch, embedded.queries[v], self.prototypes, target=targets[w])
+                self.compare(embedded.batch, embedded.queries[v], self.prototypes, turn=(v, w), target=targets[w])
                 for v, w in embedded.turns()
             ]
         )
