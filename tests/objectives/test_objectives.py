@@ -1,5 +1,7 @@
 """The catalog against peers and against the formulas written out densely in double precision."""
 
+import contextlib
+import inspect
 import math
 
 import ot
@@ -79,6 +81,24 @@ def test_gca_ince_is_the_divergence_from_the_scaled_kernel(iterations):
     torch.testing.assert_close(loss(z0, z1), generalised_kl(joint_pairs(7), plan))
     torch.testing.assert_close(loss.plan(z0, z1), plan)
     torch.testing.assert_close(loss.target_plan(z0, z1), joint_pairs(7))
+
+
+@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("value", ["domains", [1], {"a": 1}, True, None, 2.5, -1, 0, math.nan], ids=str)
+def test_a_setting_of_any_kind_is_taken_or_refused(name, value):
+    """What a command line or a YAML file can give: no error of Python's own."""
+    torch.manual_seed(0)
+    z0, z1 = torch.randn(2, 5, 8)
+    for setting in inspect.signature(CATALOG[name].make).parameters:
+        with contextlib.suppress(UsageError):
+            contraport.objective(name, **{setting: value})(z0, z1, labels=torch.arange(5) % 2)
+
+
+def test_a_target_by_its_name_is_refused():
+    with pytest.raises(UsageError, match=r"target: expected a Target, such as .* got 'domains'"):
+        contraport.objective("info-nce", target="domains")
+    with pytest.raises(UsageError, match=r"target: expected a Target, such as .* got 'domains'"):
+        contraport.nt_xent()(torch.eye(2), torch.eye(2), target="domains")
 
 
 @pytest.mark.parametrize("relaxation", [0.2, 1.0, (0.3, 2.0)])

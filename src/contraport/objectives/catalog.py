@@ -398,7 +398,7 @@ def pairwise(
     if phi is not None and psi is not None:
         divergence: Divergence = SignedPairwise(phi, psi)
     else:
-        name = (preset or "info_nce").replace("-", "_")
+        name = str(preset or "info_nce").replace("-", "_")
         if name not in PRESETS:
             raise unknown_name("preset", preset, PRESETS)
         divergence = PRESETS[name](temperature, epsilon, c)

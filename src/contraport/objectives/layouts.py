@@ -295,7 +295,8 @@ class Leading(Layout):
     layout: Layout
 
     def __post_init__(self) -> None:
-        check(self.dimensions >= 1, f"dimensions: expected at least 1, got {self.dimensions}.")
+        good = isinstance(self.dimensions, int) and self.dimensions >= 1
+        check(good, f"dimensions: expected a whole number from 1 on, got {self.dimensions!r}.")
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return the other layout's blocks."""

@@ -35,6 +35,7 @@ class Logistic(nn.Module):
 
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
+        check(isinstance(bias, int | float), f"bias: expected a number, got {bias!r}.")
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
     def forward(self, matching: Matching) -> Tensor:

@@ -198,6 +198,7 @@ class Objective(Loss):
             quadratic or not isinstance(divergence, FenchelYoung),
             "divergence: FenchelYoung belongs to the plan Quadratic; for entropic plans it is KL.",
         )
+        _check_rule(target)
         self.layout, self.kernel, self.allowed, self.target, self.divergence = layout, kernel, plan, target, divergence
         self.penalties = dict(penalties or {})
         self._log_masses: list[Tensor | None] = []
@@ -252,6 +253,7 @@ class Objective(Loss):
         target = known.pop("target", None)
         negatives = _negatives(views, known)
         rule = self.target if target is None else Matrix(target) if isinstance(target, Tensor) else target
+        _check_rule(rule)
         items, columns = (views[:-1], (_beside(views[0], views[-1]),)) if shared else (views, ())
         gathered, attributes = gather_batch(items, _attributes(views, known))
         if shared:
@@ -375,6 +377,11 @@ def _add(totals: dict[str, Tensor], name: str, value: Tensor) -> None:
 def _matchings(directions: list[tuple[Block, TargetPlan]], couplings: list[Coupling]) -> Iterator[Matching]:
     for (block, target), coupling in zip(directions, couplings, strict=True):
         yield Matching(block, target, coupling)
+
+
+def _check_rule(target: object) -> None:
+    given = f"contraport.Domains(alpha=0.1), which only Python can give; got {target!r}"
+    check(isinstance(target, Target), f"target: expected a Target, such as {given}.")
 
 
 def _beside(view: Tensor, columns: Tensor) -> Tensor:

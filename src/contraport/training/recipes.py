@@ -47,9 +47,9 @@ RECIPES: dict[str, Recipe] = {
             "negatives": "queue",
             "momentum": 0.99,
         },
-        "InfoNCE against a queue of the embeddings that a slow copy of the encoder gave.",
+        "InfoNCE against the batch and a queue of embeddings, as a slow copy of the encoder gives both.",
         "He, Fan, Wu, Xie and Girshick (2020), Momentum contrast; temperature and projector of its version 2 (Chen et "
-        "al., 2020). Theirs for 200 epochs of ImageNet: queue_size 65536, momentum 0.999.",
+        "al., 2020). Theirs takes the queue alone; for 200 epochs of ImageNet queue_size 65536, momentum 0.999.",
     ),
     "moco-v3": Recipe(
         {
@@ -81,7 +81,7 @@ RECIPES: dict[str, Recipe] = {
     "cmc": _of_objective("cmc"),
     "cmc-nce": Recipe(
         {"objective": "cmc-nce", "negatives": "bank"},
-        "Tell each item's entry in a memory bank of the other view from entries drawn at random.",
+        "Tell each item's entry in a memory bank of the other view from the batch's other entries and some at random.",
         CATALOG["cmc-nce"].citation,
     ),
     "clip": _of_objective("info-nce", temperature=0.07),
