@@ -25,6 +25,11 @@ test: $(READY) ## Run the fast tests and the examples in the documentation.
 slow: $(READY) ## Run the tests that take longer.
 	$(BIN)/python -m pytest -m slow
 
+portable: $(READY) ## Run the fast tests as other machines would.
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 LC_ALL=C TZ=Pacific/Kiritimati HOME=/dev/null $(BIN)/python -m pytest
+
 lint: $(READY) ## Check style, types and the direction of imports.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,4 +46,4 @@ docs: $(READY) ## Write the generated parts of the documentation again.
 clean: ## Remove the environment and the caches.
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-.PHONY: help demo test slow lint bench docs clean
+.PHONY: help demo test slow portable lint bench docs clean

@@ -1,3 +1,8 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +12,17 @@ from contraport.data import Dataset, Views, from_arrays, load
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed_dataset
-from contraport.evaluation.embedding import RawInputs, frozen
+from contraport.evaluation.embedding import RawInputs, Reader, frozen, represent_views
+
+ROOT = Path(__file__).parents[2]
+ENCODERS = [
+    ("mlp", (6,)),
+    ("mlp", (1, 8, 8)),
+    ("small-cnn", (1, 8, 8)),
+    ("small-tcn", (3, 20)),
+    ("resnet10t", (3, 8, 8)),
+    ("test_vit", (3, 32, 32)),
+]
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +67,42 @@ def test_embeddings_are_the_models_in_the_order_of_the_data(model: Model, digits
     assert not features.requires_grad
 
 
-def test_the_batch_size_changes_no_number(model: Model, digits: Dataset) -> None:
-    first, second = (embed_dataset(model, digits, batch_size=size).features for size in (7, 512))
-    assert torch.allclose(first, second, atol=1e-5)
+def features_bit_for_bit(encoder: str, shape: tuple[int, ...]) -> None:
+    """Fail unless the features of an item depend neither on the batch size nor on the items after it."""
+    torch.manual_seed(0)
+    model, items = Model(encoder, [shape]), torch.rand(150, *shape).numpy()
+    expected = embed_dataset(model, from_arrays(items), batch_size=512).features
+    for batch_size, number in ((1, 150), (100, 150), (512, 149), (512, 64), (7, 3), (512, 1)):
+        features = embed_dataset(model, from_arrays(items[:number]), batch_size=batch_size).features
+        assert torch.equal(features, expected[:number]), (encoder, shape, batch_size, number)
+
+
+@pytest.mark.parametrize(("encoder", "shape"), ENCODERS)
+def test_the_batch_size_and_the_number_of_items_change_no_bit(encoder: str, shape: tuple[int, ...]) -> None:
+    features_bit_for_bit(encoder, shape)
+
+
+MACHINES = [
+    {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
+]
+
+
+@pytest.mark.parametrize("machine", [MACHINES[0], pytest.param(MACHINES[1], marks=pytest.mark.slow)])
+def test_nor_on_older_processors_with_many_threads(machine: dict[str, str]) -> None:
+    code = "import torch; torch.set_num_threads(5)\nfrom tests.evaluation.test_embedding import *\n"
+    code += "for given in ENCODERS: features_bit_for_bit(*given)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | machine, cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("augment", ["standard", "mixup"])
+def test_random_views_are_the_same_for_every_batch_size(model: Model, digits: Dataset, augment: str) -> None:
+    views = Views(digits, augment=augment)
+    first, second = (represent_views(model, digits, views, Reader(batch_size=size)) for size in (7, 512))
+    assert torch.equal(torch.stack(first), torch.stack(second))
 
 
 def test_flags_come_back_after_an_error(model: Model) -> None:

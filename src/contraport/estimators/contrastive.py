@@ -196,8 +196,8 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check(self.pipeline_.objective is not None, "predict: compares nothing, so there is no score of it.")
         dataset, model = self._dataset(X, None, reset=False), self._model
 
-        def embed(batch: Batch) -> Tensor:
-            return torch.stack(model.project(model.encode(self.pipeline_.views(self._reader.moved(batch)))), dim=1)
+        def embed(*given: Tensor) -> Tensor:
+            return torch.stack(model.project(model.encode(self.pipeline_.views(given))), dim=1)
 
         with seeded(0, self._reader.device), frozen(model):
             z = self._reader.apply(embed, dataset, "score").unbind(dim=1)

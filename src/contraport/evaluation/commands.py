@@ -13,7 +13,7 @@ from torch.utils.data import Dataset as AnyDataset
 
 from contraport.data import Dataset, Views, load
 from contraport.encoders import Model
-from contraport.errors import UsageError, check, check_positive
+from contraport.errors import UsageError, check
 from contraport.evaluation.embedding import (
     Embeddings,
     RawInputs,
@@ -61,7 +61,8 @@ def evaluate(
         columns: what the columns of a table are for, as in `contraport.data.load`; default: the run's own of its data.
         root: folder of named data; default: the run's own.
         neighbors: how many vote in kNN.
-        batch_size: items embedded at a time; it changes no number.
+        batch_size: items fetched at a time, rounded up to whole blocks of 64, in which they are embedded; it changes no
+            number.
         workers: processes that fetch data; default: none for data in memory, else one per core but one.
         device: auto, cpu, cuda or another of torch's devices.
         trust: import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.
@@ -73,7 +74,7 @@ def evaluate(
     started = time.perf_counter()
     run = run if isinstance(run, Run) else Run(run)
     config, model = run.config(), run.model(trust=trust)
-    reader = Reader(_batch_size(batch_size), _device(device), workers, progress)
+    reader = Reader(batch_size, _device(device), workers, progress)
     train, test = _splits(config, model, data, columns, root)
     notes = _notes(train, test)
     labelled = not notes
@@ -154,7 +155,8 @@ def embed(
         split: train, test, or all: both, one after the other; a Dataset is one split, and all of it is embedded.
         columns: what the columns of a table are for, as in `contraport.data.load`; default: the run's own of its data.
         root: folder of named data; default: the run's own.
-        batch_size: items embedded at a time; it changes no number.
+        batch_size: items fetched at a time, rounded up to whole blocks of 64, in which they are embedded; it changes no
+            number.
         workers: processes that fetch data; default: none for data in memory, else one per core but one.
         device: auto, cpu, cuda or another of torch's devices.
         overwrite: replace `out` where it exists.
@@ -183,7 +185,7 @@ def embed(
             model,
             dataset,
             views=_views(config, dataset),
-            batch_size=_batch_size(batch_size),
+            batch_size=batch_size,
             device=_device(device),
             workers=workers,
             progress=progress,
@@ -296,11 +298,6 @@ def _accuracies(
         "linear_probe": linear_probe(train_x, train_y, test_x, test_y),
         "knn": knn(train_x.to(device), train_y, test_x.to(device), test_y, neighbors=neighbors),
     }
-
-
-def _batch_size(value: int) -> int:
-    check_positive("batch_size", value)
-    return value
 
 
 def _device(name: str) -> torch.device:

@@ -20,6 +20,9 @@ from contraport.errors import check
 RAW_FEATURES = 4_096
 """Images of more numbers than this are shrunk before they count as raw inputs."""
 
+BLOCK = 64
+"""How many items pass an encoder together, always: the last bit of a product may depend on the shape of its factors."""
+
 
 class Embeddings(NamedTuple):
     """The frozen embeddings of `n` items, in the order of the dataset, on the CPU."""
@@ -54,7 +57,7 @@ class RawInputs(nn.Module):
 
 
 class Reader(NamedTuple):
-    """How datasets are read: in batches of what size, to which device, by how many processes, seen or unseen."""
+    """How datasets are read: how many items at a time, to which device, by how many processes, seen or unseen."""
 
     batch_size: int = 512
     device: torch.device = torch.device("cpu")
@@ -65,18 +68,42 @@ class Reader(NamedTuple):
         """Return the views of a batch on the device."""
         return tuple(view.to(self.device) for view in batch.views)
 
-    def apply(self, function: Callable[[Batch], Tensor], dataset: Dataset, description: str) -> Tensor:
-        """Return what a function gives for each batch, in one tensor on the CPU."""
-        batches: Iterable[Batch] = loader(dataset, self.batch_size, workers=self.workers)
+    def apply(self, function: Callable[..., Tensor], dataset: Dataset, description: str) -> Tensor:
+        """Return what a function of raw views gives for each item, in one tensor on the CPU; it sees them `in_blocks`.
+
+        Raises:
+            UsageError: `batch_size` is no positive whole number.
+        """
+        good = isinstance(self.batch_size, int) and self.batch_size > 0
+        check(good, f"batch_size: expected a positive whole number, got {self.batch_size!r}.")
+        # Whole blocks, so that an item has one place in its block whatever is fetched at a time.
+        fetched = math.ceil(self.batch_size / BLOCK) * BLOCK
+        batches: Iterable[Batch] = loader(dataset, fetched, workers=self.workers)
         if self.progress and Console(stderr=True).is_terminal:
             batches = track(
                 batches,
                 description,
-                total=-(-len(dataset) // self.batch_size),
+                total=math.ceil(len(dataset) / fetched),
                 console=Console(stderr=True),
                 transient=True,
             )
-        return torch.cat([function(batch).float().cpu() for batch in batches])
+        return torch.cat([in_blocks(function, self.moved(batch)).float().cpu() for batch in batches])
+
+
+def in_blocks(function: Callable[..., Tensor], views: Sequence[Tensor]) -> Tensor:
+    """Return what a function gives of items, of which it sees `BLOCK` at a time, too few of them over and over.
+
+    So what it gives of an item, bit for bit, depends neither on how many there are nor on how many are fetched at once.
+
+    >>> in_blocks(lambda x: x.new_full((len(x), 1), len(x)), [torch.zeros(3, 2)]).flatten()
+    tensor([64., 64., 64.])
+    """
+    parts = []
+    for block in zip(*(view.split(BLOCK) for view in views), strict=True):
+        items = len(block[0])
+        places = torch.arange(BLOCK, device=block[0].device) % items
+        parts.append(function(*(view[places] for view in block))[:items])
+    return torch.cat(parts)
 
 
 @contextmanager
@@ -116,7 +143,8 @@ def embed_dataset(
         model: what embeds.
         dataset: the items.
         views: how views are made of an item; default: an item's views are those that the dataset gives.
-        batch_size: items embedded at a time; it changes no number.
+        batch_size: items fetched at a time, rounded up to whole blocks of 64, in which they are embedded; it changes no
+            number.
         device: where to compute.
         workers: processes that fetch data; default: none for data in memory, else one per core but one.
         progress: show a progress bar on a terminal.
@@ -144,9 +172,7 @@ def represent(encoder: nn.Module, dataset: Dataset, views: Views, reader: Reader
     encoder.to(reader.device)
     views.to(reader.device)
     with frozen(encoder):
-        features = reader.apply(
-            lambda batch: encoder(*views.plain(reader.moved(batch))), dataset, f"{name}: {dataset.split} items"
-        )
+        features = reader.apply(lambda *given: encoder(*views.plain(given)), dataset, f"{name}: {dataset.split} items")
     check_finite(features)
     return features.clone()  # outside inference mode, so that it may enter a graph
 
@@ -158,8 +184,8 @@ def represent_views(
     encoder.to(reader.device)
     views.to(reader.device)
 
-    def pair(batch: Batch) -> Tensor:
-        return torch.stack(encoder.encode(views(reader.moved(batch))[:2]), dim=1)
+    def pair(*given: Tensor) -> Tensor:
+        return torch.stack(encoder.encode(views(given)[:2]), dim=1)
 
     with seeded(0, reader.device), frozen(encoder):
         both = reader.apply(pair, dataset, f"{name}: two views")
