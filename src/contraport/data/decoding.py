@@ -17,6 +17,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from contraport.data.files import check_regular
 from contraport.data.splits import Positions
 from contraport.errors import UsageError, check
 
@@ -136,6 +137,8 @@ def _shorter_sides(images: EncodedImages, positions: Sequence[int]) -> Iterator[
 
 
 def _open(source: Path | bytes) -> Image.Image:
+    if isinstance(source, Path):
+        check_regular(source)
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
@@ -159,7 +162,7 @@ def _pixels(images: EncodedImages, position: int, size: int) -> Tensor:
         with _open(images[position]) as image:
             image.draft("RGB", (size, size))
             return as_pixels(ImageOps.exif_transpose(image), size)
-    except (OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # as above
         raise UsageError(f"data: {images.name(position)} could be read before and cannot be now: {error}") from error
 
 

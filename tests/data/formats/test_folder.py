@@ -1,4 +1,6 @@
 import logging
+import os
+import socket
 import struct
 import tracemalloc
 from pathlib import Path
@@ -220,3 +222,18 @@ def test_the_test_folder_wins_over_the_validation_folder(tmp_path):
         for number in range(count):
             save(tmp_path / split / "cat" / f"{number}.png")
     assert (len(load(tmp_path)), len(load(tmp_path, "test"))) == (3, 1)
+
+
+def test_only_regular_files_are_opened_and_the_others_counted(classes, caplog):
+    os.mkfifo(classes / "cat" / "pipe.png")
+    (classes / "cat" / "zeros.png").symlink_to("/dev/zero")
+    (classes / "dog" / "round.jpg").symlink_to("round.jpg")
+    (classes / "dog" / "again").symlink_to(classes)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(classes / "dog" / "socket.jpg"))
+    with caplog.at_level(logging.WARNING):
+        datasets = [load(classes), load(classes, "test")]
+    skipped = sorted(Path(name).name for dataset in datasets for name in dataset.skipped)
+    assert skipped == ["pipe.png", "round.jpg", "socket.jpg", "zeros.png"]
+    assert sum(len(dataset) for dataset in datasets) == 20
+    assert "zeros.png is no regular file" in caplog.text

@@ -1,4 +1,8 @@
 import builtins
+import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -116,3 +120,30 @@ def test_a_missing_package_is_told_with_the_command_that_installs_it(tmp_path, m
     (tmp_path / "dataset_dict.json").write_text("{}")
     with pytest.raises(UsageError, match=r"pip install 'contraport\[data\]'"):
         load(tmp_path)
+
+
+def test_corrupt_offsets_are_told_before_arrow_follows_them(hub, tmp_path):
+    lists = {"x": [[float(i)] * 3 for i in range(50)]}
+    path = saved(tmp_path / "hf", hub.Dataset.from_dict(lists))
+    file = next(path.glob("*.arrow"))
+    content = bytearray(file.read_bytes())
+    first = content.find(np.arange(0, 153, 3, dtype=np.int32).tobytes())
+    content[first + 40 : first + 44] = np.int32(2**30).tobytes()
+    file.write_bytes(content)
+    code = f"from contraport.data import load; load({str(path)!r}).__getitems__(list(range(40)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1, "no signal"
+    assert "UsageError: data: " in done.stderr
+    assert "offset for slot 10 out of bounds" in done.stderr
+
+
+def test_only_regular_files_within_the_folder_are_opened(hub, tmp_path):
+    path = saved(tmp_path / "hf", hub.Dataset.from_dict({"x": [1.0] * 9}))
+    file, state = next(path.glob("*.arrow")), json.loads((path / "state.json").read_text())
+    elsewhere = file.rename(tmp_path / "elsewhere.arrow")
+    os.mkfifo(file)
+    with pytest.raises(UsageError, match="is no regular file"):
+        load(path)
+    (path / "state.json").write_text(json.dumps(state | {"_data_files": [{"filename": f"../{elsewhere.name}"}]}))
+    with pytest.raises(UsageError, match=r"expected a name within .*, got '\.\./elsewhere\.arrow'"):
+        load(path)

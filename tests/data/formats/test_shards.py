@@ -1,6 +1,7 @@
 import io
 import json
 import logging
+import os
 import tarfile
 import tracemalloc
 
@@ -175,6 +176,7 @@ def test_an_archive_overwritten_in_its_middle_is_told(tmp_path):
         ([("a.png", encoded(1)), ("a.jpg", encoded(1))], "two files"),
         ([("a.png", encoded(1)), ("a.json", b"{")], r"a\.json cannot be read"),
         ([("a.png", encoded(1)), ("a.json", b"[1]")], "expected an object"),
+        ([("a.png", encoded(1)), ("a.json", b"[" * 100_000)], r"a\.json cannot be read"),
         ([("a.png", encoded(1)), ("a.json", b'{"label": 1.5}')], "integer or text"),
         ([(f"{i}.png", b"x") for i in range(9)], "none of the"),
         ([(f"{i}.npy", b"x") for i in range(9)], r"0\.npy cannot be read as an array"),
@@ -208,3 +210,37 @@ def test_an_archive_beside_class_folders_is_no_shard(shards):
         for number in range(5):
             (shards / name / f"{number}.png").write_bytes(encoded(number))
     assert load(shards).class_names == ("cat", "dog")
+
+
+def test_a_pipe_among_archives_is_told_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.tar")
+    with pytest.raises(UsageError, match=r"a\.tar is no regular file"):
+        load(tmp_path)
+
+
+def test_an_archive_that_leads_back_into_itself_is_told(tmp_path):
+    path = write(tmp_path / "a.tar", sample(0) + sample(1))
+    content = bytearray(path.read_bytes())
+    content[124:136] = b"\xff" * 10 + b"\xfc\x00"  # a size of -1,024: the next header is this one
+    content[148:156] = b" " * 8
+    content[148:156] = b"%06o\0 " % sum(content[:512])
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="has a size below 0"):
+        load(path)
+
+
+def test_paths_lead_nowhere_and_links_are_counted(tmp_path, caplog):
+    path = write(tmp_path / "in" / "a.tar", [(f"../../{i}.png", encoded(i)) for i in range(9)])
+    with tarfile.open(path, "a") as tar:
+        link = tarfile.TarInfo("secret.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    with caplog.at_level(logging.INFO):
+        assert len(load(path)) + len(load(path, "test")) == 9
+    assert "left out 1 link, device, pipe or sparse file" in caplog.text
+    assert [child.name for child in tmp_path.iterdir()] == ["in"]
+
+
+def test_too_many_archives_in_braces_are_told():
+    with pytest.raises(UsageError, match="at most 1000000 archives"):
+        load("{0..99999999999}.tar")

@@ -213,3 +213,9 @@ def test_a_corrupt_parquet_file_is_told(tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UsageError, match=r"data\.parquet cannot be read"):
         load(path)
+
+
+def test_names_of_columns_that_are_no_text_are_told(tmp_path):
+    (tmp_path / "data.csv").write_bytes(b"x,\xff\xfe\n1,2\n")
+    with pytest.raises(UsageError, match=r"data\.csv cannot be read as \.csv"):
+        load(tmp_path / "data.csv")

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -66,3 +68,16 @@ def test_only_the_images_among_the_views_are_resized():
     dataset = load(from_arrays([np.ones((4, 2)), np.zeros((4, 8, 8), np.uint8)]), image_size=4)
     assert dataset.shapes == ((2,), (1, 4, 4))
     assert [view.shape for view in dataset[0].views] == [(1, 2), (1, 1, 4, 4)]
+
+
+@pytest.mark.parametrize("suffix", ["", ".npz", ".npy", ".csv", ".parquet", ".tar"])
+def test_a_pipe_is_told_and_not_waited_for(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"data{suffix}")
+    with pytest.raises(UsageError, match="data: expected a folder or a regular file"):
+        load(tmp_path / f"data{suffix}")
+
+
+def test_a_pipe_among_named_data_is_told_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "BasicMotions_TRAIN.ts")
+    with pytest.raises(UsageError, match=r"BasicMotions_TRAIN\.ts is no regular file"):
+        load("basic-motions", root=tmp_path)

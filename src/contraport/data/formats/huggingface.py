@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc
 
 from contraport.data.dataset import Dataset
+from contraport.data.files import check_regular
 from contraport.data.formats.arrow import dataset_of_rows
 from contraport.data.splits import TEST_NAMES, Positions
 from contraport.errors import cannot_read, check, require
@@ -67,6 +70,7 @@ def load_huggingface(
     """
     datasets = require("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
     try:
+        _validate(folder)
         loaded = datasets.load_from_disk(str(folder))
     except Exception as error:  # on hostile files it raises whatever its parsers do
         raise cannot_read(f"data: {folder}", "a dataset of Hugging Face", error) from error
@@ -82,6 +86,39 @@ def load_huggingface(
         is_test=None if test is None else np.arange(len(whole)) >= len(train),
         class_names=names,
     )
+
+
+def _validate(folder: Path) -> None:
+    """Raise unless the tables of a folder are whole: Arrow itself follows corrupt offsets out of the memory it has.
+
+    Only offsets and texts are read, so this takes little for images and numbers.
+    """
+    for file in _tables(folder):
+        check_regular(file)
+        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as batches:
+            for batch in batches:
+                batch.validate(full=True)
+
+
+def _tables(folder: Path) -> Iterator[Path]:
+    """Yield the files that hold the rows, of all splits."""
+    if (folder / "dataset_dict.json").is_file():
+        for split in _read_json(folder / "dataset_dict.json")["splits"]:
+            yield from _tables(_inside(folder, split))
+    else:
+        check_regular(folder / "dataset_info.json")
+        for file in _read_json(folder / "state.json")["_data_files"]:
+            yield _inside(folder, file["filename"])
+
+
+def _read_json(file: Path) -> Any:
+    check_regular(file)
+    return json.loads(file.read_text("utf-8"))
+
+
+def _inside(folder: Path, name: str) -> Path:
+    check(Path(name).name == name, f"expected a name within {folder}, got {name!r}.")
+    return folder / name
 
 
 def _splits(loaded: Mapping[str, Any], folder: Path) -> tuple[Any, Any]:

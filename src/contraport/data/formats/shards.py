@@ -20,6 +20,7 @@ from torch import Tensor
 from contraport.data.arrays import as_view, codes_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES
+from contraport.data.files import check_regular
 from contraport.data.formats.folder import files_below
 from contraport.data.formats.roles import DOMAIN_NAMES, LABEL_NAMES
 from contraport.data.formats.tar_index import Members, members
@@ -30,6 +31,8 @@ from contraport.errors import cannot_read, check
 _IMAGE, _ARRAY, _CLASS, _JSON = "image", "npy", "cls", "json"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_MOST_ARCHIVES = 1_000_000
+_WHOLE = re.compile(r"-?\d{1,18}")
 
 _log = logging.getLogger(__name__)
 
@@ -145,6 +148,7 @@ def _choices(content: str) -> list[str]:
         return content.split(",")
     first, last = int(match[1]), int(match[2])
     check(first <= last, f"data: expected a rising range in braces, got {{{content}}}.")
+    check(last - first < _MOST_ARCHIVES, f"data: expected at most {_MOST_ARCHIVES} archives, got {{{content}}}.")
     return [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
 
 
@@ -155,7 +159,8 @@ def _is_test(archive: str) -> bool:
 
 def _samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[_Sample]:
     """Yield the samples of one archive that have a view, and count the fields that are no one's concern."""
-    shown = (member for member in members(archive) if not PurePath(member.path).name.startswith("."))
+    check_regular(archive)
+    shown = (member for member in members(archive, ignored) if not PurePath(member.path).name.startswith("."))
     with open(archive, "rb") as file:
         for key, group in itertools.groupby(shown, key=lambda member: _key_and_field(member.path)[0]):
             views: dict[str, _Place] = {}
@@ -169,7 +174,7 @@ def _samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[_Samp
                     file.seek(member.offset)
                     about |= _parsed(field, file.read(member.size), f"{archive}: {member.path}")
                 else:
-                    ignored[field] += 1
+                    ignored[f".{field}"] += 1
             if views:
                 yield _Sample(number, key, views, about.get("label"), about.get("domain"))
 
@@ -192,7 +197,7 @@ def _parsed(field: str, content: bytes, where: str) -> dict[str, str]:
         if field == _CLASS:
             return {"label": content.decode().strip()}
         told = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise cannot_read(f"data: {where}", f".{field}", error) from error
     check(isinstance(told, dict), f"data: {where}: expected an object, got {type(told).__name__}.")
     found = {}
@@ -213,7 +218,7 @@ def _views(samples: list[_Sample]) -> set[str]:
 
 def _tell_left_out(data: str, ignored: Counter[str], incomplete: int, fields: set[str]) -> None:
     if ignored:
-        _log.info("%s: left out %s", data, ", ".join(f"{count} .{field}" for field, count in ignored.most_common()))
+        _log.info("%s: left out %s", data, ", ".join(f"{count} {what}" for what, count in ignored.most_common()))
     if incomplete:
         _log.warning("%s: %d samples lack one of %s and are left out", data, incomplete, sorted(fields))
 
@@ -225,7 +230,7 @@ def _codes(samples: list[_Sample], role: str, data: str) -> tuple[np.ndarray | N
     if all(value is None for value in values):
         return None, None
     check(lacking is None, f"data: {data}: the sample {lacking and lacking.key!r} has no {role}, others have.")
-    whole = all(value.lstrip("-").isdecimal() for value in values)
+    whole = all(_WHOLE.fullmatch(value) for value in values)
     return codes_of(f"data: {data}: {role}", [int(value) for value in values] if whole else values)
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet
 from contraport.data.dataset import Dataset
 from contraport.data.formats.arrow import TableRows, dataset_of_rows
 from contraport.data.formats.columns import is_number
-from contraport.errors import cannot_read, check
+from contraport.errors import UsageError, cannot_read, check
 
 _LARGEST_BLOCK = 2**31 - 1
 
@@ -32,7 +32,10 @@ def load_table(
     """
     try:
         table = _read_csv(path) if path.suffix == ".csv" else pa.parquet.read_table(path, partitioning=None)
-    except (pa.ArrowException, OSError) as error:
+        table.validate(full=True)  # Arrow itself follows corrupt offsets out of the memory that it has
+    except UsageError:
+        raise
+    except Exception as error:  # on hostile bytes the parsers raise whatever they like
         raise cannot_read(f"data: {path}", path.suffix, error) from error
     return dataset_of_rows(TableRows(table), split, path=path, columns=columns, image_size=image_size)
 

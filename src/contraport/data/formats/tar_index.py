@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from contraport.data.splits import Positions
-from contraport.errors import cannot_read, check
+from contraport.errors import UsageError, cannot_read, check
 
 _BLOCK = tarfile.BLOCKSIZE
 
@@ -23,20 +24,29 @@ class Member(NamedTuple):
     size: int
 
 
-def members(archive: str) -> Iterator[Member]:
-    """Yield the files in an uncompressed tar archive, in order.
+def members(archive: str, ignored: Counter[str]) -> Iterator[Member]:
+    """Yield the files in an uncompressed tar archive, in order, and count in `ignored` what else it holds.
+
+    Nothing is ever unpacked: a path inside is a name, and leads nowhere.
 
     Raises:
         UsageError: the archive is compressed, corrupt or cut off.
     """
     try:
         with tarfile.open(archive, "r:") as tar:
+            end = 0
             while (info := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # else memory holds every header
+                check(tar.offset > end, f"data: {archive} is corrupt: the member {info.name!r} has a size below 0.")
+                end = tar.offset
                 if info.isfile() and not info.issparse():
                     yield Member(info.name, info.offset_data, info.size)
+                elif not info.isdir():
+                    ignored["link, device, pipe or sparse file"] += 1
             _check_end(archive, tar.offset)
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except UsageError:
+        raise
+    except Exception as error:  # on hostile bytes the parser raises whatever it likes
         raise cannot_read(f"data: {archive}", "an uncompressed tar archive", error) from error
 
 

@@ -21,6 +21,8 @@ from contraport.errors import UsageError, check, unknown_name
 FILES = (".npz", ".npy", ".csv", ".parquet", ".tar")
 """The suffixes of files that hold data."""
 
+_LARGEST_IMAGE = 2**14
+
 
 def load(
     data: str | Path | Dataset | torch.utils.data.Dataset[Any],
@@ -52,8 +54,8 @@ def load(
     (1348, 449)
     """
     check_split(split)
-    good = image_size is None or (isinstance(image_size, int) and image_size > 0)
-    check(good, f"image_size: expected a positive whole number of pixels, got {image_size!r}.")
+    good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _LARGEST_IMAGE)
+    check(good, f"image_size: expected a whole number of pixels from 1 to {_LARGEST_IMAGE}, got {image_size!r}.")
     if isinstance(data, str | Path):
         dataset = _load(str(data), split, root, image_size, columns)
     else:
@@ -67,6 +69,8 @@ def _load(
 ) -> Dataset:
     path = Path(data)
     named = SOURCES.get(data)
+    known = named is not None or path.is_file() or path.is_dir() or not path.exists()
+    check(known, f"data: expected a folder or a regular file, got {data!r}, which is neither.")
     if named is None and formats.is_huggingface_folder(path):
         return formats.load_huggingface(path, split, image_size, columns)
     if named is None and path.suffix in (".csv", ".parquet") and path.is_file():
