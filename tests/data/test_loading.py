@@ -1,10 +1,12 @@
+import os
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import pytest
 import torch
 
-from contraport.data import from_arrays, loader, own_share
+from contraport.data import Dataset, from_arrays, loader, own_share
 from contraport.engine import collectives
 from contraport.errors import UsageError
 
@@ -113,3 +115,31 @@ def test_data_in_memory_have_no_workers(dataset):
 def test_numbers_out_of_range_are_told(dataset, settings, message):
     with pytest.raises(UsageError, match=message):
         loader(dataset, **settings)
+
+
+def test_workers_are_bound_by_the_cores_that_the_process_may_use(dataset, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5}, raising=False)
+    assert loader(dataset, 5, workers=2).num_workers == 2
+    with pytest.raises(UsageError, match=r"workers: expected .* 0 to 2, one for each core .*, got 100000"):
+        loader(dataset, 5, workers=100_000)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Views that cannot be read."""
+
+    shapes: tuple[tuple[int, ...], ...] = ((2,),)
+    in_memory: bool = False
+
+    def __len__(self):
+        return 4
+
+    def fetch(self, positions):
+        raise UsageError("data: 3.png could be read before and cannot be now")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_worker_cannot_read_is_told_in_its_own_words(workers):
+    lost = Dataset(Lost(), name="lost", split="train")
+    with pytest.raises(UsageError, match=r"^data: 3\.png could be read before and cannot be now$"):
+        list(loader(lost, 2, workers=workers))

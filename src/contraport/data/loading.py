@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from contraport.data.dataset import Batch, Dataset
 from contraport.engine import collectives
-from contraport.errors import check
+from contraport.errors import UsageError, check
 
 _MOST_WORKERS = 8
 
@@ -124,7 +124,8 @@ def loader(
         batch_size: items in a batch, of all processes together; only the last may be smaller.
         shuffle: whether the order is drawn anew each epoch.
         seed: what the order depends on, together with the epoch.
-        workers: processes that fetch ahead; default: none for data in memory, else one per core but one, at most 8.
+        workers: processes that fetch ahead, at most one per core that this process may use; default: none for data in
+            memory, else one per core but one, at most 8.
         drop_last: whether a smaller last batch is left out.
         shared: whether the processes of `torch.distributed` share each batch, as `own_share` says; else each gets all.
 
@@ -140,7 +141,11 @@ def loader(
     good = isinstance(batch_size, int) and batch_size > 0
     check(good, f"batch_size: expected a positive whole number, got {batch_size!r}.")
     check(seed >= 0, f"seed: expected a number of at least 0, got {seed}.")
-    check(workers is None or workers >= 0, f"workers: expected a number of at least 0, got {workers}.")
+    cores = _cores()
+    check(
+        workers is None or 0 <= workers <= cores,
+        f"workers: expected a number from 0 to {cores}, one for each core that this process may use, got {workers}.",
+    )
     check(
         not drop_last or batch_size <= len(dataset),
         f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {batch_size}.",
@@ -151,12 +156,12 @@ def loader(
         f"batch_size: expected an item for each of {processes} processes at least, got {batch_size}.",
     )
     if workers is None:
-        workers = 0 if dataset.in_memory else min((os.cpu_count() or 1) - 1, _MOST_WORKERS)
+        workers = 0 if dataset.in_memory else min(cores - 1, _MOST_WORKERS)
     order = BatchOrder(
         len(dataset), batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, shared=shared
     )
-    return DataLoader(
-        dataset,
+    return _Loader(
+        _Handed(dataset) if workers else dataset,
         batch_sampler=order,
         collate_fn=_as_it_is,
         num_workers=workers,
@@ -164,6 +169,39 @@ def loader(
         worker_init_fn=_leave_interrupts_to_the_parent,
         pin_memory=torch.cuda.is_available(),
     )
+
+
+class _Loader(DataLoader[Batch]):
+    """A loader that raises what its workers hand over."""
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        for batch in super().__iter__():
+            if isinstance(batch, UsageError):
+                raise batch
+            yield batch
+
+
+@dataclass(frozen=True)
+class _Handed(torch.utils.data.Dataset[Batch]):
+    """A dataset in a worker, whose errors are handed over as they are; torch would make a traceback of them."""
+
+    dataset: Dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, positions: list[int]) -> Batch | UsageError:
+        try:
+            return self.dataset.__getitems__(positions)
+        except UsageError as error:
+            return error
+
+
+def _cores() -> int:
+    """Return on how many cores this process may run, where the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _own_part(total: int) -> slice:
