@@ -75,3 +75,8 @@ def test_resuming_mends_it(settings: dict[str, Any]) -> None:
     run = train(out=settings["out"], resume=True, data=settings["data"], objective=Pull(), progress=False)
     assert not list(run.path.rglob("nonfinite*"))
     assert same(weights_of(run), weights_of(whole))
+
+
+def test_a_part_that_refuses_such_embeddings_does_not_hide_it(settings: dict[str, Any]) -> None:
+    with pytest.raises(FloatingPointError, match="the loss is nan"):
+        train(**settings, recipe="swav", opt="sgd", lr=1e30, sched="constant")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -80,7 +81,12 @@ class Pipeline(nn.Module):
         self._seed(step, part, 1, 0 if share is None else share.start)
         embedded = self._embed(batch, views, share)
         self._seed(step, part, 2)
-        loss: Tensor = self.comparison(embedded)
+        try:
+            loss: Tensor = self.comparison(embedded)
+        except Exception:
+            if all(bool(z.isfinite().all()) for z in (*embedded.queries, *embedded.keys)):
+                raise
+            return self._diverged()  # which is to be told, rather than what a part says of such embeddings
         return loss
 
     def after_step(self, step: int) -> None:
@@ -88,6 +94,10 @@ class Pipeline(nn.Module):
         if self.target is not None:
             self.target.follow(self.model, step)
         self.comparison.after_step()
+
+    def _diverged(self) -> Tensor:
+        """Return a loss that is no number, and of which no gradient is."""
+        return math.nan * torch.stack([weights.sum() for weights in self.parameters() if weights.requires_grad]).sum()
 
     def _embed(self, batch: Batch, views: tuple[Tensor, ...], share: Share | None = None) -> Embedded:
         outputs = self._through(self.model, self._student, views, share)
