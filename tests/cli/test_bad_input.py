@@ -69,6 +69,16 @@ def refused(command: Command, folder: Path, *argv: str) -> str:
         ("--config typo.yaml", "config: key: unknown name 'epohcs'; did you mean 'epochs'?"),
         ("--config wrong.yaml", "epochs: expected a whole number, got 'many'"),
         ("--config torn.yaml", "config"),
+        ("--config binary.yaml", "config: binary.yaml cannot be read as text in UTF-8"),
+        ("--config list.yaml", "config: expected keys with values, got '- 1 - 2'"),
+        ("--config deep.yaml", "config: maximum recursion depth"),
+        ("--config bomb.yaml", "config: the alias *a is not read"),
+        ("--config digits.yaml", "config: Exceeds the limit (4300 digits)"),
+        ("--seed 18446744073709551616", "seed: expected at most 18446744073709551615, got 18446744073709551616"),
+        ("--projection 99999999999", "projection: expected at most 2147483647"),
+        ("--workers 100000", "one for each core that this process may use, got 100000"),
+        ("--device meta", "device: unknown name 'meta'"),
+        ("--views 999999999", "views: expected a number from 1 to 1000"),
     ],
 )
 def test_a_mistake_costs_one_line(command: Command, data: str, tmp_path: Path, argv: str, message: str) -> None:
@@ -82,6 +92,11 @@ def test_a_mistake_costs_one_line(command: Command, data: str, tmp_path: Path, a
     (tmp_path / "typo.yaml").write_text("epohcs: 3\n")
     (tmp_path / "wrong.yaml").write_text("epochs: many\n")
     (tmp_path / "torn.yaml").write_text("{epochs: 3\n")
+    (tmp_path / "binary.yaml").write_bytes(bytes(range(256)))
+    (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
+    (tmp_path / "deep.yaml").write_text("[" * 5_000)
+    (tmp_path / "bomb.yaml").write_text("a: &a [x, x]\n" + "".join(f"{n}: [*a, *a]\n" for n in range(9)))
+    (tmp_path / "digits.yaml").write_text("epochs: " + "9" * 5_000)
     given = argv.split()
     defaults = ["--data", data, "--out", "run", "--epochs", "1", "--batch_size", "20"]
     pairs = zip(defaults[::2], defaults[1::2], strict=True)
@@ -146,3 +161,11 @@ def test_the_exit_status_reaches_the_shell(tmp_path: Path) -> None:
 def test_a_missing_package_is_named(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "contraport.reporting", None)
     assert "contraport[train,report]" in refused(command, tmp_path, "report", "run", "--out", "page.html")
+
+
+def test_what_does_not_fit_in_memory_costs_one_line(command: Command, data: str) -> None:
+    argv = ("--data", data, "--out", "run", "--batch_size", "20", "--projection", "2147483647")
+    outcome = command("train", *argv)
+    assert outcome.status == 1
+    assert outcome.err.startswith("contraport: there is not enough memory")
+    assert outcome.err.count("\n") == 1

@@ -251,8 +251,9 @@ def test_wrong_arguments_of_evaluate_are_told(tmp_path: Path) -> None:
         evaluate(run, data=vectors(60, 3), progress=False)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"takes items of shape \(6,\), 'digits' has"):
         evaluate(run, data="digits", progress=False)
-    with pytest.raises(UsageError, match="device: 'abacus' cannot be used"):
-        evaluate(run, data=(vectors(60, 3), vectors(40, 3)), device="abacus", progress=False)
+    for device in ("abacus", "meta"):
+        with pytest.raises(UsageError, match=f"device: '{device}' cannot be used"):
+            evaluate(run, data=(vectors(60, 3), vectors(40, 3)), device=device, progress=False)
     with pytest.raises(UsageError, match="no such folder"):
         evaluate(tmp_path / "absent", progress=False)
 

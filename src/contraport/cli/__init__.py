@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -26,12 +27,15 @@ first steps:
   contraport evaluate runs/clothes
   contraport report runs/clothes --out runs/clothes/report.html"""
 
+# What torch says on the CPU and on GPUs; its own class for it is that of GPUs only.
+_NO_MEMORY = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     0 is success, 2 a mistake of the user's (one line on the standard error, nothing written or lost), 1 a training that
-    diverged, 130 Ctrl-C.
+    diverged or what did not fit in memory, 130 Ctrl-C.
 
     >>> main(["--version"])
     contraport 0.1.0
@@ -46,6 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, status=1)
     except KeyboardInterrupt as error:
         return _fail(error, status=130)
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or _NO_MEMORY.search(str(error))):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "a MemoryError"
+        return _fail(f"there is not enough memory ({reason}); smaller batches, views or networks need less.", status=1)
     return 0
 
 
@@ -63,7 +72,7 @@ def _dispatch(arguments: list[str]) -> None:
             raise unknown_name("verb", name, VERBS)
 
 
-def _fail(error: BaseException, *, status: int) -> int:
+def _fail(error: BaseException | str, *, status: int) -> int:
     message = " ".join(str(error).split()) or "stopped."
     print(f"contraport: {message}", file=sys.stderr)
     return status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -13,9 +14,10 @@ import docstring_parser
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
-from contraport.errors import UsageError, unknown_name
+from contraport.errors import UsageError, cannot_read, unknown_name
 
 _MODE = "yaml-1.2"
+_SHOWN = 60
 _SCALARS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -50,12 +52,28 @@ def _given(parser: ArgumentParser, argv: Sequence[str], *, complete: bool = Fals
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of its version 1.2: there 1:0.1 is text, not a number to the base of 60, and 1e-3 one."""
+    """YAML with the numbers of its version 1.2: there 1:0.1 is text, not a number to the base of 60, and 1e-3 one.
+
+    Aliases are refused: a few lines of them stand for more than fits in memory.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in rules if not tag.endswith((":int", ":float", ":timestamp"))]
         for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.get_event()
+            raise yaml.composer.ComposerError(None, None, f"the alias *{event.anchor} is not read", event.start_mark)
+        return super().compose_node(parent, index)
+
+
+def _load(text: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except (ValueError, RecursionError) as error:  # of a number of thousands of digits, and of brackets in brackets
+        raise yaml.YAMLError(str(error)) from error
 
 
 _NUMBERS = {
@@ -64,7 +82,7 @@ _NUMBERS = {
 }
 for _kind, _pattern in _NUMBERS.items():
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_pattern})$"), [*"-+0123456789."])
-set_loader(_MODE, lambda text: yaml.load(text, _Loader), (yaml.YAMLError,))
+set_loader(_MODE, _load, (yaml.YAMLError,))
 
 
 class _Parser(ArgumentParser):
@@ -75,6 +93,12 @@ class _Parser(ArgumentParser):
     """
 
     kinds: dict[str, Any]
+
+    def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().parse_path(path, *args, **kwargs)
+        except UnicodeDecodeError as error:
+            raise cannot_read(f"config: {path}", "text in UTF-8", error) from error
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise self._plain_error(" ".join(message.split())) from ex
@@ -87,10 +111,14 @@ class _Parser(ArgumentParser):
             return UsageError(f"unexpected argument {match[1]!r}: expected options, which start with '--'.")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
             return unknown_name("config: key", match[1], self.kinds)
-        if match := re.match(r'Parser key "config": (.*)', message):
+        if match := re.match(r"Unexpected config: ?(.*)", message):
+            return UsageError(f"config: expected keys with values, got {textwrap.shorten(match[1], _SHOWN)!r}.")
+        if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             return UsageError(f"config: {match[1]}")
         if match := re.match(r'Parser key "(\w+)\S*": .*(?:Got|Given) value: (.*)', message):
             return UsageError(f"{match[1]}: expected {_described(self.kinds[match[1]])}, got {match[2]!r}.")
+        if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
+            return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)
 
 

@@ -304,8 +304,10 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda", this_process().local) if torch.cuda.is_available() else torch.device("cpu")
     try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
+        there = torch.empty(0, device=name)
+        there.cpu()  # "meta" has shapes but no numbers
+        return there.device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UsageError(f"device: {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
 
 

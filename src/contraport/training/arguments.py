@@ -39,7 +39,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     given = {name: value for name, value in arguments.items() if value is not None}
     for name, least in _LEAST.items():
         if name in given:
-            _check_count(name, given[name], least)
+            _check_count(name, given[name], least, _MOST.get(name, _MOST_COUNTED))
     if "lr" in given:
         check_positive("lr", given["lr"])
     for name, parse in _COURSES.items():
@@ -152,6 +152,9 @@ _LEAST = {
     "seed": 0,
 }
 
+_MOST = {"seed": 2**64 - 1}  # what torch's generators take
+_MOST_COUNTED = 2**31 - 1
+
 
 def _has_device(device: str) -> bool:
     if device == "cuda":
@@ -159,9 +162,10 @@ def _has_device(device: str) -> bool:
     return device != "mps" or torch.backends.mps.is_available()
 
 
-def _check_count(name: str, value: object, least: int) -> None:
+def _check_count(name: str, value: object, least: int, most: int = _MOST_COUNTED) -> None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     check(whole and cast(int, value) >= least, f"{name}: expected a whole number from {least} on, got {value!r}.")
+    check(cast(int, value) <= most, f"{name}: expected at most {most}, got {value!r}.")
 
 
 def _check_range(name: str, value: object, *, below: float) -> None:

@@ -337,9 +337,9 @@ def test_what_is_constant_is_no_obstacle():
     ("dataset", "settings", "message"),
     [
         (images(), {"augment": "stron"}, "augment: unknown name 'stron'; did you mean 'strong'"),
-        (images(), {"views": 0}, "views: expected a number of at least 1"),
-        (images(), {"views": True}, "views: expected a number of at least 1"),
-        (images(), {"views": 2.5}, "views: expected a number of at least 1"),
+        (images(), {"views": 0}, "views: expected a number from 1 to 1000"),
+        (images(), {"views": True}, "views: expected a number from 1 to 1000"),
+        (images(), {"views": 2.5}, "views: expected a number from 1 to 1000"),
         (images(), {"views": "color"}, "views: unknown name 'color'; did you mean 'colour'.*such as '2\\+6'"),
         (images(), {"views": "0+6"}, "views: unknown name '0\\+6'"),
         (several(), {"views": 2}, "expected the 3 that 'arrays' gives, got 2"),

@@ -26,7 +26,8 @@ AUGMENTS = ("none", *STRENGTHS, "noise", "mixup")
 
 COLOUR = "colour"
 MULTI_CROP = "multi-crop"
-_NUMBERS_OF_CROPS = re.compile(r"([1-9]\d*)\+([1-9]\d*)")
+MOST_VIEWS = 1_000
+_NUMBERS_OF_CROPS = re.compile(r"([1-9]\d{0,2})\+([1-9]\d{0,2})")
 
 Shape = tuple[int, ...]
 Statistics = tuple[list[float], list[float]]
@@ -180,7 +181,8 @@ def _numbered(dataset: Dataset, augment: str, views: int | None) -> list[_Made]:
     given = len(dataset.shapes)
     number = max(2, given) if views is None else views
     whole = isinstance(number, int) and not isinstance(number, bool)
-    check(whole and number >= 1, f"views: expected a number of at least 1, or a name, got {views!r}.")
+    good = whole and 1 <= number <= MOST_VIEWS
+    check(good, f"views: expected a number from 1 to {MOST_VIEWS}, or a name, got {views!r}.")
     check(given in (1, number), f"views: expected the {given} that {dataset.name!r} gives, got {views}.")
     made = [_Made(view, _change(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]
     return made * number if given == 1 else made
