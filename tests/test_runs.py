@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from contraport.errors import UsageError
-from contraport.runs import Run, replacing, write_arrays, write_json, write_text
+from contraport.files import replacing, write_arrays, write_json, write_text
+from contraport.runs import Run
 
 
 @pytest.fixture

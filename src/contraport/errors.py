@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
+import textwrap
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -34,7 +36,24 @@ def cannot_read(where: str, kind: str, error: Exception) -> UsageError:
     >>> str(cannot_read("data: x.npy", "an .npy array", ValueError("bad\\n  magic")))
     'data: x.npy cannot be read as an .npy array: bad magic'
     """
-    return UsageError(f"{where} cannot be read as {kind}: {' '.join(str(error).split())}")
+    return UsageError(f"{where} cannot be read as {kind}: {reason(error)}")
+
+
+_UNSAFE = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file", re.IGNORECASE)
+
+
+def reason(error: BaseException) -> str:
+    """Return why a reader gave up, on one line, without the advice of some to read what may run code.
+
+    >>> reason(ValueError("bad\\n  magic")), reason(IndexError())
+    ('bad magic', 'IndexError')
+    >>> reason(ValueError("Object arrays cannot be loaded when allow_pickle=False"))
+    'it is damaged, or holds pickled objects, which are never read, as they may run code'
+    """
+    told = str(error)
+    if _UNSAFE.search(told):
+        return "it is damaged, or holds pickled objects, which are never read, as they may run code"
+    return textwrap.shorten(told, 300, placeholder=" ...") or type(error).__name__
 
 
 def check(condition: bool, message: str) -> None:

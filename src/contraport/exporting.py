@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from contraport.encoders import Model
 from contraport.errors import UsageError, check, require, unknown_name
-from contraport.runs import Run, replacing, replacing_files
+from contraport.files import replacing, replacing_files
+from contraport.runs import Run
 
 TOLERANCE = 1e-5
 """Largest difference to the model's features, as a share of the largest feature, or of 1 if that is more."""

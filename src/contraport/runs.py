@@ -17,25 +17,23 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
-import uuid
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, reason
+from contraport.files import write_text
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
 
 Row = dict[str, Any]
+NUMBER = (int, float)
 
 
 class Run:
@@ -103,8 +101,9 @@ class Run:
             UsageError: the folder is missing or no run, or its `config.yaml` is corrupt.
         """
         self._check_is_run()
-        config = _read(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
+        config = read(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
         check(isinstance(config, dict), f"run: {self.config_path} is corrupt: expected keys and values.")
+        _check_kinds(self.config_path, config, _CONFIG)
         return dict(config)
 
     def metrics(self) -> list[Row]:
@@ -114,7 +113,7 @@ class Run:
             UsageError: the folder is no run, has no `metrics.jsonl`, or a line of it is corrupt.
         """
         self._check_is_run()
-        rows: list[Row] = _read(self.metrics_path, _read_json_lines)
+        rows: list[Row] = read(self.metrics_path, _read_json_lines)
         return rows
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
@@ -136,7 +135,7 @@ class Run:
         from contraport.encoders import Model
 
         self._check_is_run()
-        model: Model = _read(self.model_path, lambda path: Model.from_pretrained(path, trust=trust))
+        model: Model = read(self.model_path, lambda path: Model.from_pretrained(path, trust=trust))
         return model.eval()
 
     def model_config(self) -> dict[str, Any]:
@@ -146,7 +145,7 @@ class Run:
             UsageError: the folder is no run, or its model is missing or corrupt.
         """
         self._check_is_run()
-        config = _read(self.model_path, lambda path: json.loads((path / "config.json").read_text("utf-8")))
+        config = read(self.model_path / "config.json", lambda path: json.loads(path.read_text("utf-8")))
         check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: expected an object.")
         return dict(config)
 
@@ -157,11 +156,12 @@ class Run:
             UsageError: the folder is no run, was not evaluated, or its `evaluation.json` is corrupt.
         """
         self._check_is_run()
-        values = _read(self.evaluation_path, lambda path: json.loads(path.read_text("utf-8")))
-        check(
-            isinstance(values, dict) and isinstance(values.get("rows"), dict),
-            f"run: {self.evaluation_path} is corrupt: expected an object with 'rows'.",
-        )
+        values = read(self.evaluation_path, lambda path: json.loads(path.read_text("utf-8")), _AGAIN)
+        corrupt = f"run: {self.evaluation_path} is corrupt: expected an object with 'rows' of numbers{_AGAIN}"
+        check(isinstance(values, dict) and isinstance(values.get("rows"), dict), corrupt)
+        check(all(isinstance(row, dict) for row in values["rows"].values()), corrupt)
+        check(all(_is(number, *NUMBER, None) for row in values["rows"].values() for number in row.values()), corrupt)
+        _check_kinds(self.evaluation_path, values, _EVALUATION, _AGAIN)
         return dict(values)
 
     def samples(self) -> dict[str, np.ndarray]:
@@ -171,7 +171,7 @@ class Run:
             UsageError: the folder is no run, was not evaluated, or its `samples.npz` is corrupt.
         """
         self._check_is_run()
-        samples: dict[str, np.ndarray] = _read(self.samples_path, _read_arrays)
+        samples: dict[str, np.ndarray] = read(self.samples_path, _read_arrays, _AGAIN)
         return samples
 
     def _check_is_run(self) -> None:
@@ -187,56 +187,22 @@ class Run:
             file.unlink(missing_ok=True)
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path` that takes its place when the block ends well, and is removed if it fails.
+def read(path: Path, reader: Callable[[Path], Any], remedy: str = ".") -> Any:
+    """Return what a reader makes of a file of a run.
 
-    A reader sees the old file or the new one, never half of one. The temporary name keeps the suffix of `path`.
+    Raises:
+        UsageError: there is no such file, or it is corrupt; then the message ends with the remedy.
     """
-    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}{path.suffix}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def replacing_files(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `folder`, whose files go there, each as a whole, when the block ends well."""
-    with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=f".{folder.name}-") as temporary:
-        yield Path(temporary)
-        folder.mkdir(exist_ok=True)
-        for file in Path(temporary).iterdir():
-            os.replace(file, folder / file.name)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write a compressed `.npz` file whole or not at all."""
-    with replacing(path) as temporary:
-        np.savez_compressed(temporary, allow_pickle=False, **arrays)
-
-
-def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
     check(path.exists(), f"run: {path.parent} has no {path.name}{_REMEDIES.get(path.name, '')}.")
     try:
         return reader(path)
     except UsageError:
         raise
     except Exception as error:  # a corrupt file fails in as many ways as there are readers
-        raise UsageError(f"run: {path} is corrupt: {str(error).splitlines()[0] if str(error) else error!r}") from error
+        raise UsageError(f"run: {path} is corrupt: {reason(error)}{remedy}") from error
 
+
+_AGAIN = "; run `contraport evaluate` on the run again."
 
 _REMEDIES = {
     "evaluation.json": " yet: run `contraport evaluate` on it first",
@@ -254,11 +220,72 @@ def _read_json_lines(path: Path) -> list[Row]:
         except json.JSONDecodeError as error:
             raise UsageError(f"run: {path} is corrupt: line {number} is no JSON.") from error
         check(isinstance(row, dict), f"run: {path} is corrupt: line {number} is no object.")
+        good = _is(row.get("step"), int) and all(_is(value, *NUMBER, None) for value in row.values())
+        check(good, f"run: {path} is corrupt: line {number} is no row of numbers with a step.")
         rows.append(row)
     return rows
 
 
+def _is(value: Any, *kinds: Any) -> bool:
+    """Return whether a value that a file gave is of one of some kinds; true and false are no numbers."""
+    return any(
+        value is None if kind is None else isinstance(value, kind) and not isinstance(value, bool) for kind in kinds
+    )
+
+
+def _check_kinds(
+    path: Path, values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, ...]], remedy: str = "."
+) -> None:
+    for name, expected in kinds.items():
+        good = name not in values or _is(values[name], *expected)
+        check(good, f"run: {path} is corrupt: {name} is {values.get(name)!r}{remedy}")
+
+
+# What is read of a file beside the training that wrote it, and what it may be.
+_CONFIG: dict[str, tuple[Any, ...]] = {
+    "data": (str, None),
+    "objective": (str, None),
+    "objective_settings": (dict, None),
+    "temperature": (*NUMBER, str, None),
+    "constraint": (str, None),
+    "prototypes": (int, None),
+    "views": (int, str, None),
+    "augment": (str, None),
+    "encoder": (str, list, None),
+    "columns": (dict, None),
+    "root": (str, None),
+    "epochs": (int,),
+    "seed": (int,),
+}
+_EVALUATION: dict[str, tuple[Any, ...]] = {
+    "data": (str,),
+    "notes": (list,),
+    "train_items": (int,),
+    "test_items": (int,),
+    "uniformity_items": (int,),
+}
+_SAMPLES = {
+    "points": (2, "f"),
+    "projection": (0, "U"),
+    "labels": (1, "iu"),
+    "class_names": (1, "U"),
+    "thumbnails": (4, "u"),
+    "plan": (2, "f"),
+    "target": (2, "f"),
+    "plan_items": (0, "iu"),
+    "plan_labels": (1, "iu"),
+}
+
+
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    check(zipfile.is_zipfile(path), f"run: {path} is corrupt: it is no .npz file.")
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no .npz file")
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{name!r} is no array")
+        dimensions, kinds = _SAMPLES.get(name, (array.ndim, array.dtype.kind))
+        if array.ndim != dimensions or array.dtype.kind not in kinds:
+            raise ValueError(f"{name!r} has shape {array.shape} and type {array.dtype}")
+    return arrays

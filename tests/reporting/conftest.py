@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contraport.runs import Run, write_arrays, write_json
+from contraport.files import write_arrays, write_json
+from contraport.runs import Run
 
 Maker = Callable[..., Run]
 

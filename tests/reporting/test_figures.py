@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from contraport.files import write_arrays
 from contraport.reporting import figures
 from contraport.reporting.gathering import gather
-from contraport.runs import write_arrays
 
 
 def test_a_plan_and_its_target_share_one_scale_and_leave_self_pairs_out(make_run) -> None:

@@ -6,11 +6,11 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from contraport.errors import UsageError
+from contraport.files import write_json
 from contraport.reporting import report
 from contraport.reporting.gathering import gather
 from contraport.reporting.page import describe
 from contraport.reporting.tables import table
-from contraport.runs import write_json
 
 NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 

@@ -202,7 +202,7 @@ def test_objects_have_to_be_given_again(settings: dict[str, Any]) -> None:
 def test_a_corrupt_checkpoint(settings: dict[str, Any], vectors: Dataset) -> None:
     run = train(**settings)
     (run.checkpoints / "last.ckpt").write_bytes(b"not a checkpoint")
-    with pytest.raises(UsageError, match=r"resume: .*last\.ckpt is corrupt"):
+    with pytest.raises(UsageError, match=r"run: .*last\.ckpt is corrupt"):
         train(out=run.path, resume=True, data=vectors)
 
 

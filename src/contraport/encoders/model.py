@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from contraport.encoders.build import Shape, check_trusted, default_encoder
 from contraport.encoders.tower import Tower
-from contraport.errors import UsageError, check, unknown_name
+from contraport.errors import UsageError, check, reason, unknown_name
+from contraport.files import check_checksum, checksum_of, write_checksum
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -137,6 +138,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(len(views) == len(self.shapes), f"views: expected {len(self.shapes)}, got {len(views)}.")
         return torch.cat([self.tower(view)(views[view]) for view in self.represented], dim=1)
 
+    def _save_pretrained(self, save_directory: Path) -> None:
+        """Write the weights, and a checksum beside them."""
+        weights = save_directory / WEIGHTS_FILE
+        checksum_of(weights).unlink(missing_ok=True)
+        super()._save_pretrained(save_directory)
+        write_checksum(weights)
+
     @classmethod
     def from_pretrained(
         cls,
@@ -164,10 +172,11 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         config = _read_config(folder / CONFIG_FILE)
         check_trusted(config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust=trust)
         try:
+            check_checksum(folder / WEIGHTS_FILE)
             model = cls(**config)
             model.load_state_dict(load_file(folder / WEIGHTS_FILE), strict=True)
         except (OSError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-            raise UsageError(f"model: {folder} does not hold a model: {_one_line(error)}") from error
+            raise UsageError(f"model: {folder} does not hold a model: {reason(error)}") from error
         return model.to(map_location).eval()
 
 
@@ -213,21 +222,17 @@ def _local_folder(name: str, download: dict[str, Any]) -> Path:
         return Path(name)
     check(_HUB_NAME.fullmatch(name) is not None, f"model: there is no folder {name!r}.")
     try:
-        return Path(snapshot_download(name, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE], **download))
+        return Path(snapshot_download(name, allow_patterns=[CONFIG_FILE, f"{WEIGHTS_FILE}*"], **download))
     except Exception as error:  # no network, no such model, no permission: each has an error of its own
         raise UsageError(
-            f"model: there is no folder {name!r}, and the hub does not give it: {_one_line(error)}"
+            f"model: there is no folder {name!r}, and the hub does not give it: {reason(error)}"
         ) from error
 
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"model: {file} cannot be read: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"model: {file} cannot be read: {reason(error)}") from error
     check(isinstance(config, dict), f"model: expected a mapping in {file}, got {type(config).__name__}.")
     return dict(config)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

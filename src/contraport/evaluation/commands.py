@@ -28,9 +28,10 @@ from contraport.evaluation.measures import UNIFORMITY_ITEMS, alignment, effectiv
 from contraport.evaluation.probes import check_neighbors, knn, linear_probe
 from contraport.evaluation.samples import plans, points
 from contraport.evaluation.shards import this_process
+from contraport.files import replacing, write_arrays, write_json
 from contraport.objectives import Loss, Temperature, objective
 from contraport.objectives.schedules import parse_constraint
-from contraport.runs import Run, replacing, write_arrays, write_json
+from contraport.runs import Run
 
 
 @torch.random.fork_rng(devices=[])
@@ -230,7 +231,9 @@ def _load(
 ) -> Dataset:
     """Load what was asked for, or else what the run was trained on, in the size that the model takes."""
     if data is None:
-        data, columns = config["data"], columns or config.get("columns")
+        data, columns = config.get("data"), columns or config.get("columns")
+        if data is None:
+            raise UsageError("data: the run's config.yaml does not say on what it was trained; pass data=.")
         check(
             not str(data).startswith("<"),
             f"data: the run was trained on the object {data}, which is not in its folder; pass data=.",
@@ -258,7 +261,7 @@ def _untrained(model: Model, config: dict[str, Any]) -> Model:
 
 def _objective(run: Run, config: dict[str, Any]) -> Loss | str:
     """Build the run's objective as it was when the training ended, or say why its plan cannot be drawn."""
-    name = config["objective"]
+    name = config.get("objective")
     if name is None:
         return "The views were decoded and nothing was compared, so there is no plan."
     if str(name).startswith("<"):

@@ -14,10 +14,11 @@ from plotly.offline import get_plotlyjs
 
 from contraport._version import __version__
 from contraport.errors import check
+from contraport.files import write_text
 from contraport.reporting import figures
 from contraport.reporting.gathering import Shown, data_name, gather
 from contraport.reporting.tables import MEASURES, settings, speeds, table
-from contraport.runs import Run, write_text
+from contraport.runs import Run
 
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
 

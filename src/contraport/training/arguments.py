@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, cast
+from types import UnionType
+from typing import Any, Literal, ParamSpec, Union, cast, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -83,20 +85,25 @@ def resumable(function: Callable[P, Run]) -> Callable[P, Run]:
     def call(*args: P.args, **kwargs: P.kwargs) -> Run:
         if kwargs.get("resume"):
             with together():
-                continued = _continued(kwargs, inspect.signature(function).parameters)
+                continued = _continued(kwargs, function)
             return cast(Callable[..., Run], function)(*args, **continued)
         return function(*args, **kwargs)
 
     return call
 
 
-def _continued(given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def _continued(given: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
+    known = inspect.signature(function).parameters.keys() - _OF_THE_CALL
     out = given.get("out")
     check(out is not None, "out: resume needs the folder of the run.")
-    kept = Run(cast(str, out)).config()
+    kept, kinds = Run(cast(str, out)).config(), get_type_hints(function)
     for name, value in kept.items():
-        if name not in known.keys() - _OF_THE_CALL:
-            raise unknown_name(f"{out}/config.yaml", name, known.keys() - _OF_THE_CALL)
+        if name not in known:
+            raise unknown_name(f"{out}/config.yaml", name, known)
+        expected = kinds[name]
+        check(
+            _fits(value, expected), f"run: {out}/config.yaml is corrupt: {name} is {value!r}, no {_written(expected)}."
+        )
         check(
             name in given or not _is_object(value),
             f"{name}: the run in {out} was given the object {value}; pass it again to go on.",
@@ -124,6 +131,24 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     return name_of(value) if isinstance(value, Path) else f"<{name_of(value)}>"
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a value of `config.yaml` can be an argument of a kind; an object stands there as its name."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin in (list, Sequence):
+        return isinstance(value, list) and all(_fits(item, parts[0]) for item in value)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return value in parts if origin is Literal else isinstance(value, origin or kind)
+
+
+def _written(kind: Any) -> str:
+    return re.sub(r"[\w.]+\.", "", getattr(kind, "__name__", "") or str(kind))
 
 
 def _is_object(value: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,7 +17,8 @@ from torch.utils.data import DataLoader
 
 from contraport.data import Batch
 from contraport.errors import UsageError
-from contraport.runs import Row, Run, replacing
+from contraport.files import replacing
+from contraport.runs import Row, Run
 from contraport.training.folder import last_checkpoint, writing
 from contraport.training.interrupts import Stopped, StopRequest
 from contraport.training.loggers import log_row
@@ -60,6 +60,7 @@ class Meter(Callback):
 
     Attributes:
         row: the last row, empty before the first.
+        started: whether the training goes: what a checkpoint holds was taken.
         steps: steps of this session.
         seconds: seconds of this session.
         items: items that went through the encoder in this session, each with all its views, in all processes.
@@ -67,6 +68,7 @@ class Meter(Callback):
 
     def __init__(self, run: Run, loader: TimedLoader, *, batch_size: int, every: int) -> None:
         self.row: Row = {}
+        self.started = False
         self.steps = 0
         self.seconds = 0.0
         self.items = 0
@@ -94,6 +96,7 @@ class Meter(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
+        self.started = True
         self._start = time.perf_counter()
         self._last = (0, 0.0, self._loader.waited)
 
@@ -170,15 +173,17 @@ class CheckpointFile(TorchCheckpointIO):
                 raise self._failure
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write it beside its place, to the disk itself, and then move it there; `write` tells of a failure.
+        """Write it beside its place, and then move it there with its checksum; `write` tells of a failure.
 
         Lightning calls it in the first process, for which the others wait.
         """
         try:
-            with writing(self._run), replacing(path) as temporary, temporary.open("wb") as file:
+            with (
+                writing(self._run),
+                replacing(Path(path), checksum=True) as temporary,
+                temporary.open("wb") as file,
+            ):
                 _save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
         except UsageError as failure:
             self._failure = failure
 

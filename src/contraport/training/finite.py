@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 
 from contraport.data import Batch
 from contraport.engine import collectives
-from contraport.runs import Run, write_arrays, write_json
+from contraport.files import checksum_of, write_arrays, write_json
+from contraport.runs import Run
 from contraport.training.callbacks import CheckpointFile
 from contraport.training.folder import nonfinite_checkpoint, nonfinite_items, writing
 from contraport.training.processes import raise_once
@@ -34,7 +35,8 @@ class FiniteGuard(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget an earlier failure."""
         if trainer.is_global_zero:
-            for file in (self._run.nonfinite_path, nonfinite_checkpoint(self._run), nonfinite_items(self._run)):
+            kept = nonfinite_checkpoint(self._run)
+            for file in (self._run.nonfinite_path, kept, checksum_of(kept), nonfinite_items(self._run)):
                 file.unlink(missing_ok=True)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int) -> None:

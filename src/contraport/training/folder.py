@@ -15,8 +15,9 @@ import yaml
 from safetensors import SafetensorError
 
 from contraport.encoders import Model
-from contraport.errors import UsageError
-from contraport.runs import Run, replacing_files, write_text
+from contraport.errors import UsageError, check
+from contraport.files import check_checksum, replacing_files, write_text
+from contraport.runs import Run, read
 
 _NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
 
@@ -87,7 +88,11 @@ def open_run(run: Run, config: Mapping[str, Any], *, resume: bool, overwrite: bo
         with writing(run):
             Run.create(run.path, config, overwrite=overwrite)
         return Position(epoch=0, batch=0, step=0)
-    position = _position(last_checkpoint(run))
+    position = _position(run)
+    check(
+        position.epoch <= config["epochs"],
+        f"epochs: {last_checkpoint(run)} has done {position.epoch}, more than the {config['epochs']} asked for.",
+    )
     with writing(run):
         _remove_halves(run)
         if run.metrics_path.exists():
@@ -111,21 +116,46 @@ def save_model(model: Model, run: Run) -> None:
 
 def _remove_halves(run: Run) -> None:
     """Remove what a killed process was about to put in its place."""
-    for folder in (run.path, run.checkpoints):
+    for folder in (run.path, run.checkpoints, run.model_path):
         for half in folder.glob(f".*-{'[0-9a-f]' * 32}.*"):
             half.unlink()
     for half in run.path.glob(".model-*"):
         shutil.rmtree(half)
 
 
-def _position(checkpoint: Path) -> Position:
-    if not checkpoint.exists():
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return what a checkpoint holds, on the CPU; nothing is unpickled.
+
+    Raises:
+        Exception: it is not what was written.
+    """
+    check_checksum(path)
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+def without_checkpoint(run: Run) -> str:
+    """Return what can be done where the last checkpoint is of no use."""
+    last, earlier = last_checkpoint(run).name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
+    other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
+    return f"; {other}train anew with overwrite=True (--overwrite)."
+
+
+def _position(run: Run) -> Position:
+    if not last_checkpoint(run).exists():
         return Position(epoch=0, batch=0, step=0)
-    try:
-        state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+
+    def reader(path: Path) -> Position:
+        state = read_checkpoint(path)
         loop = state["loops"]["fit_loop"]
         epochs, batches = (loop[of]["current"] for of in ("epoch_progress", "epoch_loop.batch_progress"))
         within = epochs["ready"] > epochs["processed"]
-        return Position(epochs["processed"], batches["processed"] if within else 0, state["global_step"])
-    except Exception as error:  # a corrupt file fails in as many ways as there are readers
-        raise UsageError(f"resume: {checkpoint} is corrupt: {str(error).splitlines()[0]}") from error
+        position = Position(epochs["processed"], batches["processed"] if within else 0, state["global_step"])
+        if not len(state["optimizer_states"]) == len(state["lr_schedulers"]) == 1:
+            raise ValueError("expected one optimiser and one schedule")
+        if not all(isinstance(number, int) and number >= 0 for number in position):
+            raise ValueError(f"expected whole numbers of epochs, batches and steps, got {tuple(position)}")
+        return position
+
+    position: Position = read(last_checkpoint(run), reader, without_checkpoint(run))
+    return position

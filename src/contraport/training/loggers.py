@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from contraport.errors import UsageError, check, require, unknown_name
-from contraport.runs import Row, Run, write_json
+from contraport.files import write_json
+from contraport.runs import Row, Run
 from contraport.training.folder import how_to_go_on
 
 if TYPE_CHECKING:

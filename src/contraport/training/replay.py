@@ -14,8 +14,8 @@ from torch import Tensor
 from contraport.data import Batch, load
 from contraport.encoders import check_trusted
 from contraport.errors import check
-from contraport.runs import Run
-from contraport.training.folder import nonfinite_checkpoint, nonfinite_items
+from contraport.runs import Run, read
+from contraport.training.folder import nonfinite_checkpoint, nonfinite_items, read_checkpoint
 from contraport.training.pipeline import Pipeline
 from contraport.training.preparation import make_objective, make_pipeline
 
@@ -59,17 +59,27 @@ def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> Replay:
     check(file.exists(), f"run: {run.path} has no {file.name}: no step of it had a loss that is not finite.")
     missing = [name for name, value in config.items() if isinstance(value, str) and value.startswith("<")]
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.")
-    check_trusted(config["encoder"], str(run.config_path), trust=trust or "encoder" in objects)
-    told = json.loads(run.nonfinite_path.read_text("utf-8"))
+    check_trusted(config.get("encoder"), str(run.config_path), trust=trust or "encoder" in objects)
+    step, part = read(run.nonfinite_path, _step)
     dataset = load(config["data"], "train", root=config["root"], image_size=config["image_size"])
     epoch = math.ceil(len(dataset) // config["batch_size"] / config["accumulate"])
     pipeline = make_pipeline(dataset, make_objective(config), config, epoch=epoch)
-    state = torch.load(nonfinite_checkpoint(run), map_location="cpu", weights_only=True)["state_dict"]
-    pipeline.load_state_dict({name.removeprefix("pipeline."): value for name, value in state.items()})
-    return Replay(pipeline, _read(file), told["step"] - 1, told["part"])
+
+    def restore(file: Path) -> None:
+        weights = read_checkpoint(file)["state_dict"]
+        pipeline.load_state_dict({name.removeprefix("pipeline."): value for name, value in weights.items()})
+
+    read(nonfinite_checkpoint(run), restore)
+    return Replay(pipeline, read(file, _batch), step, part)
 
 
-def _read(file: Path) -> Batch:
+def _step(file: Path) -> tuple[int, int]:
+    """Return how many steps were done before, and which part of the next one failed."""
+    told = json.loads(file.read_text("utf-8"))
+    return int(told["step"]) - 1, int(told["part"])
+
+
+def _batch(file: Path) -> Batch:
     with np.load(file, allow_pickle=False) as arrays:
         tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     views = sum(name.startswith("view") for name in tensors)

@@ -18,12 +18,13 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from contraport.data import Batch, BatchOrder
+from contraport.errors import UsageError, reason
 from contraport.runs import Run
 from contraport.training.arguments import DEVICES
 from contraport.training.batch_norm import share_batch_norm
 from contraport.training.callbacks import CheckpointFile, Checkpoints, Meter, TimedLoader
 from contraport.training.finite import FiniteGuard
-from contraport.training.folder import Position, how_to_go_on, last_checkpoint
+from contraport.training.folder import Position, how_to_go_on, last_checkpoint, without_checkpoint
 from contraport.training.interrupts import Stopped, StopRequest, signals_kept
 from contraport.training.pipeline import Pipeline
 from contraport.training.processes import machines, raise_once
@@ -83,7 +84,13 @@ def fit(
         )
         if trainer.world_size > 1:
             share_batch_norm(task, trainer.strategy.root_device)
-        trainer.fit(task, loader, ckpt_path=last_checkpoint(run) if done.step else None, weights_only=True)
+        try:
+            trainer.fit(task, loader, ckpt_path=last_checkpoint(run) if done.step else None, weights_only=True)
+        except Exception as error:  # a checkpoint of another training fits in no one way
+            if done.step == 0 or meter.started or isinstance(error, UsageError):
+                raise
+            told = f"resume: {last_checkpoint(run)} does not fit its run: {reason(error)}{without_checkpoint(run)}"
+            raise_once(UsageError(told))
     return meter
 
 

@@ -1,0 +1,119 @@
+"""Files that are written whole or not at all, and checksums that tell whether they are still what was written.
+
+A checksum stands beside its file, under its name and ``.sha256``, in the format of the command ``sha256sum``. While the
+file is replaced it has a line for the old content and one for the new, so a process that is killed leaves no good file
+that its checksum does not know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SUFFIX = ".sha256"
+
+
+@contextmanager
+def replacing(path: Path, *, checksum: bool = False) -> Iterator[Path]:
+    """Give a temporary path beside `path` that takes its place when the block ends well, and is removed if it fails.
+
+    A reader sees the old file or the new one, never half of one. The temporary name keeps the suffix of `path`. With
+    `checksum`, one is written beside it.
+    """
+    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}{path.suffix}")
+    try:
+        yield temporary
+        if checksum:
+            write_checksum(temporary, name=path.name)
+        _move(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+        checksum_of(temporary).unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_files(folder: Path) -> Iterator[Path]:
+    """Give a temporary folder beside `folder`, whose files go there, each as a whole, when the block ends well."""
+    with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=f".{folder.name}-") as temporary:
+        yield Path(temporary)
+        folder.mkdir(exist_ok=True)
+        for file in sorted(Path(temporary).iterdir()):
+            if file.suffix != SUFFIX:  # which comes with its file
+                _move(file, folder / file.name)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write a compressed `.npz` file whole or not at all."""
+    with replacing(path) as temporary:
+        np.savez_compressed(temporary, allow_pickle=False, **arrays)
+
+
+def checksum_of(path: Path) -> Path:
+    """Return where the checksum of a file is.
+
+    >>> checksum_of(Path("model.safetensors")).name
+    'model.safetensors.sha256'
+    """
+    return path.with_name(path.name + SUFFIX)
+
+
+def write_checksum(path: Path, *, name: str | None = None) -> None:
+    """Write the checksum of a file beside it, as that of `name`, which it will be called."""
+    beside = checksum_of(path)
+    beside.write_text(f"{_digest(path)}  {name or path.name}\n", encoding="utf-8")
+    _to_disk(beside)
+
+
+def check_checksum(path: Path) -> None:
+    """Raise `ValueError` unless a file is what its checksum was written for; a file without one passes."""
+    beside = checksum_of(path)
+    if not beside.exists():
+        return
+    known = [line.split()[0] for line in beside.read_text("utf-8", errors="replace").splitlines() if line.strip()]
+    if _digest(path) not in known:
+        raise ValueError(f"its content is not what {beside.name} was written for")
+
+
+def _move(temporary: Path, path: Path) -> None:
+    """Put a file in its place, and with it the checksum that is beside it, if one is."""
+    _to_disk(temporary)
+    new, beside = checksum_of(temporary), checksum_of(path)
+    if not new.exists():
+        os.replace(temporary, path)
+        return
+    known = beside.read_bytes() if beside.exists() else b""
+    with replacing(beside) as both:
+        both.write_bytes(new.read_bytes() + known)
+    os.replace(temporary, path)
+    os.replace(new, beside)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file is on the disk itself: what is moved before may be empty after a power failure."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,122 @@
+"""Files as a whole, and their checksums, whenever the writing process is killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contraport import files
+from contraport.files import check_checksum, checksum_of, replacing, replacing_files, write_checksum, write_text
+
+
+class Killed(BaseException):
+    """A process ends here, without any of the clean-up that an exception brings."""
+
+
+def killed_at(call: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """From some change of a name on the disk on, nothing happens any more."""
+    calls: list[str] = []
+    real = {name: getattr(os, name) for name in ("replace", "unlink")}
+
+    def counted(name: str) -> Callable[..., Any]:
+        def change(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            if len(calls) > call:
+                raise Killed
+            return real[name](*args, **kwargs)
+
+        return change
+
+    for name in real:
+        monkeypatch.setattr(os, name, counted(name))
+    return calls
+
+
+def write_checked(path: Path, text: str) -> None:
+    with replacing(path, checksum=True) as temporary:
+        temporary.write_text(text)
+
+
+def write_folder(folder: Path, text: str) -> None:
+    with replacing_files(folder) as temporary:
+        (temporary / "config.json").write_text("{}")
+        (temporary / "weights").write_text(text)
+        write_checksum(temporary / "weights")
+
+
+def test_a_checksum_is_that_of_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    write_checked(path, "content")
+    assert checksum_of(path).read_text() == f"{hashlib.sha256(b'content').hexdigest()}  last.ckpt\n"
+    if shutil.which("sha256sum"):
+        subprocess.run(["sha256sum", "--check", "last.ckpt.sha256"], cwd=tmp_path, check=True, timeout=60)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt", "last.ckpt.sha256"]
+
+
+def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_checked(path, "content")
+    check_checksum(path)
+    content = path.read_bytes()
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(ValueError, match=r"its content is not what file\.sha256 was written for"):
+            check_checksum(path)
+    path.write_bytes(content[:-1])
+    with pytest.raises(ValueError, match="is not what"):
+        check_checksum(path)
+    path.write_bytes(content)
+    for wrong in ("", "\n", "no digest", "\x00" * 64):
+        checksum_of(path).write_text(wrong)
+        with pytest.raises(ValueError, match="is not what"):
+            check_checksum(path)
+    checksum_of(path).unlink()
+    check_checksum(path)  # a file of somebody who wrote none
+
+
+@pytest.mark.parametrize("write", [write_checked, write_folder])
+def test_a_good_file_is_known_wherever_the_writer_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, str], None]
+) -> None:
+    found = set()
+    place = tmp_path / "place"
+    path = place / "weights" if write is write_folder else place
+    write(place, "0")
+    for call in range(40):
+        before = path.read_text()
+        with monkeypatch.context() as patch:
+            killed_at(call, patch)
+            try:
+                write(place, str(call + 1))
+            except Killed:
+                killed = True
+            else:
+                killed = False
+        check_checksum(path)
+        assert path.read_text() in (before, str(call + 1))
+        found.add(path.read_text() == before)
+        if not killed:
+            break
+    assert not killed
+    assert found == {True, False}
+    write(place, "end")
+    assert len(checksum_of(path).read_text().splitlines()) == 1, "no more of what was there before"
+    check_checksum(path)
+
+
+def test_what_is_moved_is_on_the_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    replace, fsync = os.replace, os.fsync
+    monkeypatch.setattr(files.os, "fsync", lambda number: order.append("fsync") or fsync(number))
+    monkeypatch.setattr(files.os, "replace", lambda *paths: order.append("replace") or replace(*paths))
+    write_text(tmp_path / "file", "text")
+    assert order == ["fsync", "replace"]

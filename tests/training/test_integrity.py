@@ -1,0 +1,232 @@
+"""A run folder that was damaged: one line that names the file and says what to do, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from contraport import embed, evaluate, export, report, train
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.runs import Run
+from contraport.training import replay
+
+from .conftest import Pull
+
+UNSAFE = ("weights_only", "allow_pickle", "pickle.load", "unsafely")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    train(data="digits", encoder="mlp", batch_size=600, epochs=2, keep_every=1, out=out, progress=False)
+    evaluate(out, progress=False)
+    return Run(out)
+
+
+@pytest.fixture
+def run(whole: Run, tmp_path: Path) -> Run:
+    shutil.copytree(whole.path, tmp_path / "run")
+    return Run(tmp_path / "run")
+
+
+def refused(call: Callable[[], Any], *words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 800
+    for word in words:
+        assert word in message, message
+    for word in UNSAFE:
+        assert word not in message, message
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"\x80\x02cos\nsystem\n" + bytes(range(256)))
+
+
+def pickled(path: Path) -> None:
+    torch.save({"state_dict": Path("x"), "loops": UsageError}, path)
+
+
+DAMAGES = [flip, cut, empty, garbage, pickled]
+
+
+def resumed(run: Run, **more: Any) -> Run:
+    return train(resume=True, out=run.path, epochs=3, progress=False, **more)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["with a checksum", "without"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint(run: Run, damage: Callable[[Path], None], known: bool) -> None:
+    path = run.checkpoints / "last.ckpt"
+    damage(path)
+    if not known:
+        if damage is flip:
+            pytest.skip("only the checksum tells")
+        (run.checkpoints / "last.ckpt.sha256").unlink()
+    before = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()}
+    refused(lambda: resumed(run), "last.ckpt is corrupt", "copy epoch-0002.ckpt over last.ckpt", "--overwrite")
+    assert {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()} == before
+    for suffix in ("", ".sha256"):
+        shutil.copy(run.checkpoints / f"epoch-0002.ckpt{suffix}", run.checkpoints / f"last.ckpt{suffix}")
+    assert [row["epoch"] for row in resumed(run).metrics()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda state: [], id="a list"),
+        pytest.param(lambda state: {}, id="nothing"),
+        pytest.param(lambda state: {**state, "global_step": "4"}, id="a step in words"),
+        pytest.param(lambda state: {**state, "global_step": -4}, id="a step before the first"),
+        pytest.param(lambda state: {**state, "state_dict": {}}, id="no weights"),
+        pytest.param(lambda state: {**state, "state_dict": 3}, id="a number for weights"),
+        pytest.param(
+            lambda state: {**state, "state_dict": {name: value[:1] for name, value in state["state_dict"].items()
+                                                   if value.ndim}},
+            id="other weights",
+        ),
+        pytest.param(lambda state: {**state, "optimizer_states": []}, id="no optimiser"),
+        pytest.param(lambda state: {**state, "optimizer_states": [3]}, id="a number for an optimiser"),
+        pytest.param(lambda state: {**state, "lr_schedulers": "x"}, id="a word for a schedule"),
+        pytest.param(lambda state: {**state, "callbacks": {"Meter": 3}}, id="a number for a clock"),
+        pytest.param(lambda state: {**state, "loops": {**state["loops"], "fit_loop": {}}}, id="no position"),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_of_something_else(run: Run, change: Callable[[Any], Any]) -> None:
+    path = run.checkpoints / "last.ckpt"
+    torch.save(change(torch.load(path, weights_only=True)), path)
+    (run.checkpoints / "last.ckpt.sha256").unlink()
+    refused(lambda: resumed(run), "last.ckpt", "--overwrite")
+
+
+def test_a_checkpoint_of_more_epochs_than_asked_for(run: Run) -> None:
+    run.config_path.write_text(yaml.safe_dump({**run.config(), "epochs": 1}))
+    refused(lambda: train(resume=True, out=run.path, progress=False), "last.ckpt has done 2, more than the 1 asked for")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_weights(run: Run, damage: Callable[[Path], None], tmp_path: Path) -> None:
+    damage(run.model_path / "model.safetensors")
+    for door in (
+        lambda: Model.from_pretrained(run.model_path),
+        lambda: evaluate(run, progress=False),
+        lambda: embed(run, out=tmp_path / "features.npz", progress=False),
+        lambda: export(run, format="torchscript", out=tmp_path / "model.pt"),
+    ):
+        refused(door, "model", "is not what model.safetensors.sha256 was written for")
+
+
+def test_weights_of_somebody_who_wrote_no_checksum(run: Run) -> None:
+    (run.model_path / "model.safetensors.sha256").unlink()
+    Model.from_pretrained(run.model_path)
+
+
+def test_a_saved_model_has_a_checksum_that_follows_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        Model("mlp", [(4,)]).save_pretrained(tmp_path / "model")
+        Model.from_pretrained(tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors.sha256").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "3", "null", '{"rows": 3}', '{"rows": {"raw": 3}}', '{"rows": {"raw": {"knn": "much"}}}',
+     '{"rows": {}, "notes": 3}', '{"rows": {}, "data": 3}', '{"rows": {}, "test_items": "many"}', "[" * 100_000],
+)  # fmt: skip
+def test_a_damaged_evaluation(run: Run, text: str, tmp_path: Path) -> None:
+    run.evaluation_path.write_text(text)
+    refused(lambda: report([run], out=tmp_path / "page.html"), "evaluation.json is corrupt", "evaluate")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_samples(run: Run, damage: Callable[[Path], None], tmp_path: Path) -> None:
+    damage(run.samples_path)
+    refused(lambda: report([run], out=tmp_path / "page.html"), "samples.npz is corrupt", "evaluate")
+
+
+@pytest.mark.parametrize("name", ["points", "labels", "thumbnails", "plan", "plan_items", "class_names"])
+@pytest.mark.parametrize("value", [np.array([["x"]]), np.array("x"), np.zeros((1, 2, 3)), np.array([{}])])
+def test_samples_of_another_type(run: Run, name: str, value: np.ndarray, tmp_path: Path) -> None:
+    np.savez(run.samples_path, **{**run.samples(), name: value})
+    refused(lambda: report([run], out=tmp_path / "page.html"), "samples.npz is corrupt", "evaluate")
+
+
+@pytest.mark.parametrize(
+    "line", ["[1]", "3", "{", '{"loss": 1}', '{"step": "one"}', '{"step": 1, "loss": "low"}', "\x00"]
+)
+def test_damaged_metrics(run: Run, line: str, tmp_path: Path) -> None:
+    run.metrics_path.write_text(f"{line}\n" + run.metrics_path.read_text())
+    refused(lambda: report([run], out=tmp_path / "page.html"), "metrics.jsonl is corrupt: line 1")
+    refused(lambda: resumed(run), "metrics.jsonl is corrupt: line 1")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("epochs", "three"), ("epochs", None), ("seed", [1]), ("batch_size", {}), ("objective", 3), ("data", 3),
+     ("objective_settings", "x"), ("columns", "x"), ("amp", "yes"), ("encoder", 3), ("encoder", [3]), ("root", 3),
+     ("temperature", []), ("views", 1.5), ("logger", "tensorboard"), ("lr", "fast"), ("resume", True)],
+)  # fmt: skip
+def test_a_setting_of_another_type(run: Run, key: str, value: Any) -> None:
+    run.config_path.write_text(yaml.safe_dump({**run.config(), key: value}))
+    refused(lambda: resumed(run), "config.yaml", key)
+
+
+@pytest.mark.parametrize("text", ["", "3", "- a", "a: [", "\x00", "epochs: three", "objective: 3", "data: [1]"])
+def test_a_damaged_config(run: Run, text: str, tmp_path: Path) -> None:
+    run.config_path.write_text(text)
+    for door in (
+        lambda: evaluate(run, progress=False),
+        lambda: embed(run, out=tmp_path / "features.npz", progress=False),
+        lambda: report([run], out=tmp_path / "page.html"),
+        lambda: resumed(run),
+    ):
+        refused(door, "config.yaml")
+
+
+def test_an_empty_config_says_no_data(run: Run) -> None:
+    run.config_path.write_text("{}")
+    refused(lambda: evaluate(run, progress=False), "data: the run's config.yaml does not say")
+
+
+@pytest.mark.parametrize("file", ["nonfinite.json", "checkpoints/nonfinite.ckpt", "checkpoints/nonfinite.npz"])
+@pytest.mark.parametrize("damage", [cut, empty, garbage, pickled])
+def test_a_damaged_step(settings: dict[str, Any], file: str, damage: Callable[[Path], None]) -> None:
+    objects = {"data": settings["data"], "objective": Pull(at=2, factor=float("nan"))}
+    with pytest.raises(FloatingPointError):
+        train(**{**settings, **objects})
+    damage(Path(settings["out"]) / file)
+    refused(lambda: replay(settings["out"], **objects), f"{Path(file).name} is corrupt")
+
+
+def test_a_step_without_its_files(settings: dict[str, Any]) -> None:
+    objects = {"data": settings["data"], "objective": Pull(at=2, factor=float("nan"))}
+    with pytest.raises(FloatingPointError):
+        train(**{**settings, **objects})
+    run = Run(settings["out"])
+    run.nonfinite_path.write_text(json.dumps({"step": "x"}))
+    refused(lambda: replay(run.path, **objects), "nonfinite.json is corrupt")
