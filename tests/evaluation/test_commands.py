@@ -13,6 +13,7 @@ from contraport.data import Dataset, Views, from_arrays, load
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed, evaluate
+from contraport.evaluation.commands import worsened
 from contraport.runs import Run
 
 
@@ -55,12 +56,60 @@ def test_evaluate_measures_the_encoder_and_its_two_baselines(evaluated: tuple[Ru
         assert row["uniformity"] < 0
         assert row["linear_probe"] > 0.9
     assert result["rows"]["raw"]["knn"] > 0.95
-    assert (result["data"], result["classes"], result["test_items"], result["notes"]) == ("digits", 10, 449, [])
+    assert (result["data"], result["classes"], result["test_items"]) == ("digits", 10, 449)
 
 
 def test_an_encoder_that_never_trained_is_its_own_baseline(evaluated: tuple[Run, dict[str, Any]]) -> None:
     _, result = evaluated
     assert result["rows"]["trained"] == result["rows"]["untrained"]
+
+
+def test_what_training_made_worse_is_said(tmp_path: Path) -> None:
+    """An encoder that was spoilt is worse than as it was drawn; one that is as it was drawn is not."""
+    model = vector_model()
+    rows = np.random.default_rng(0).normal(size=(90, 6)) + 2 * np.eye(6)[np.arange(90) % 3]
+    data = tuple(from_arrays(rows[part], labels=np.arange(90)[part] % 3) for part in (slice(60), slice(60, None)))
+    drawn = evaluate(make_run(tmp_path / "drawn", model), data=data, progress=False)
+    assert not [note for note in drawn["notes"] if "untrained" in note]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.0)
+    spoilt = evaluate(make_run(tmp_path / "spoilt", model), data=data, progress=False)
+    (note,) = [note for note in spoilt["notes"] if "worse than the untrained encoder" in note]
+    before, after = (f"{spoilt['rows'][row]['linear_probe']:.1%}" for row in ("untrained", "trained"))
+    assert f"Linear probe ({after} after {before})" in note
+    assert "more epochs" in note
+    assert any("worse than the raw inputs by Linear probe" in note for note in spoilt["notes"])
+
+
+@pytest.mark.parametrize(
+    ("trained", "note"),
+    [
+        (
+            {"alignment": 0.5, "uniformity": -2.0},
+            "Training made worse Alignment (0.500 after 0.400), which is the price",
+        ),
+        ({"alignment": 0.5, "uniformity": -1.0}, "Training made worse Alignment (0.500 after 0.400), and nothing"),
+        ({"alignment": 0.3, "uniformity": -1.0}, None),
+        ({"alignment": 0.40001, "uniformity": -1.0}, None),
+    ],
+)
+def test_alignment_and_uniformity_are_told_together(trained: dict[str, float], note: str | None) -> None:
+    baseline = {"alignment": 0.4, "uniformity": -1.0}
+    told = worsened({"raw": baseline, "untrained": baseline, "trained": trained})
+    assert len(told) == (note is not None)
+    assert note is None or told[0].startswith(note)
+
+
+def test_what_was_held_out_of_the_training_is_measured_and_embedded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(80, 6)), y=np.arange(80) % 2)
+    data = str(tmp_path / "data.npz")
+    run = make_run(tmp_path / "run", vector_model(), data=data, test_fraction=0.4)
+    for given in (None, data):
+        result = evaluate(run, data=given, neighbors=5, progress=False)
+        assert (result["train_items"], result["test_items"]) == (48, 32)
+    embed(run, out=tmp_path / "features.npz", progress=False)
+    assert np.unique(np.load(tmp_path / "features.npz")["splits"], return_counts=True)[1].tolist() == [32, 48]
 
 
 def test_evaluate_writes_what_it_returns(evaluated: tuple[Run, dict[str, Any]]) -> None:
@@ -119,7 +168,7 @@ def test_views_with_encoders_of_their_own_are_measured(tmp_path: Path, represent
     result = evaluate(run, data=(train, test), neighbors=5, progress=False)
     assert set(result["rows"]["trained"]) == {"uniformity", "effective_rank", "linear_probe", "knn"}
     assert result["rows"]["raw"]["linear_probe"] > 0.8
-    assert result["notes"] == ["Each view has an encoder of its own, so no alignment of their features."]
+    assert result["notes"][0] == "Each view has an encoder of its own, so no alignment of their features."
     assert run.samples()["plan"].shape == (60, 60)
 
 

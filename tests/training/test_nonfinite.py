@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -56,6 +58,19 @@ def test_a_replayed_loss_is_that_of_the_step(settings: dict[str, Any]) -> None:
     with pytest.raises(FloatingPointError):
         train(**settings, objective=objective, temperature=None)
     assert float(replay(settings["out"], data=settings["data"], objective=objective).loss().detach()) == seen[2]
+
+
+def test_what_the_data_were_read_as_is_replayed(settings: dict[str, Any], tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 5))
+    np.savetxt(tmp_path / "data.csv", rows, delimiter=",", header="a1,a2,b1,b2,b3", comments="")
+    objective = Pull(at=2, factor=math.nan)
+    read = {"data": tmp_path / "data.csv", "columns": {"views": ["a*", "b*"]}, "test_fraction": 0.4, "batch_size": 12}
+    with pytest.raises(FloatingPointError):
+        train(**{**settings, **read}, objective=objective)
+    objective.calls -= 1
+    step = replay(settings["out"], objective=objective)
+    assert step.loss().isnan()
+    assert [view.shape for view in step.batch.views] == [(12, 2), (12, 3)]
 
 
 def test_what_cannot_be_replayed_is_told(settings: dict[str, Any]) -> None:

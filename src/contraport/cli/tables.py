@@ -9,13 +9,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-_COLUMNS = {
-    "linear_probe": "linear probe",
-    "knn": "kNN",
-    "alignment": "alignment",
-    "uniformity": "uniformity",
-}
-_SHARES = ("linear_probe", "knn")
+from contraport.results import MEASURES, Measure
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -35,10 +29,8 @@ def result_rows(evaluation: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def result_row(name: str, values: Mapping[str, float | None]) -> dict[str, str]:
     """Return one row of an evaluation as texts."""
-    return {"features": name, **{heading: _text(key, values.get(key)) for key, heading in _COLUMNS.items()}}
+    return {"features": name, **{measure.title: _text(measure, values.get(measure.key)) for measure in MEASURES}}
 
 
-def _text(key: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.1%}" if key in _SHARES else f"{value:.3f}"
+def _text(measure: Measure, value: float | None) -> str:
+    return "-" if value is None else measure.pattern.format(value)

@@ -87,8 +87,8 @@ def from_arrays(
     )
 
 
-def take(dataset: Dataset, positions: Positions, split: str) -> Dataset:
-    """Return the items of an in-memory dataset at some positions, as one of its splits."""
+def take(dataset: Dataset, positions: Positions, split: str, *, held_out: int | None = None) -> Dataset:
+    """Return the items of an in-memory dataset at some positions, as one of its splits; see `Dataset` for the rest."""
     batch = dataset.__getitems__(positions.tolist())
     return Dataset(
         ArrayStore(batch.views),
@@ -99,6 +99,7 @@ def take(dataset: Dataset, positions: Positions, split: str) -> Dataset:
         class_names=dataset.class_names,
         domain_names=dataset.domain_names,
         flips=dataset.flips,
+        held_out=held_out,
     )
 
 

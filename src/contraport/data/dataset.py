@@ -83,6 +83,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         domain_names: the names of the domains, or None without domains.
         flips: whether a horizontal flip keeps the meaning of an image.
         skipped: the items that could not be read and were left out, by file or member.
+        held_out: how many items were drawn to be the test split; None where the source says which they are.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -106,6 +107,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         domain_names: tuple[str, ...] | None = None,
         flips: bool = False,
         skipped: tuple[str, ...] = (),
+        held_out: int | None = None,
     ) -> None:
         check(len(store) > 0, f"data: {name!r} has no item in its {split} split.")
         for argument, values in (("labels", labels), ("domains", domains)):
@@ -121,6 +123,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         self.domain_names = domain_names
         self.flips = flips
         self.skipped = skipped
+        self.held_out = held_out
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -166,6 +169,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             domain_names=self.domain_names,
             flips=self.flips,
             skipped=self.skipped,
+            held_out=self.held_out,
         )
 
     def statistics(self, view: int = 0) -> tuple[list[float], list[float]]:

@@ -11,7 +11,7 @@ import torch
 
 from contraport.data.dataset import Dataset, JoinedStore, Store
 from contraport.data.decoding import EncodedImages, ImageStore, common_size, unreadable
-from contraport.data.splits import Codes, Marks, Positions, choose
+from contraport.data.splits import Codes, Marks, Positions, choose, drawn
 from contraport.errors import check
 
 View: TypeAlias = EncodedImages | Callable[[Positions], Store]
@@ -29,10 +29,18 @@ class Items:
     domains: Codes | None = None
     domain_names: tuple[str, ...] | None = None
     is_test: Marks | None = None  # None: the source marks no test split
+    test_fraction: float | None = None  # what to hold out then; None: as much as `HELD_OUT` says
 
     def positions(self, split: str) -> Positions:
         """Return the positions of one split."""
-        chosen = choose(split, self.length, is_test=self.is_test, labels=self.labels, domains=self.domains)
+        chosen = choose(
+            split,
+            self.length,
+            is_test=self.is_test,
+            labels=self.labels,
+            domains=self.domains,
+            fraction=self.test_fraction,
+        )
         check(len(chosen) > 0, f"data: {self.length} items in {self.name} are too few to hold some out.")
         return chosen
 
@@ -62,6 +70,7 @@ class Items:
             domain_names=self.domain_names,
             flips=bool(encoded),
             skipped=tuple(bad.values()),
+            held_out=drawn(split, self.length, chosen) if self.is_test is None else None,
         )
 
     def _store(self, view: View, positions: Positions, image_size: int | None) -> Store:

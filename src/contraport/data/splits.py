@@ -6,7 +6,7 @@ import numpy as np
 
 from contraport.errors import check
 
-HELD_OUT_EVERY = 5
+HELD_OUT = 0.2
 TEST_NAMES = ("test", "val", "valid", "validation")
 """What sources call the split that is held out; where there are several the first that is found counts."""
 
@@ -20,35 +20,57 @@ def check_split(split: str) -> None:
     check(split in ("train", "test"), f"split: expected 'train' or 'test', got {split!r}.")
 
 
-def split_positions(classes: np.ndarray, split: str, *, every: int = HELD_OUT_EVERY) -> Positions:
-    """Return the positions of one split, in order: every k-th item of each class, drawn at random, is held out.
+def check_fraction(test_fraction: float | None) -> None:
+    """Raise `UsageError` unless the share of the items to be held out is None or a number between 0 and 1."""
+    good = test_fraction is None or (isinstance(test_fraction, int | float) and 0 < test_fraction < 1)
+    check(good, f"test_fraction: expected a number between 0 and 1, got {test_fraction!r}.")
 
-    The split depends on nothing but the classes, and holds out ``1 / every`` of each class to within one item.
 
-    >>> split_positions(np.array([0] * 10 + [1] * 10), "test", every=5).tolist()
+def split_positions(classes: np.ndarray, split: str, *, fraction: float = HELD_OUT) -> Positions:
+    """Return the positions of one split, in order: a share of the items of each class, drawn at random, is held out.
+
+    The split depends on nothing but the classes and the share, and holds out that of each class to within one item.
+
+    >>> split_positions(np.array([0] * 10 + [1] * 10), "test", fraction=0.2).tolist()
     [2, 5, 16, 17]
     """
     shuffled = np.random.default_rng(0).permutation(len(classes))
     by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
     held_out = np.zeros(len(classes), dtype=bool)
-    held_out[by_class[every // 2 :: every]] = True
+    passed = np.ceil(np.arange(len(classes) + 1) * fraction - 0.5)  # how many of the first so many are held out
+    held_out[by_class[np.diff(passed) > 0]] = True
     return np.flatnonzero(held_out if split == "test" else ~held_out)
 
 
 def choose(
-    split: str, length: int, *, is_test: Marks | None, labels: Codes | None, domains: Codes | None = None
+    split: str,
+    length: int,
+    *,
+    is_test: Marks | None,
+    labels: Codes | None,
+    domains: Codes | None = None,
+    fraction: float | None = None,
 ) -> Positions:
-    """Return the positions of one split: the items marked so, or else a fifth of each class of each domain held out.
+    """Return the positions of one split: the items marked so, or else a share of each class of each domain held out.
+
+    Raises:
+        UsageError: a share is given where items are marked.
 
     >>> choose("test", 4, is_test=np.array([False, True, True, False]), labels=None).tolist()
     [1, 2]
     """
     if is_test is not None:
+        check(fraction is None, f"test_fraction: the data have a test split of their own, got {fraction}.")
         return np.flatnonzero(is_test if split == "test" else ~is_test)
     groups = np.zeros(length, dtype=np.int64) if labels is None else labels
     if domains is not None:
         groups = groups * (domains.max() + 1) + domains
-    return split_positions(groups, split)
+    return split_positions(groups, split, fraction=HELD_OUT if fraction is None else fraction)
+
+
+def drawn(split: str, length: int, chosen: Positions) -> int:
+    """Return how many items were drawn to be held out, where `choose` gave these positions of one split."""
+    return len(chosen) if split == "test" else length - len(chosen)
 
 
 def marks_of_names(names: np.ndarray, where: str) -> tuple[Marks | None, Marks]:

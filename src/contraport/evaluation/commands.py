@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from contraport.evaluation.shards import this_process
 from contraport.files import replacing, write_arrays, write_json
 from contraport.objectives import Loss, Temperature, objective
 from contraport.objectives.schedules import parse_constraint
+from contraport.results import MEASURES
 from contraport.runs import Run
 
 
@@ -102,6 +104,7 @@ def evaluate(
             memory = represent(encoder, train, views, reader, name)
             rows[name] |= _accuracies(memory, _labels(train), features, _labels(test), neighbors, reader.device)
 
+    notes += worsened(rows)
     samples = points(test, features)
     criterion = _objective(run, config)
     if isinstance(criterion, str):
@@ -230,15 +233,23 @@ def _load(
     root: str | Path | None,
 ) -> Dataset:
     """Load what was asked for, or else what the run was trained on, in the size that the model takes."""
-    if data is None:
-        data, columns = config.get("data"), columns or config.get("columns")
+    test_fraction = None
+    if data is None or (isinstance(data, str | Path) and str(data) == config.get("data")):
+        data, columns, test_fraction = config.get("data"), columns or config.get("columns"), config.get("test_fraction")
         if data is None:
             raise UsageError("data: the run's config.yaml does not say on what it was trained; pass data=.")
         check(
             not str(data).startswith("<"),
             f"data: the run was trained on the object {data}, which is not in its folder; pass data=.",
         )
-    return load(data, split, root=root or config.get("root"), image_size=_image_size(model), columns=columns)
+    return load(
+        data,
+        split,
+        root=root or config.get("root"),
+        image_size=_image_size(model),
+        columns=columns,
+        test_fraction=test_fraction,
+    )
 
 
 def _image_size(model: Model) -> int | None:
@@ -287,6 +298,34 @@ def _notes(train: Dataset, test: Dataset) -> list[str]:
     if len(train.labels.unique()) < 2:
         return ["One class only, so no linear probe and no kNN."]
     return []
+
+
+def worsened(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Say in words which measures of the trained encoder are worse than before, and what may help."""
+    told = []
+    for row, name, advice in (
+        ("untrained", "the untrained encoder", "more epochs, another --augment or another --temperature may help"),
+        ("raw", "the raw inputs", "train for longer or a larger encoder, or use the inputs as they are"),
+    ):
+        if worse := _compared(rows, row, {"linear_probe", "knn"}, worse=True):
+            told.append(f"Training left the features worse than {name} by {worse}; {advice}.")
+    if worse := _compared(rows, "untrained", {"alignment", "uniformity"}, worse=True):
+        gained = _compared(rows, "untrained", {"alignment", "uniformity"}, worse=False)
+        why = f"which is the price of {gained}" if gained else "and nothing was gained for it"
+        told.append(f"Training made worse {worse}, {why}.")
+    return told
+
+
+def _compared(rows: Mapping[str, Mapping[str, float]], row: str, keys: Set[str], *, worse: bool) -> str:
+    """Return those of some measures that are worse, or better, of the trained encoder than of a baseline, in words."""
+    after, before = rows["trained"], rows[row]
+    asked = [measure for measure in MEASURES if measure.key in keys & after.keys()]
+    pairs = {measure: (after[measure.key], before[measure.key]) for measure in asked}
+    return " and ".join(
+        f"{measure.title} ({measure.pattern.format(value)} after {measure.pattern.format(other)})"
+        for measure, (value, other) in pairs.items()
+        if (measure.is_worse(value, other) if worse else measure.is_worse(other, value))
+    )
 
 
 def _labels(dataset: Dataset) -> Tensor:

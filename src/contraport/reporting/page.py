@@ -17,7 +17,8 @@ from contraport.errors import check
 from contraport.files import write_text
 from contraport.reporting import figures
 from contraport.reporting.gathering import Shown, data_name, gather
-from contraport.reporting.tables import MEASURES, settings, speeds, table
+from contraport.reporting.tables import settings, speeds, table
+from contraport.results import MEASURES
 from contraport.runs import Run
 
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")

@@ -8,26 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from contraport.reporting.gathering import Shown
+from contraport.results import MEASURES, Measure
 
 MISSING = "–"
-
-
-class Measure(NamedTuple):
-    """A column of the table: how a measured value is called and written, and which direction is better, if one is."""
-
-    key: str
-    title: str
-    better: str
-    pattern: str
-
-
-MEASURES = (
-    Measure("linear_probe", "Linear probe", "higher", "{:.1%}"),
-    Measure("knn", "kNN", "higher", "{:.1%}"),
-    Measure("alignment", "Alignment", "lower", "{:.3f}"),
-    Measure("uniformity", "Uniformity", "lower", "{:.3f}"),
-    Measure("effective_rank", "Effective rank", "", "{:.1f}"),
-)
 
 
 class Cell(NamedTuple):

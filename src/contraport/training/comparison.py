@@ -16,8 +16,11 @@ from torch.func import functional_call
 from contraport.data import Batch
 from contraport.encoders import Decoder, Model
 from contraport.errors import UsageError, check, unknown_name
-from contraport.objectives import Cross, Loss, Objective, assignments
+from contraport.objectives import Cost, Cross, Loss, Objective, assignments
 from contraport.training.memory import Memory
+
+FEW_ITEMS = 32
+"""With fewer items in a batch there is little to tell an item from."""
 
 RECONSTRUCTIONS = {"l1": F.l1_loss, "l2": F.mse_loss}
 
@@ -60,6 +63,10 @@ class Comparison(nn.Module, ABC):
     def forward(self, embedded: Embedded) -> Tensor:
         """Return the loss of a batch, a tensor without dimensions."""
 
+    def doubt(self, items: int) -> str | None:
+        """Return why batches of so many items are too small to learn from, and what to do; None where they are not."""
+        return None
+
     def after_step(self) -> None:
         """Take in what the step brought."""
 
@@ -101,6 +108,16 @@ class Compared(Comparison):
         kept = {} if turn is None else {name: self.get_buffer(own)[turn] for name, own in self._kept.items()}
         loss: Tensor = functional_call(self.objective, kept, embeddings, asked)
         return loss
+
+    def doubt(self, items: int) -> str | None:
+        """Return that an item has few others to be told from, where the objective tells them apart in the batch."""
+        attracts_only = isinstance(self.objective, Objective) and isinstance(self.objective.divergence, Cost)
+        if items >= FEW_ITEMS or attracts_only or not isinstance(self.objective, Loss):
+            return None
+        return (
+            f"batches of {items} are small: each item is told from {items - 1} others; a larger --batch_size or "
+            "--negatives queue brings more, --recipe byol needs none"
+        )
 
 
 class Together(Compared):
@@ -155,6 +172,10 @@ class InTurn(Compared):
             self.memory.keep(keys, batch.ids)
         return _mean(losses)
 
+    def doubt(self, items: int) -> str | None:
+        """Return none where a memory brings negatives."""
+        return super().doubt(items) if self.memory is None else None
+
     def after_step(self) -> None:
         """Write the step's keys into the memory."""
         if self.memory is not None:
@@ -197,6 +218,15 @@ class Clustered(Compared):
                 self.compare(embedded.batch, embedded.queries[v], self.prototypes, turn=(v, w), target=targets[w])
                 for v, w in embedded.turns()
             ]
+        )
+
+    def doubt(self, items: int) -> str | None:
+        """Return that prototypes are more than the items that are assigned to them in equal parts."""
+        if items >= len(self.prototypes):
+            return None
+        return (
+            f"batches of {items} are small for {len(self.prototypes)} prototypes, each of which gets an equal part; "
+            "a larger --batch_size or fewer --prototypes help"
         )
 
     @torch.no_grad()

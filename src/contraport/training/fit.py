@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,18 +12,19 @@ import torch
 from torch import nn
 
 from contraport._version import __version__
-from contraport.data import Dataset, load, loader
+from contraport.data import Dataset, loader
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training.arguments import check_arguments, config_of, name_of, resumable
 from contraport.training.chunks import check_chunks
 from contraport.training.folder import Position, default_path, open_run, save_model
+from contraport.training.forecast import foretell
 from contraport.training.journal import journal
 from contraport.training.lock import locked
 from contraport.training.loggers import make_loggers
 from contraport.training.optimization import make_optimizer, make_schedule
-from contraport.training.preparation import make_objective, make_pipeline
+from contraport.training.preparation import load_data, make_objective, make_pipeline, steps_of_epoch
 from contraport.training.processes import from_first, is_first, joined, together
 from contraport.training.recipes import replaced, with_recipes
 
@@ -66,6 +66,7 @@ def train(
     warmup_epochs: float | None = None,
     image_size: int | None = None,
     columns: dict[str, Any] | None = None,
+    test_fraction: float | None = None,
     root: str | Path | None = None,
     workers: int | None = None,
     device: str = "auto",
@@ -140,6 +141,8 @@ def train(
         image_size: side in pixels of the square that images become; default: see `contraport.data.load`.
         columns: of a table, the parts that its columns play: ``{"views": ["audio_*", "image"], "labels": "kind"}``,
             also "domains" and "split"; default: by their names and types.
+        test_fraction: share of each class that is held out, to be measured on by `contraport evaluate`, where the data
+            have no test split of their own; default: 0.2.
         root: folder of named data, as torchvision lays it out.
         workers: processes that fetch data; default: none for data in memory, else one per core but one.
         device: auto, cpu, cuda or mps.
@@ -176,11 +179,11 @@ def train(
         if data is None:
             raise UsageError("data: expected a name, a folder, a file or a Dataset, got nothing.")
         criterion = make_objective(arguments)
-        dataset = load(data, "train", root=root, image_size=image_size, columns=columns)
+        dataset = load_data(arguments)
         batches = loader(dataset, batch_size, shuffle=True, seed=seed, workers=workers, drop_last=True, shared=True)
         if cache_chunk is not None:
             check_chunks(batch_size, cache_chunk)
-        epoch = math.ceil(len(batches) / accumulate)
+        epoch = steps_of_epoch(len(dataset), batch_size=batch_size, accumulate=accumulate)
         pipeline = make_pipeline(dataset, criterion, arguments, epoch=epoch)
         run = Run(out or default_path(dataset.name, recipe or name_of(objective or f"predict-{predict}")))
         config = config_of(arguments)
@@ -204,6 +207,7 @@ def train(
         )
         with journal(run, progress=progress) as console:
             _introduce(run, config, dataset, pipeline.model)
+            foretell(dataset, arguments, pipeline.comparison, steps=epochs * epoch)
             meter = fit(
                 task,
                 batches,

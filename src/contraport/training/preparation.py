@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from contraport.data import Dataset, Views
+from contraport.data import Dataset, Views, load
 from contraport.encoders import Model
 from contraport.errors import UsageError, check
 from contraport.objectives import Objective, Temperature, objective
@@ -16,6 +17,21 @@ from contraport.objectives.schedules import Schedule, parse_constraint
 from contraport.training.assembly import assemble
 from contraport.training.pipeline import Pipeline
 from contraport.training.target import Momentum
+
+
+def load_data(arguments: Mapping[str, Any]) -> Dataset:
+    """Return the training split that the arguments of `contraport.train` say.
+
+    Raises:
+        UsageError: there is no such data, or it cannot be read as the arguments say.
+    """
+    names = ("root", "image_size", "columns", "test_fraction")
+    return load(arguments["data"], "train", **{name: arguments[name] for name in names})
+
+
+def steps_of_epoch(items: int, *, batch_size: int, accumulate: int) -> int:
+    """Return how many steps an epoch has: of its whole batches each step takes some."""
+    return math.ceil(items // batch_size / accumulate)
 
 
 def make_objective(arguments: Mapping[str, Any]) -> nn.Module | None:

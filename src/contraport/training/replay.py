@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.data import Batch, load
+from contraport.data import Batch
 from contraport.encoders import check_trusted
 from contraport.errors import check
 from contraport.runs import Run, read
 from contraport.training.folder import nonfinite_checkpoint, nonfinite_items, read_checkpoint
 from contraport.training.pipeline import Pipeline
-from contraport.training.preparation import make_objective, make_pipeline
+from contraport.training.preparation import load_data, make_objective, make_pipeline, steps_of_epoch
 
 
 class Replay(NamedTuple):
@@ -61,8 +60,8 @@ def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> Replay:
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.")
     check_trusted(config.get("encoder"), str(run.config_path), trust=trust or "encoder" in objects)
     step, part = read(run.nonfinite_path, _step)
-    dataset = load(config["data"], "train", root=config["root"], image_size=config["image_size"])
-    epoch = math.ceil(len(dataset) // config["batch_size"] / config["accumulate"])
+    dataset = load_data(config)
+    epoch = steps_of_epoch(len(dataset), batch_size=config["batch_size"], accumulate=config["accumulate"])
     pipeline = make_pipeline(dataset, make_objective(config), config, epoch=epoch)
 
     def restore(file: Path) -> None:

@@ -9,19 +9,19 @@ import numpy as np
 
 from contraport.data.arrays import from_arrays, take
 from contraport.data.dataset import Dataset
-from contraport.data.splits import Marks, choose
+from contraport.data.splits import Marks, choose, drawn
 from contraport.errors import UsageError, cannot_read, check, unknown_name
 
 _KNOWN_KEYS = [name + suffix for name in ("x", "view0", "view1", "labels", "y", "domains") for suffix in ("", "_test")]
 _KEY = re.compile(r"(x|view\d+|labels|y|domains)(_test)?")
 
 
-def load_npz(path: Path, split: str) -> Dataset:
+def load_npz(path: Path, split: str, test_fraction: float | None = None) -> Dataset:
     """Return one split of an `.npz` file.
 
     Its keys are ``x``, or ``view0``, ``view1``, ... for several views; optionally ``labels`` (or ``y``) and
-    ``domains``. The same keys with ``_test`` appended are the test split; without them a fifth of each class is held
-    out.
+    ``domains``. The same keys with ``_test`` appended are the test split; without them `test_fraction` of each class is
+    held out, a fifth by default.
 
     Raises:
         UsageError: the file is corrupt or pickled, has an unknown key, or its arrays do not fit together.
@@ -35,11 +35,13 @@ def load_npz(path: Path, split: str) -> Dataset:
     labels, domains = joined.pop("labels", None), joined.pop("domains", None)
     rows = [len(next(iter(part.values()))) for part in parts]
     is_test = np.arange(sum(rows)) >= rows[0] if len(parts) == 2 else None
-    return _split_of(path, split, is_test, list(joined.values()), labels, domains)
+    return _split_of(path, split, is_test, list(joined.values()), labels, domains, test_fraction)
 
 
-def load_npy(path: Path, split: str) -> Dataset:
-    """Return one split of an `.npy` file, which holds one view without labels; a fifth of its rows is held out.
+def load_npy(path: Path, split: str, test_fraction: float | None = None) -> Dataset:
+    """Return one split of an `.npy` file, which holds one view without labels.
+
+    `test_fraction` of its rows is held out, a fifth by default.
 
     Raises:
         UsageError: the file is corrupt or pickled, or no array of `from_arrays`.
@@ -49,7 +51,7 @@ def load_npy(path: Path, split: str) -> Dataset:
     except Exception as error:  # on hostile bytes the parsers raise whatever they like
         raise cannot_read(f"data: {path}", "an .npy array", error) from error
     check(isinstance(array, np.ndarray), f"data: {path}: expected an array, got an archive of several; name it .npz.")
-    return _split_of(path, split, None, [array], None, None)
+    return _split_of(path, split, None, [array], None, None, test_fraction)
 
 
 def _split_of(
@@ -59,13 +61,15 @@ def _split_of(
     views: list[np.ndarray],
     labels: np.ndarray | None,
     domains: np.ndarray | None,
+    test_fraction: float | None,
 ) -> Dataset:
     try:
         whole = from_arrays(views, labels, domains, name=str(path))
     except UsageError as error:
         raise UsageError(f"data: {path}: {error}") from error
     labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
-    return take(whole, choose(split, len(whole), is_test=is_test, labels=labels, domains=domains), split)
+    chosen = choose(split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction)
+    return take(whole, chosen, split, held_out=drawn(split, len(whole), chosen) if is_test is None else None)
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:

@@ -132,6 +132,7 @@ def dataset_of_rows(
     path: Path,
     columns: Mapping[str, Any] | None,
     image_size: int | None,
+    test_fraction: float | None = None,
     is_test: Marks | None = None,
     class_names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Dataset:
@@ -143,7 +144,8 @@ def dataset_of_rows(
         path: the file or folder of the table; names of image files are relative to its folder.
         columns: what the columns are for where their names do not say it; see `assign_roles`.
         image_size: side of the square that images become, in pixels.
-        is_test: which rows are the test split's; default: what the column of splits says, else a fifth is held out.
+        test_fraction: share of each class to hold out; default: a fifth.
+        is_test: which rows are the test split's; default: what the column of splits says, else some are held out.
         class_names: for columns whose integers have names, these names.
 
     Raises:
@@ -158,7 +160,7 @@ def dataset_of_rows(
         rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
     labels, label_names = _codes(rows, roles.labels, class_names or {}, where)
     domains, domain_names = _codes(rows, roles.domains, class_names or {}, where)
-    items = Items(where, len(rows), labels, label_names, domains, domain_names, is_test)
+    items = Items(where, len(rows), labels, label_names, domains, domain_names, is_test, test_fraction)
     folder = path if path.is_dir() else path.parent
     return items.dataset(split, [_view(rows, names, folder, where) for names in roles.views], image_size=image_size)
 

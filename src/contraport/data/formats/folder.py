@@ -20,13 +20,13 @@ from contraport.errors import check
 _log = logging.getLogger(__name__)
 
 
-def load_folder(folder: Path, split: str, image_size: int | None = None) -> Dataset:
+def load_folder(folder: Path, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Return one split of a folder of images.
 
     ``folder/class/*.png`` is labelled, ``folder/*.png`` is not. ``folder/domain/class/*.png`` has domains too: it is
     read so where every one of several domains has the same several classes; deeper folders otherwise belong to the
-    class of the outermost. Each may lie below ``train/`` and ``test/`` (or ``val/``); without these a fifth of each
-    class is held out. Hidden files, and files that are no images by their suffix, are not looked at. Images that
+    class of the outermost. Each may lie below ``train/`` and ``test/`` (or ``val/``); without these some of each
+    class are held out. Hidden files, and files that are no images by their suffix, are not looked at. Images that
     cannot be read are left out, logged, and listed in ``skipped``.
 
     Args:
@@ -34,6 +34,7 @@ def load_folder(folder: Path, split: str, image_size: int | None = None) -> Data
         split: "train" or "test".
         image_size: side of the square that images become, in pixels; default: the median shorter side of the training
             images, kept between 8 and 64.
+        test_fraction: share of each class to hold out where the data have no test split of their own; default: a fifth.
 
     Raises:
         UsageError: no image in the folder, none of them readable, or a layout that can be read in two ways.
@@ -44,7 +45,7 @@ def load_folder(folder: Path, split: str, image_size: int | None = None) -> Data
     around = [PurePath(file).parts[:-1] for file in train + test]
     files = [str(train_folder / file) for file in train] + [f"{test_folder}/{file}" for file in test]
     is_test = None if test_folder is None else np.arange(len(files)) >= len(train)
-    items = replace(_meaning(around, str(folder)), is_test=is_test)
+    items = replace(_meaning(around, str(folder)), is_test=is_test, test_fraction=test_fraction)
     return items.dataset(split, [FileImages(tuple(files))], image_size=image_size)
 
 

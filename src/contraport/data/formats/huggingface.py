@@ -58,11 +58,16 @@ class HuggingFaceRows:
 
 
 def load_huggingface(
-    folder: Path, split: str, image_size: int | None = None, columns: Mapping[str, Any] | None = None
+    folder: Path,
+    split: str,
+    image_size: int | None = None,
+    columns: Mapping[str, Any] | None = None,
+    test_fraction: float | None = None,
 ) -> Dataset:
     """Return one split of a folder that `save_to_disk` wrote.
 
-    A `DatasetDict` brings its splits, ``train`` and ``test`` (or ``validation``); of a `Dataset` a fifth is held out.
+    A `DatasetDict` brings its splits, ``train`` and ``test`` (or ``validation``); of each class of a `Dataset`
+    `test_fraction` is held out, a fifth by default.
     `contraport.data.formats.roles.assign_roles` says what the columns are for; a `ClassLabel` keeps its names.
 
     Raises:
@@ -83,6 +88,7 @@ def load_huggingface(
         path=folder,
         columns=columns,
         image_size=image_size,
+        test_fraction=test_fraction,
         is_test=None if test is None else np.arange(len(whole)) >= len(train),
         class_names=names,
     )

@@ -52,7 +52,7 @@ def is_shards(data: str) -> bool:
     return any(child.suffix == ".tar" for child in shown) and not any(others)
 
 
-def load_shards(data: str, split: str, image_size: int | None = None) -> Dataset:
+def load_shards(data: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Return one split of webdataset shards.
 
     A sample is made of the neighbouring members whose paths are equal up to the first dot of the file's name. What
@@ -61,8 +61,8 @@ def load_shards(data: str, split: str, image_size: int | None = None) -> Dataset
     arrays, such as ``.left.jpg`` and ``.right.jpg``, are several views. Other fields are left out and counted in the
     log, and so are samples without one of the views.
 
-    Shards whose file or folder begins with ``test`` (or ``val``) are the test split where there are others too; else a
-    fifth of each class is held out. The headers are read once; then a batch reads no more than its own bytes, in any
+    Shards whose file or folder begins with ``test`` (or ``val``) are the test split where there are others too; else
+    some of each class are held out. The headers are read once; then a batch reads no more than its own bytes, in any
     order, and memory holds the index alone.
 
     Args:
@@ -70,6 +70,7 @@ def load_shards(data: str, split: str, image_size: int | None = None) -> Dataset
         split: "train" or "test".
         image_size: side of the square that images become, in pixels; default: the median shorter side of the training
             images, kept between 8 and 64.
+        test_fraction: share of each class to hold out where the data have no test split of their own; default: a fifth.
 
     Raises:
         UsageError: a missing, compressed, corrupt or cut archive, or samples that do not fit together.
@@ -87,7 +88,7 @@ def load_shards(data: str, split: str, image_size: int | None = None) -> Dataset
     domains, domain_names = _codes(whole, "domain", data)
     held_out = np.array([_is_test(archive) for archive in archives])[[sample.archive for sample in whole]]
     is_test = held_out if held_out.any() and not held_out.all() else None
-    items = Items(data, len(whole), labels, class_names, domains, domain_names, is_test)
+    items = Items(data, len(whole), labels, class_names, domains, domain_names, is_test, test_fraction)
     views = [_view(archives, whole, field) for field in sorted(fields)]
     return items.dataset(split, views, image_size=image_size)
 

@@ -19,13 +19,17 @@ _LARGEST_BLOCK = 2**31 - 1
 
 
 def load_table(
-    path: Path, split: str, image_size: int | None = None, columns: Mapping[str, Any] | None = None
+    path: Path,
+    split: str,
+    image_size: int | None = None,
+    columns: Mapping[str, Any] | None = None,
+    test_fraction: float | None = None,
 ) -> Dataset:
     """Return one split of a `.csv` or `.parquet` file.
 
-    `contraport.data.formats.roles.assign_roles` says what its columns are for. Without a column of splits a fifth of
-    each class is held out. Columns may name image files, relative to the table's folder; those that cannot be read are
-    left out, logged, and listed in ``skipped``.
+    `contraport.data.formats.roles.assign_roles` says what its columns are for. Without a column of splits
+    `test_fraction` of each class is held out, a fifth by default. Columns may name image files, relative to the table's
+    folder; those that cannot be read are left out, logged, and listed in ``skipped``.
 
     Raises:
         UsageError: the file is corrupt, or a column or its values are not what they should be.
@@ -37,7 +41,9 @@ def load_table(
         raise
     except Exception as error:  # on hostile bytes the parsers raise whatever they like
         raise cannot_read(f"data: {path}", path.suffix, error) from error
-    return dataset_of_rows(TableRows(table), split, path=path, columns=columns, image_size=image_size)
+    return dataset_of_rows(
+        TableRows(table), split, path=path, columns=columns, image_size=image_size, test_fraction=test_fraction
+    )
 
 
 def _read_csv(path: Path) -> pa.Table:

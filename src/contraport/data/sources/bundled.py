@@ -15,7 +15,7 @@ from contraport.data.sources.vision import download_root
 from contraport.data.splits import split_positions
 from contraport.errors import UsageError
 
-DIGITS_HELD_OUT_EVERY = 4
+DIGITS_HELD_OUT = 0.25
 FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 FASHION_CLASSES = (
     "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -28,7 +28,7 @@ def digits(split: str, root: Path | None) -> Dataset:
 
     images, labels = load_digits().images, load_digits().target
     pixels = np.rint(images * (255 / 16)).astype(np.uint8)
-    positions = split_positions(labels, split, every=DIGITS_HELD_OUT_EVERY)
+    positions = split_positions(labels, split, fraction=DIGITS_HELD_OUT)
     return take(from_arrays(pixels, labels, name="digits"), positions, split)
 
 

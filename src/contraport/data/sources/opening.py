@@ -15,7 +15,7 @@ from contraport.data import formats
 from contraport.data.dataset import Dataset, Store
 from contraport.data.sources.named import SOURCES
 from contraport.data.sources.torch_datasets import from_torch
-from contraport.data.splits import check_split
+from contraport.data.splits import check_fraction, check_split
 from contraport.errors import UsageError, check, unknown_name
 
 FILES = (".npz", ".npy", ".csv", ".parquet", ".tar")
@@ -31,6 +31,7 @@ def load(
     root: str | Path | None = None,
     image_size: int | None = None,
     columns: Mapping[str, Any] | None = None,
+    test_fraction: float | None = None,
 ) -> Dataset:
     """Return one split of some data.
 
@@ -46,45 +47,56 @@ def load(
         columns: what the columns of a table are for where their names do not say it: ``"views"``, a list with a
             column, a pattern such as ``"audio_*"`` or a list of columns for each view; ``"labels"``, ``"domains"`` and
             ``"split"``, a column each.
+        test_fraction: share of each class (of each domain) that is held out as the test split, where the data have none
+            of their own; default: a fifth.
 
     Raises:
-        UsageError: an unknown name, a missing or unreadable file or folder, or a wrong split, size or column.
+        UsageError: an unknown name, a missing or unreadable file or folder, or a wrong split, size, column or share.
 
     >>> len(load("digits", "train")), len(load("digits", "test"))
     (1348, 449)
     """
     check_split(split)
+    check_fraction(test_fraction)
     good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _LARGEST_IMAGE)
     check(good, f"image_size: expected a whole number of pixels from 1 to {_LARGEST_IMAGE}, got {image_size!r}.")
     if isinstance(data, str | Path):
-        dataset = _load(str(data), split, root, image_size, columns)
+        dataset = _load(str(data), split, root, image_size, columns, test_fraction)
     else:
+        check(test_fraction is None, f"test_fraction: a dataset is one split, got {test_fraction}.")
         check(columns is None, f"columns: only tables have columns, got {columns!r} for a dataset.")
         dataset = data if isinstance(data, Dataset) else from_torch(data, split=split, image_size=image_size)
     return dataset if image_size is None else _resized(dataset, image_size)
 
 
 def _load(
-    data: str, split: str, root: str | Path | None, image_size: int | None, columns: Mapping[str, Any] | None
+    data: str,
+    split: str,
+    root: str | Path | None,
+    image_size: int | None,
+    columns: Mapping[str, Any] | None,
+    test_fraction: float | None,
 ) -> Dataset:
     path = Path(data)
     named = SOURCES.get(data)
     known = named is not None or path.is_file() or path.is_dir() or not path.exists()
     check(known, f"data: expected a folder or a regular file, got {data!r}, which is neither.")
     if named is None and formats.is_huggingface_folder(path):
-        return formats.load_huggingface(path, split, image_size, columns)
+        return formats.load_huggingface(path, split, image_size, columns, test_fraction)
     if named is None and path.suffix in (".csv", ".parquet") and path.is_file():
-        return formats.load_table(path, split, image_size, columns)
+        return formats.load_table(path, split, image_size, columns, test_fraction)
     check(columns is None, f"columns: only tables have columns, got {columns!r} for {data!r}.")
     if named is not None:
+        check(test_fraction is None, f"test_fraction: the test split of {data!r} is fixed, got {test_fraction}.")
         return named.load(split, None if root is None else Path(root))
     if formats.is_shards(data):
-        return formats.load_shards(data, split, image_size)
+        return formats.load_shards(data, split, image_size, test_fraction)
     if path.is_dir():
-        return formats.load_folder(path, split, image_size)
+        return formats.load_folder(path, split, image_size, test_fraction)
     if path.is_file():
         check(path.suffix in FILES, f"data: expected a folder of images or a file {', '.join(FILES)}, got {data!r}.")
-        return formats.load_npz(path, split) if path.suffix == ".npz" else formats.load_npy(path, split)
+        read = formats.load_npz if path.suffix == ".npz" else formats.load_npy
+        return read(path, split, test_fraction)
     if path.suffix in FILES or len(path.parts) > 1:
         raise UsageError(f"data: there is no file or folder {data!r}.")
     raise unknown_name("data", data, SOURCES)

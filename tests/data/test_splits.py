@@ -1,0 +1,63 @@
+"""Which items are held out: how many of each class, the same ones for all who ask, and whose choice it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contraport.data import from_arrays, load
+from contraport.data.splits import split_positions
+from contraport.errors import UsageError
+
+CLASSES = np.repeat([0, 1, 2], [50, 31, 7])
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.9])
+def test_each_class_gives_its_share_to_within_one_item(fraction: float) -> None:
+    train, test = (split_positions(CLASSES, split, fraction=fraction) for split in ("train", "test"))
+    assert sorted([*train, *test]) == list(range(len(CLASSES)))
+    wanted = fraction * np.bincount(CLASSES)
+    assert (np.abs(np.bincount(CLASSES[test], minlength=3) - wanted) <= 1).all()
+
+
+@pytest.fixture(params=[".npy", ".npz", ".csv"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    path = tmp_path / f"data{request.param}"
+    if path.suffix == ".npy":
+        np.save(path, rows)
+    elif path.suffix == ".npz":
+        np.savez(path, x=rows)
+    else:
+        np.savetxt(path, rows, delimiter=",", header="a,b,c", comments="")
+    return path
+
+
+@pytest.mark.parametrize(("fraction", "held_out"), [(None, 8), (0.1, 4), (0.5, 20)])
+def test_the_share_is_chosen_where_the_data_choose_none(file: Path, fraction: float | None, held_out: int) -> None:
+    train, test = (load(file, split, test_fraction=fraction) for split in ("train", "test"))
+    assert (len(train), len(test)) == (40 - held_out, held_out)
+    assert train.held_out == test.held_out == held_out
+    assert train.with_store(train.store).held_out == held_out
+
+
+def test_a_split_of_the_datas_own_stays(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.ones((6, 2)), x_test=np.ones((3, 2)))
+    assert load(path).held_out is None
+    dataset = from_arrays(np.ones((6, 2)))
+    for data, reason in (
+        (path, "of their own"),
+        ("digits", "of 'digits' is fixed"),
+        (dataset, "a dataset is one split"),
+    ):
+        with pytest.raises(UsageError, match=f"test_fraction: .*{reason}, got 0.1"):
+            load(data, test_fraction=0.1)
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.5, 20, float("nan"), "half"])
+def test_a_share_is_between_0_and_1(file: Path, fraction: object) -> None:
+    with pytest.raises(UsageError, match="test_fraction: expected a number between 0 and 1, got"):
+        load(file, test_fraction=fraction)  # type: ignore[arg-type]

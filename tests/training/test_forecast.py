@@ -1,0 +1,72 @@
+"""What the log says will happen, and what it warns of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contraport.training import train
+
+
+def log_of(folder: Path, data: Path, **options: Any) -> list[tuple[str, str]]:
+    """The lines before the first step: their level and text."""
+    run = train(**{"data": data, "epochs": 1, "batch_size": 40, **options}, out=folder / "run", progress=False)
+    lines = [line.split(" ", 3)[2:] for line in run.log_path.read_text().splitlines()]
+    return [(level, text) for level, text in lines if level in ("INFO", "WARNING")][1:-1]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(120, 4)))
+    return tmp_path / "data.npy"
+
+
+def test_items_steps_and_what_is_left_out_are_told(file: Path, tmp_path: Path) -> None:
+    assert log_of(tmp_path, file, epochs=3, test_fraction=0.1) == [
+        ("INFO", "12 more are held out, to evaluate on; --test_fraction says how many"),
+        ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; an epoch leaves out 28 items, each time others"),
+        (
+            "WARNING",
+            "6 steps are few: below about 200 little is learned; more --epochs or a smaller --batch_size give more",
+        ),
+    ]
+
+
+def test_steps_of_several_batches_are_counted(file: Path, tmp_path: Path) -> None:
+    lines = log_of(tmp_path, file, batch_size=32, accumulate=2)
+    assert ("INFO", "2 steps: 1 epochs of 3 batches of 32 items, 2 to a step") in lines
+
+
+def test_a_split_of_the_datas_own_is_named(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(80, 4))
+    np.savez(tmp_path / "data.npz", x=rows, x_test=rows)
+    lines = log_of(tmp_path, tmp_path / "data.npz", batch_size=2, epochs=5, objective="byol", predictor=True)
+    assert lines == [
+        ("INFO", "the test split that the data have is held out, to evaluate on"),
+        ("INFO", "200 steps: 5 epochs of 40 batches of 2 items"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "doubt"),
+    [
+        ({"batch_size": 31}, "each item is told from 30 others; a larger --batch_size or --negatives queue"),
+        ({"batch_size": 31, "momentum": 0.9}, "each item is told from 30 others"),
+        ({"batch_size": 32}, None),
+        ({"batch_size": 31, "recipe": "moco"}, None),
+        ({"batch_size": 31, "recipe": "byol"}, None),
+        ({"batch_size": 31, "recipe": "predictive", "views": 2}, None),
+        ({"recipe": "swav", "prototypes": 41}, "batches of 40 are small for 41 prototypes"),
+        ({"recipe": "swav", "prototypes": 40}, None),
+    ],
+    ids=str,
+)
+def test_batches_that_are_smaller_than_the_objective_needs(
+    file: Path, tmp_path: Path, options: dict[str, Any], doubt: str | None
+) -> None:
+    warnings = [text for level, text in log_of(tmp_path, file, **options) if level == "WARNING" and "steps" not in text]
+    assert len(warnings) == (doubt is not None)
+    assert doubt is None or doubt in warnings[0]
