@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -158,3 +159,11 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "train.log", "model/model.safetensors"])
+def test_a_pipe_among_the_files_is_told_and_not_waited_for(run: Run, name: str) -> None:
+    run.model_path.mkdir()
+    os.mkfifo(run.path / name)
+    with pytest.raises(UsageError, match=f"run: .*{name} is no regular file"):
+        run.config()

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import re
+import stat
 import textwrap
 from collections.abc import Iterable
+from pathlib import Path
 from types import ModuleType
 
 
@@ -72,6 +75,20 @@ def check_positive(argument: str, value: float, *, allow_infinity: bool = False)
     good = isinstance(value, int | float) and value > 0 and (allow_infinity or value != float("inf"))
     kind = "a positive number" if allow_infinity else "a positive finite number"
     check(good, f"{argument}: expected {kind}, got {value!r}.")
+
+
+def check_regular(argument: str, path: str | Path) -> None:
+    """Raise `UsageError` unless a path is a regular file, or a link to one: others may be waited on for ever.
+
+    Raises:
+        OSError: there is nothing at the path.
+
+    >>> check_regular("data", "/dev/zero")
+    Traceback (most recent call last):
+    contraport.errors.UsageError: data: /dev/zero is no regular file (but a pipe, a device, ...), so it is not opened.
+    """
+    message = f"{argument}: {path} is no regular file (but a pipe, a device, ...), so it is not opened."
+    check(stat.S_ISREG(os.stat(path).st_mode), message)
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:

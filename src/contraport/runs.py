@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from contraport.errors import UsageError, check, reason
+from contraport.errors import UsageError, check, check_regular, reason
 from contraport.files import write_text
 
 if TYPE_CHECKING:
@@ -177,6 +177,9 @@ class Run:
     def _check_is_run(self) -> None:
         check(self.path.is_dir(), f"run: no such folder: {self.path}.")
         check(self.config_path.is_file(), f"run: {self.path} is no run: it has no config.yaml.")
+        for path in self.path.rglob("*"):
+            if not path.is_dir() and path.exists():  # what a training writes may be gone by now
+                check_regular("run", path)
 
     def _remove_files(self) -> None:
         for folder in (self.checkpoints, self.model_path, self.loggers_path):

@@ -17,9 +17,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from contraport.data.files import check_regular
 from contraport.data.splits import Positions
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, check_regular
 
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pnm"))
 SMALLEST_SIZE, LARGEST_SIZE = 8, 64
@@ -138,7 +137,7 @@ def _shorter_sides(images: EncodedImages, positions: Sequence[int]) -> Iterator[
 
 def _open(source: Path | bytes) -> Image.Image:
     if isinstance(source, Path):
-        check_regular(source)
+        check_regular("data", source)
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 

@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from contraport.data.dataset import Dataset
-from contraport.data.files import check_regular
 from contraport.data.formats.arrow import dataset_of_rows
 from contraport.data.splits import TEST_NAMES, Positions
-from contraport.errors import cannot_read, check, require
+from contraport.errors import cannot_read, check, check_regular, require
 
 _MARKS = ("dataset_dict.json", "dataset_info.json", "state.json")
 
@@ -100,7 +99,7 @@ def _validate(folder: Path) -> None:
     Only offsets and texts are read, so this takes little for images and numbers.
     """
     for file in _tables(folder):
-        check_regular(file)
+        check_regular("data", file)
         with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as batches:
             for batch in batches:
                 batch.validate(full=True)
@@ -112,13 +111,13 @@ def _tables(folder: Path) -> Iterator[Path]:
         for split in _read_json(folder / "dataset_dict.json")["splits"]:
             yield from _tables(_inside(folder, split))
     else:
-        check_regular(folder / "dataset_info.json")
+        check_regular("data", folder / "dataset_info.json")
         for file in _read_json(folder / "state.json")["_data_files"]:
             yield _inside(folder, file["filename"])
 
 
 def _read_json(file: Path) -> Any:
-    check_regular(file)
+    check_regular("data", file)
     return json.loads(file.read_text("utf-8"))
 
 

@@ -20,13 +20,12 @@ from torch import Tensor
 from contraport.data.arrays import as_view, codes_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES
-from contraport.data.files import check_regular
 from contraport.data.formats.folder import files_below
 from contraport.data.formats.roles import DOMAIN_NAMES, LABEL_NAMES
 from contraport.data.formats.tar_index import Members, members
 from contraport.data.items import Items, View
 from contraport.data.splits import TEST_NAMES
-from contraport.errors import cannot_read, check
+from contraport.errors import cannot_read, check, check_regular
 
 _IMAGE, _ARRAY, _CLASS, _JSON = "image", "npy", "cls", "json"
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -160,7 +159,7 @@ def _is_test(archive: str) -> bool:
 
 def _samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[_Sample]:
     """Yield the samples of one archive that have a view, and count the fields that are no one's concern."""
-    check_regular(archive)
+    check_regular("data", archive)
     shown = (member for member in members(archive, ignored) if not PurePath(member.path).name.startswith("."))
     with open(archive, "rb") as file:
         for key, group in itertools.groupby(shown, key=lambda member: _key_and_field(member.path)[0]):

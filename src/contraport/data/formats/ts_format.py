@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contraport.data.files import check_regular
-from contraport.errors import UsageError, cannot_read, check
+from contraport.errors import UsageError, cannot_read, check, check_regular
 
 
 class LabelledSeries(NamedTuple):
@@ -28,7 +27,7 @@ def read_ts(path: Path) -> LabelledSeries:
         UsageError: the file is missing or is not of this format, or a value is missing.
     """
     try:
-        check_regular(path)
+        check_regular("data", path)
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise cannot_read(f"data: {path}", "text", error) from error

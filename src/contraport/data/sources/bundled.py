@@ -10,10 +10,9 @@ import torch
 
 from contraport.data.arrays import ArrayStore, from_arrays, take
 from contraport.data.dataset import Dataset
-from contraport.data.files import check_regular
 from contraport.data.sources.vision import download_root
 from contraport.data.splits import split_positions
-from contraport.errors import UsageError
+from contraport.errors import UsageError, check_regular
 
 DIGITS_HELD_OUT = 0.25
 FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")
@@ -83,7 +82,7 @@ def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:
     packed = path.with_name(path.name + ".gz")
     if not path.exists() and not packed.exists():
         raise FileNotFoundError(f"no file {path.name} or {packed.name}")
-    check_regular(path if path.exists() else packed)
+    check_regular("data", path if path.exists() else packed)
     content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
     header = np.frombuffer(content, ">u4", count=1 + dimensions)
     sizes = header[1:].astype(int)
