@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -16,6 +17,8 @@ from contraport.encoders import Model
 from contraport.errors import UsageError, check, require, unknown_name
 from contraport.files import replacing, replacing_files
 from contraport.runs import Run
+
+log = logging.getLogger("contraport.exporting")
 
 TOLERANCE = 1e-5
 """Largest difference to the model's features, as a share of the largest feature, or of 1 if that is more."""
@@ -72,7 +75,7 @@ def export(
     for package in chosen.packages:
         require(package, "export", f"format: {format}")
     _check_out(path, chosen, overwrite)
-    given = run if isinstance(run, Model) else (run if isinstance(run, Run) else Run(run)).model(trust=trust)
+    given = run if isinstance(run, Model) else _model(run, trust)
     model = copy.deepcopy(given).cpu().eval()
     with chosen.replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():
         # That TorchScript is on its way out, and what tracing might miss: the check below is what tells.
@@ -89,6 +92,14 @@ def export(
             f"most {TOLERANCE}. Does the encoder depend on the size of the batch, or on chance?",
         )
     return path
+
+
+def _model(run: str | Path | Run, trust: bool) -> Model:
+    run = run if isinstance(run, Run) else Run(run)
+    model = run.model(trust=trust)
+    if caveat := run.caveat():
+        log.warning("%s", caveat)
+    return model
 
 
 class _Represented(nn.Module):

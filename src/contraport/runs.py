@@ -4,7 +4,8 @@
 DIR/config.yaml        the keyword arguments of `contraport.train`
     metrics.jsonl      one JSON object a line, in the order of the steps
     checkpoints/       what a resumed training needs
-    model/             config.json and model.safetensors, readable by `contraport.encoders.Model.from_pretrained`
+    model/             config.json and model.safetensors, readable by `contraport.encoders.Model.from_pretrained`;
+                       training.json, after how many epochs that was
     evaluation.json    the numbers of `contraport.evaluate`
     samples.npz        the points, thumbnails and plans that the page draws
     train.log          what the training said
@@ -51,6 +52,7 @@ class Run:
         self.metrics_path = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.model_path = self.path / "model"
+        self.trained_path = self.model_path / "training.json"
         self.evaluation_path = self.path / "evaluation.json"
         self.samples_path = self.path / "samples.npz"
         self.log_path = self.path / "train.log"
@@ -137,6 +139,29 @@ class Run:
         self._check_is_run()
         model: Model = read(self.model_path, lambda path: Model.from_pretrained(path, trust=trust))
         return model.eval()
+
+    def model_epochs(self) -> int | None:
+        """Return after how many epochs the model was saved, or none where that is not told.
+
+        Raises:
+            UsageError: what tells it is corrupt.
+        """
+        if not self.trained_path.exists():
+            return None
+        epochs: int = read(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
+        return epochs
+
+    def caveat(self) -> str | None:
+        """Say which model the folder holds where it is not known to be that of the training's end."""
+        epochs, asked = self.model_epochs(), self.config().get("epochs")
+        if epochs is None:
+            return f"It is not told after how many epochs the model in {self.model_path} was saved."
+        if asked is None or epochs >= asked:
+            return None
+        return (
+            f"The model in {self.model_path} is that after {epochs} epochs: the training was then extended to {asked}, "
+            "and that has not ended."
+        )
 
     def model_config(self) -> dict[str, Any]:
         """Return what the trained model was built with: its encoder, shape, projection and standardisation.
@@ -263,6 +288,7 @@ _CONFIG: dict[str, tuple[Any, ...]] = {
 _EVALUATION: dict[str, tuple[Any, ...]] = {
     "data": (str,),
     "notes": (list,),
+    "epochs": (int, None),
     "train_items": (int,),
     "test_items": (int,),
     "uniformity_items": (int,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -35,6 +36,8 @@ from contraport.objectives.schedules import parse_constraint
 from contraport.results import MEASURES
 from contraport.runs import Run
 
+log = logging.getLogger("contraport.evaluation")
+
 
 @torch.random.fork_rng(devices=[])
 def evaluate(
@@ -54,9 +57,9 @@ def evaluate(
 
     Every row is about the representation, not the projection: the accuracy of the linear probe and of kNN on the test
     split (with labels), the alignment of two random views of the test items (where they share an encoder), and the
-    uniformity and effective rank of their features. What could not be measured is told in `notes`. The result is also
-    written to the run's `evaluation.json`, and what the page draws to its `samples.npz`. The caller's random state
-    stays as it is.
+    uniformity and effective rank of their features. What could not be measured is told in `notes`, as is which
+    epoch's model it is where the training was extended and has not ended. The result is also written to the run's
+    `evaluation.json`, and what the page draws to its `samples.npz`. The caller's random state stays as it is.
 
     Args:
         run: the run folder.
@@ -77,10 +80,13 @@ def evaluate(
     started = time.perf_counter()
     run = run if isinstance(run, Run) else Run(run)
     config, model = run.config(), run.model(trust=trust)
+    epochs, caveat = run.model_epochs(), run.caveat()
     reader = Reader(batch_size, _device(device), workers, progress)
     train, test = _splits(config, model, data, columns, root)
     notes = _notes(train, test)
     labelled = not notes
+    if caveat is not None:
+        notes.append(caveat)
     if labelled:
         check_neighbors(neighbors, len(train))
     views = _views(config, train)
@@ -106,13 +112,14 @@ def evaluate(
 
     notes += worsened(rows)
     samples = points(test, features)
-    criterion = _objective(run, config)
+    criterion = _objective(run, config, epochs)
     if isinstance(criterion, str):
         notes.append(criterion)
     else:
         samples |= plans(model, criterion, test, views, reader)
     result = {
         "data": test.name,
+        "epochs": epochs,
         "train_items": len(train),
         "test_items": len(test),
         "uniformity_items": min(len(test), UNIFORMITY_ITEMS),
@@ -122,6 +129,7 @@ def evaluate(
         "notes": notes,
         "rows": rows,
     }
+    check(run.model_epochs() == epochs, f"run: {run.path} got another model meanwhile; evaluate it again.")
     write_arrays(run.samples_path, samples)
     write_json(run.evaluation_path, result)
     return result
@@ -179,6 +187,8 @@ def embed(
     check(split in ("train", "test", "all"), f"split: expected 'train', 'test' or 'all', got {split!r}.")
     run = run if isinstance(run, Run) else Run(run)
     config, model = run.config(), run.model(trust=trust)
+    if caveat := run.caveat():
+        log.warning("%s", caveat)
     wanted = ("train", "test") if split == "all" else (split,)
     if isinstance(data, AnyDataset):
         wanted = wanted[:1]
@@ -270,8 +280,9 @@ def _untrained(model: Model, config: dict[str, Any]) -> Model:
         return Model(**model.config)
 
 
-def _objective(run: Run, config: dict[str, Any]) -> Loss | str:
-    """Build the run's objective as it was when the training ended, or say why its plan cannot be drawn."""
+def _objective(run: Run, config: dict[str, Any], epochs: int | None) -> Loss | str:
+    """Build the run's objective as it was after some epochs (default: all), or say why its plan cannot be drawn."""
+    epochs = config.get("epochs") if epochs is None else epochs
     name = config.get("objective")
     if name is None:
         return "The views were decoded and nothing was compared, so there is no plan."
@@ -283,11 +294,11 @@ def _objective(run: Run, config: dict[str, Any]) -> Loss | str:
     if config.get("temperature") is not None:
         settings["temperature"] = Temperature.parse(config["temperature"], steps=1).end
     criterion = objective(name, **settings)
-    rows = run.metrics()
+    rows = [row for row in run.metrics() if epochs is None or row.get("epoch", 0) <= epochs]
     if rows and rows[-1].get("temperature") is not None:  # where it was learned, that is where it ended
         criterion.temperature = rows[-1]["temperature"]
     if config.get("constraint") is not None:
-        parse_constraint(config["constraint"], unit=1).apply(criterion, config["epochs"] - 1)
+        parse_constraint(config["constraint"], unit=1).apply(criterion, (epochs or 1) - 1)
     return criterion
 
 

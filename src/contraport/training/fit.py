@@ -226,7 +226,7 @@ def train(
             )
             with together():
                 if is_first():
-                    save_model(pipeline.model, run)
+                    save_model(pipeline.model, run, epochs=epochs)
             trained = meter.summary() if meter.steps else f"all {epochs} epochs were done before; more epochs go on"
             log.info("%s; the model is in %s", trained, run.model_path)
     return run

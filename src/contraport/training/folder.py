@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -104,14 +105,20 @@ def open_run(run: Run, config: Mapping[str, Any], *, resume: bool, overwrite: bo
     return position
 
 
-def save_model(model: Model, run: Run) -> None:
-    """Write the model; each of its files is replaced as a whole.
+def save_model(model: Model, run: Run, *, epochs: int) -> None:
+    """Write the model, each of its files as a whole, and its number of epochs; what was measured of another one goes.
 
     Raises:
         UsageError: it cannot be written.
     """
-    with writing(run), replacing_files(run.model_path) as folder:
-        model.save_pretrained(folder)
+    told = json.dumps({"epochs": epochs})
+    with writing(run):
+        if not run.trained_path.exists() or run.trained_path.read_text("utf-8", errors="replace") != told:
+            for outdated in (run.evaluation_path, run.samples_path, run.trained_path):
+                outdated.unlink(missing_ok=True)
+        with replacing_files(run.model_path) as folder:
+            model.save_pretrained(folder)
+        write_text(run.trained_path, told)
 
 
 def _remove_halves(run: Run) -> None:

@@ -1,0 +1,89 @@
+"""A training that was extended and has not ended: what is asked of its model says which one that is."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contraport import embed, evaluate, export, train
+from contraport.errors import UsageError
+from contraport.runs import Run
+
+from .conftest import Pull
+from .test_kill import IN_BATCH, SETTINGS, ForkServerContext, forks, vectors  # noqa: F401
+
+
+def measured(run: Run, data: Any) -> dict[str, Any]:
+    return evaluate(run, data=(data, data), neighbors=5, progress=False)
+
+
+def test_a_killed_extension(forks: ForkServerContext, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:  # noqa: F811
+    run = train(data=vectors(), out=tmp_path / "run", **{**SETTINGS, **IN_BATCH, "epochs": 2})
+    before = measured(run, vectors())
+    assert before["epochs"] == 2
+    assert not any("epochs" in note for note in before["notes"])
+    more = {"data": vectors(), "out": run.path, "resume": True, "epochs": 3_000, "progress": False}
+    process = forks.Process(target=train, kwargs=more)
+    process.start()
+    end = time.monotonic() + 120
+    while run.metrics()[-1]["epoch"] < 4:
+        assert process.is_alive()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.kill()
+    process.join()
+    after = measured(run, vectors())
+    assert after["epochs"] == 2
+    assert sum("after 2 epochs: the training was then extended to 3000" in note for note in after["notes"]) == 1
+    assert after["rows"] == before["rows"], "the model is still that of the first end"
+    assert run.evaluation() == after
+    for door in (
+        lambda: embed(run, data=vectors(), out=tmp_path / "features.npz", progress=False),
+        lambda: export(run, format="safetensors", out=tmp_path / "exported"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "contraport"):
+            door()
+        assert "is that after 2 epochs" in caplog.text
+
+
+def test_the_end_of_the_extension_takes_the_old_evaluation_with_it(settings: dict[str, Any]) -> None:
+    run = train(**settings, objective=Pull())
+    again = {"data": settings["data"], "out": run.path, "resume": True, "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        train(**again, epochs=4, objective=Pull(3, KeyboardInterrupt()))
+    assert measured(run, settings["data"])["epochs"] == 2
+    train(**again, objective=Pull())
+    assert not run.evaluation_path.exists()
+    result = measured(run, settings["data"])
+    assert result["epochs"] == 4
+    assert not any("epochs" in note for note in result["notes"])
+    train(**again, objective=Pull())
+    assert run.evaluation() == result, "nothing was trained, so it holds"
+
+
+def test_a_model_that_is_replaced_meanwhile(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = train(**settings)
+    epochs = iter([2, 2, 3])
+    monkeypatch.setattr(Run, "model_epochs", lambda self: next(epochs))
+    with pytest.raises(UsageError, match="got another model meanwhile; evaluate it again"):
+        measured(run, settings["data"])
+    assert not run.evaluation_path.exists()
+
+
+def test_a_model_that_does_not_tell(settings: dict[str, Any]) -> None:
+    run = train(**settings)
+    run.trained_path.unlink()
+    result = measured(run, settings["data"])
+    assert result["epochs"] is None
+    assert any("not told after how many epochs" in note for note in result["notes"])
+    for text in ("", "{}", "[1]", '{"epochs": "two"}', '{"epochs": null}'):
+        run.trained_path.write_text(text)
+        with pytest.raises(UsageError, match=r"training\.json is corrupt"):
+            measured(run, settings["data"])
+    train(data=settings["data"], out=run.path, resume=True, progress=False)
+    assert measured(run, settings["data"])["epochs"] == 2
