@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from contraport.encoders import Model
+from contraport.encoders import Model, Represented
 from contraport.errors import UsageError, check, require, unknown_name
 from contraport.files import replacing, replacing_files
 from contraport.runs import Run
@@ -102,17 +102,6 @@ def _model(run: str | Path | Run, trust: bool) -> Model:
     return model
 
 
-class _Represented(nn.Module):
-    """A model as a function of the views that its representation is made of."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.towers = nn.ModuleList(model.tower(view) for view in model.represented)
-
-    def forward(self, *views: Tensor) -> Tensor:
-        return torch.cat([tower(view) for tower, view in zip(self.towers, views, strict=True)], dim=1)
-
-
 def _items(model: Model, items: int) -> tuple[Tensor, ...]:
     """Return random items as far from one another as the model's data are, by the views of the representation."""
     generator = torch.Generator().manual_seed(items)
@@ -122,7 +111,7 @@ def _items(model: Model, items: int) -> tuple[Tensor, ...]:
 
 def _difference(model: Model, again: Features, items: int) -> float:
     views = _items(model, items)
-    expected = _Represented(model)(*views)
+    expected = Represented(model)(*views)
     got = again(*views)
     check(got.shape == expected.shape, f"expected features of shape {tuple(expected.shape)}, got {tuple(got.shape)}.")
     difference = float((got - expected).abs().max() / expected.abs().max().clamp(min=1))
@@ -133,7 +122,7 @@ def _write_onnx(model: Model, path: Path) -> None:
     views = _items(model, TRACED_ITEMS)
     batch = torch.export.Dim("batch")
     torch.onnx.export(
-        _Represented(model).eval(),
+        Represented(model).eval(),
         views,
         path,
         dynamo=True,
@@ -158,7 +147,7 @@ def _read_onnx(path: Path) -> Features:
 
 
 def _write_torchscript(model: Model, path: Path) -> None:
-    traced = torch.jit.trace(_Represented(model).eval(), _items(model, TRACED_ITEMS), check_trace=False)
+    traced = torch.jit.trace(Represented(model).eval(), _items(model, TRACED_ITEMS), check_trace=False)
     with path.open("wb") as file:  # given a path, torch takes no hidden name without a suffix
         torch.jit.save(traced, file)
 
@@ -173,7 +162,7 @@ def _write_safetensors(model: Model, folder: Path) -> None:
 
 
 def _read_safetensors(folder: Path) -> Features:
-    return _Represented(Model.from_pretrained(folder, trust=True))  # what it names, this process has run
+    return Represented(Model.from_pretrained(folder, trust=True))  # what it names, this process has run
 
 
 class _Format(NamedTuple):

@@ -25,12 +25,12 @@ def test_the_smaller_outer_axis_of_an_image_holds_the_channels(shape, expected):
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 def test_floats_are_series_and_images_in_units_of_one(kind):
     values = np.random.default_rng(0).random((5, 32, 32, 3)).astype(kind)
-    dataset = from_arrays([values[..., 0], values])
+    dataset = from_arrays((values[..., 0], values))
     assert dataset.shapes == ((32, 32), (3, 32, 32))
     batch = dataset.__getitems__([3])
     assert [view.dtype for view in batch.views] == [torch.float32, torch.float32]
     assert np.array_equal(batch.views[1].numpy(), values[[3]].transpose(0, 3, 1, 2).astype(np.float32))
-    with pytest.raises(UsageError, match=r"views\[0\]: expected float images in \[0, 1\], got values"):
+    with pytest.raises(UsageError, match=r"views: expected float images in \[0, 1\], got values"):
         from_arrays(values + kind(1))
 
 
@@ -48,11 +48,17 @@ def test_a_later_change_of_the_array_does_not_reach_the_dataset():
 
 
 def test_views_may_be_of_different_kinds_and_torch_or_numpy():
-    dataset = from_arrays([torch.zeros(4, 3, 8, 8, dtype=torch.uint8), np.ones((4, 5))], domains=["a", "b", "b", "a"])
+    dataset = from_arrays((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), np.ones((4, 5))), domains=["a", "b", "b", "a"])
     batch = dataset.__getitems__([1, 3])
     assert [view.dtype for view in batch.views] == [torch.uint8, torch.float32]
     assert batch.domains.tolist() == [1, 0]
     assert batch.labels is None
+
+
+def test_a_list_is_items_and_a_dict_names_views():
+    items = np.random.default_rng(0).normal(size=(5, 3, 20))
+    assert from_arrays(list(items)).shapes == from_arrays([torch.tensor(item) for item in items]).shapes == ((3, 20),)
+    assert from_arrays({"one": items, "other": items[:, 0]}).shapes == ((3, 20), (20,))
 
 
 def test_labels_become_numbers_in_order_of_their_names():
@@ -64,7 +70,10 @@ def test_labels_become_numbers_in_order_of_their_names():
 @pytest.mark.parametrize(
     ("views", "labels", "message"),
     [
-        ([], None, "at least one"),
+        ((), None, "at least one"),
+        ([], None, "rows of items"),
+        ([np.ones((3, 20)), np.ones((3, 30))], None, r"views: a list is one item .* 2 shapes: \(3, 20\), \(3, 30\);"),
+        ({"image": np.ones((5, 2)), "text": np.ones(5)}, None, r"views\['text'\]: expected rows"),
         (np.zeros(5), None, "rows of items"),
         (np.zeros((0, 3)), None, "rows of items"),
         (np.zeros((5, 8, 8), int), None, "float series"),
@@ -75,8 +84,9 @@ def test_labels_become_numbers_in_order_of_their_names():
         (np.ones((5, 2), complex), None, "real numbers"),
         (np.array([["a"]]), None, "real numbers"),
         (np.array([[object()]]), None, "Python objects"),
-        ([np.ones((5, 2)), np.ones((4, 2))], None, "equal numbers of rows"),
-        ([[[1, 2], [3]]], None, "expected an array"),
+        ((np.ones((5, 2)), np.ones((4, 2))), None, "equal numbers of rows"),
+        ([[1, 2], [3]], None, r"2 shapes: \(2,\), \(1,\)"),
+        (([[1, 2], [3]],), None, r"views\[0\]: a list"),
         (np.ones((5, 2)), np.ones(5), "integer or string"),
         (np.ones((5, 2)), np.ones((5, 1), int), "integer or string"),
         (np.ones((5, 2)), [0, 1], "one for each of 5 items"),

@@ -43,7 +43,7 @@ def test_a_fetch_does_not_share_memory():
 def test_statistics_of_any_view_of_any_kind():
     rng = np.random.default_rng(0)
     series, images = rng.normal(3, 2, (700, 2, 9)), rng.random((700, 3, 4, 5))
-    dataset = from_arrays([series, images, np.ones((700, 1))])
+    dataset = from_arrays((series, images, np.ones((700, 1))))
     for view, expected in enumerate((series.transpose(1, 0, 2).reshape(2, -1), images.swapaxes(0, 1).reshape(3, -1))):
         mean, std = dataset.statistics(view)
         assert mean == pytest.approx(expected.mean(1), rel=1e-5)

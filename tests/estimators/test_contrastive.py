@@ -27,7 +27,7 @@ VECTORS = rng.normal(size=(40, 6))
 SERIES = rng.normal(size=(40, 3, 20))
 IMAGES = rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
 GREY = rng.integers(0, 256, (40, 8, 8), dtype=np.uint8)
-GIVEN = [VECTORS, rng.normal(size=(40, 3)), SERIES]
+GIVEN = (VECTORS, rng.normal(size=(40, 3)), SERIES)
 
 
 def quick(**settings):
@@ -52,9 +52,36 @@ def test_every_kind_of_array(X, features, tower):
 
 def test_given_views_have_an_encoder_each():
     fitted = quick().fit(GIVEN)
-    assert fitted.transform(tuple(GIVEN)).shape == (40, 256 + 256 + 128)
+    assert fitted.transform(GIVEN).shape == (40, 256 + 256 + 128)
     assert quick(representation="2").fit(GIVEN).transform(GIVEN).shape == (40, 128)
     assert np.isfinite(fitted.score(GIVEN))
+
+
+def test_one_view_of_a_paired_fit_is_embedded_by_its_name():
+    fitted = quick().fit({"text": GIVEN[0], "sound": GIVEN[2]})
+    both = fitted.transform({"sound": GIVEN[2], "text": GIVEN[0]})
+    np.testing.assert_array_equal(both, fitted.transform((GIVEN[0], GIVEN[2])))
+    np.testing.assert_array_equal(fitted.transform({"sound": GIVEN[2][:9]}), both[:9, 256:])
+    np.testing.assert_array_equal(quick().fit(GIVEN[:2]).transform({"1": GIVEN[1]}).shape, (40, 256))
+    with pytest.raises(UsageError, match="X: expected views named 'text', 'sound', as in fit, got 'smell'"):
+        fitted.transform({"smell": VECTORS})
+    with pytest.raises(UsageError, match="X: expected one array, as in fit, got 'text'"):
+        quick().fit(VECTORS).transform({"text": VECTORS})
+    with pytest.raises(UsageError, match="as in fit, got"):
+        fitted.score({"text": GIVEN[0]})
+
+
+def test_a_list_is_items():
+    np.testing.assert_array_equal(
+        quick().fit(SERIES).transform(list(SERIES)), quick().fit(list(SERIES)).transform(SERIES)
+    )
+
+
+def test_the_columns_that_are_no_numbers_are_named():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(VECTORS, columns=list("abcdef")).assign(name="Eva")
+    with pytest.raises(UsageError, match=r"X: expected numbers, .* in the columns 'name' \('Eva'\); leave these out"):
+        quick().fit(frame)
 
 
 def test_rows_in_lists_are_one_array():
@@ -206,10 +233,15 @@ def test_an_own_objective_is_copied():
     ("settings", "X", "message"),
     [
         ({}, scipy.sparse.csr_matrix(VECTORS), "Sparse data was passed"),
-        ({}, np.where(np.arange(240).reshape(40, 6) == 7, np.nan, VECTORS), "NaN"),
+        (
+            {},
+            np.where(np.arange(240).reshape(40, 6) == 7, np.nan, VECTORS),
+            "X: .* got NaN or infinity in 1 of 40 rows, first in row 1; leave",
+        ),
+        ({}, [np.ones((3, 20)), np.ones((3, 30))], r"X: a list is one item after the other, .* \(3, 20\), \(3, 30\)"),
         ({}, VECTORS[:1], "minimum of 2 is required"),
         ({}, VECTORS[:, 0], "Expected 2D array"),
-        ({}, [VECTORS, VECTORS[:9]], r"equal numbers of rows, got \[40, 9\]"),
+        ({}, (VECTORS, VECTORS[:9]), r"X: expected equal numbers of rows, got \[40, 9\]"),
         ({}, rng.normal(size=(9, 8, 8, 3)), r"float images in \[0, 1\]"),
         ({"objective": "nt-xnet"}, VECTORS, "objective: unknown name 'nt-xnet'; did you mean 'nt-xent'"),
         ({"recipe": "mocco"}, VECTORS, "recipe: unknown name 'mocco'; did you mean 'moco'"),
@@ -235,7 +267,7 @@ def test_other_items_than_the_fitted_ones_are_refused():
     with pytest.raises(UsageError, match=r"X: expected items of shape \(3, 20\), as in fit, got \(3, 19\)"):
         fitted.transform(SERIES[:, :, :19])
     with pytest.raises(UsageError, match=r"as in fit, got \(3, 20\), \(6,\)"):
-        fitted.partial_fit([SERIES, VECTORS])
+        fitted.partial_fit((SERIES, VECTORS))
     with pytest.raises(NotFittedError):
         quick().score(VECTORS)
 
@@ -244,6 +276,6 @@ def test_a_fit_on_views_forgets_the_features_of_one_array():
     X = np.random.default_rng(0).normal(size=(30, 5))
     encoder = ContrastiveEncoder(epochs=1, random_state=0).fit(X)
     assert encoder.n_features_in_ == 5
-    encoder.fit([X, X[:, :3]])
+    encoder.fit((X, X[:, :3]))
     assert not hasattr(encoder, "n_features_in_")
-    assert encoder.transform([X, X[:, :3]]).shape == (30, 512)
+    assert encoder.transform((X, X[:, :3])).shape == (30, 512)

@@ -158,7 +158,7 @@ def several(items: int, *shapes: tuple[int, ...], integers: bool = False) -> Dat
     views = [generator.normal(size=(items, *shape)) + labels.reshape(-1, *[1] * len(shape)) for shape in shapes]
     if integers:
         views = [(view * 30 + 100).clip(0, 255).astype(np.uint8) for view in views]
-    return from_arrays(views, labels=labels)
+    return from_arrays(tuple(views), labels=labels)
 
 
 @pytest.mark.parametrize("representation", ["concatenate", "1"])

@@ -152,7 +152,7 @@ def test_raw_inputs_of_several_views_stand_side_by_side() -> None:
 
 def test_all_given_views_are_embedded() -> None:
     generator = np.random.default_rng(0)
-    dataset = from_arrays([generator.normal(size=(9, width)).astype(np.float32) for width in (5, 3)])
+    dataset = from_arrays(tuple(generator.normal(size=(9, width)).astype(np.float32) for width in (5, 3)))
     model = Model(shapes=dataset.shapes)
     features = embed_dataset(model, dataset, batch_size=4).features
     with torch.no_grad():

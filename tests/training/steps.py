@@ -34,7 +34,9 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def data(*, views: int = 1) -> Dataset:
     random = np.random.default_rng(0)
-    return from_arrays([random.normal(size=(40, 5 + view)) for view in range(views)], labels=random.integers(0, 3, 40))
+    return from_arrays(
+        tuple(random.normal(size=(40, 5 + view)) for view in range(views)), labels=random.integers(0, 3, 40)
+    )
 
 
 def pipeline_of(dataset: Dataset, **chosen: Any) -> Pipeline:

@@ -111,7 +111,7 @@ def test_labels_that_the_data_lack(settings: dict[str, Any]) -> None:
 
 def test_encoders_of_different_sizes_need_a_projection(settings: dict[str, Any], images: Dataset) -> None:
     random = np.random.default_rng(0)
-    settings["data"] = from_arrays([random.normal(size=(40, 5)), random.integers(0, 255, (40, 8, 8)).astype(np.uint8)])
+    settings["data"] = from_arrays((random.normal(size=(40, 5)), random.integers(0, 255, (40, 8, 8)).astype(np.uint8)))
     both = {**settings, "encoder": ["mlp", "torch.nn:Flatten"]}
     with pytest.raises(UsageError, match=r"torch\.nn:Flatten"):
         train(**both)

@@ -178,7 +178,7 @@ def test_images_and_workers(images: Dataset, tmp_path: Path) -> None:
 
 def test_data_with_two_views_of_its_own(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    data = from_arrays([random.normal(size=(40, 5)), random.normal(size=(40, 5))])
+    data = from_arrays((random.normal(size=(40, 5)), random.normal(size=(40, 5))))
     assert train(data=data, batch_size=20, epochs=1, out=tmp_path / "run", progress=False).metrics()
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -39,40 +39,47 @@ class ArrayStore:
 
 
 def from_arrays(
-    views: Array | Sequence[Array],
+    views: Array | list[Any] | tuple[ArrayLike | Tensor, ...] | Mapping[str, ArrayLike | Tensor],
     labels: ArrayLike | Tensor | None = None,
     domains: ArrayLike | Tensor | None = None,
     *,
     name: str = "arrays",
     split: str = "train",
     flips: bool = False,
+    argument: str = "views",
 ) -> Dataset:
     """Return a dataset of arrays.
 
     Args:
-        views: one array, or a list or tuple of arrays with a row for each item; they may differ in kind and shape.
-            Images are uint8, ``(n, H, W)``, ``(n, H, W, C)`` or ``(n, C, H, W)``: the smaller of the two outer axes
-            holds the channels, the first where they are equal; or, with four axes, floats in [0, 1]. Time series are
-            floats, ``(n, C, T)``. Vectors are ``(n, d)``.
+        views: one array, or a list of items of one shape; or several views of the same items, as a tuple of arrays or a
+            dict of arrays by name, with a row for each item; they may differ in kind and shape. Images are uint8, ``(n,
+            H, W)``, ``(n, H, W, C)`` or ``(n, C, H, W)``: the smaller of the two outer axes holds the channels, the
+            first where they are equal; or, with four axes, floats in [0, 1]. Time series are floats, ``(n, C, T)``.
+            Vectors are ``(n, d)``.
         labels: the class of each item, integers or strings.
         domains: the domain of each item, integers or strings.
         name: what messages call the data.
         split: which split this is.
         flips: whether a horizontal flip keeps the meaning of an image.
+        argument: what messages call the views.
 
     Raises:
         UsageError: a wrong shape or type, values that are not finite, or unequal numbers of rows.
 
     >>> import numpy as np
-    >>> two_sensors = from_arrays([np.ones((4, 3)), np.ones((4, 7))], labels=["cat", "dog", "dog", "cat"])
+    >>> two_sensors = from_arrays((np.ones((4, 3)), np.ones((4, 7))), labels=["cat", "dog", "dog", "cat"])
     >>> two_sensors.shapes, two_sensors.class_names, two_sensors.labels.tolist()
     (((3,), (7,)), ('cat', 'dog'), [0, 1, 1, 0])
     """
-    given = [views] if isinstance(views, Array) else list(views)
-    check(len(given) > 0, "views: expected at least one array, got none.")
-    tensors = tuple(as_view(f"views[{number}]", view) for number, view in enumerate(given))
+    if isinstance(views, tuple | Mapping):
+        several = views.items() if isinstance(views, Mapping) else enumerate(views)
+        given = {f"{argument}[{key!r}]": view for key, view in several}
+    else:
+        given = {argument: views}
+    check(len(given) > 0, f"{argument}: expected at least one array, got none.")
+    tensors = tuple(as_view(place, view) for place, view in given.items())
     rows = [len(view) for view in tensors]
-    check(len(set(rows)) == 1, f"views: expected equal numbers of rows, got {rows}.")
+    check(len(set(rows)) == 1, f"{argument}: expected equal numbers of rows, got {rows}.")
     label_codes, class_names = tensor_codes_of("labels", labels)
     domain_codes, domain_names = tensor_codes_of("domains", domains)
     return Dataset(
@@ -103,12 +110,38 @@ def take(dataset: Dataset, positions: Positions, split: str, *, held_out: int | 
     )
 
 
-def as_view(argument: str, values: Array) -> Tensor:
+def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:
+    """Raise `UsageError` unless the items of a list are of one shape.
+
+    >>> check_equal_shapes("X", [np.ones((3, 20)), np.ones((3, 30))])
+    Traceback (most recent call last):
+    contraport.errors.UsageError: X: a list is one item after the other, and these are of 2 shapes: (3, 20), (3, 30);...
+    """
+    shapes = list(dict.fromkeys(map(_shape, items)))
+    shown = ", ".join(map(str, shapes[:3])) + (", ..." if len(shapes) > 3 else "")
+    check(
+        len(shapes) <= 1,
+        f"{argument}: a list is one item after the other, and these are of {len(shapes)} shapes: {shown}; cut or pad "
+        "them to one, or, if they are views of the same items, give them as a tuple or as a dict by name.",
+    )
+
+
+def _shape(item: Any) -> tuple[int, ...] | str:
+    try:
+        return tuple(np.shape(item))
+    except ValueError:
+        return "one that is ragged itself"
+
+
+def as_view(argument: str, values: ArrayLike | Tensor) -> Tensor:
     """Return rows of images, time series or vectors as a view's tensor, a copy; see `from_arrays` for the shapes.
 
     Raises:
         UsageError: a wrong shape or type, or values that are not finite or, for images, not within [0, 1].
     """
+    if isinstance(values, list):
+        check_equal_shapes(argument, values)
+        values = np.stack([_array(argument, item) for item in values]) if values else np.empty(0)
     array = _array(argument, values)
     check(array.ndim >= 2 and array.size > 0, f"{argument}: expected rows of items, got shape {array.shape}.")
     if array.ndim == 2:
@@ -144,7 +177,7 @@ def _floats(argument: str, array: np.ndarray) -> np.ndarray:
     check(
         bool(finite.all()),
         f"{argument}: expected finite numbers, got NaN or infinity in {np.sum(~finite)} of {len(floats)} rows, "
-        f"first in row {np.argmin(finite)}.",
+        f"first in row {np.argmin(finite)}; leave these rows out, or fill them in.",
     )
     return floats
 

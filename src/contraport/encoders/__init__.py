@@ -1,7 +1,7 @@
 """Networks that map items to embeddings."""
 
 from contraport.encoders.build import Encoder, build, check_trusted, default_encoder, list_encoders
-from contraport.encoders.model import Model
+from contraport.encoders.model import Model, Represented
 from contraport.encoders.networks import Decoder, Projector
 from contraport.encoders.tower import Tower
 
@@ -10,6 +10,7 @@ __all__ = [
     "Encoder",
     "Model",
     "Projector",
+    "Represented",
     "Tower",
     "build",
     "check_trusted",

@@ -180,6 +180,23 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return model.to(map_location).eval()
 
 
+class Represented(nn.Module):
+    """A model as a function of some of its views: of items given by these, their features side by side.
+
+    Args:
+        model: whose towers are taken, not copied.
+        views: their numbers; default: those that the representation is made of.
+    """
+
+    def __init__(self, model: Model, views: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.towers = nn.ModuleList(model.tower(view) for view in (model.represented if views is None else views))
+
+    def forward(self, *views: Tensor) -> Tensor:
+        """Return the features, ``(b, F)``."""
+        return torch.cat([tower(view) for tower, view in zip(self.towers, views, strict=True)], dim=1)
+
+
 def _checked_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
     message = f"shapes: expected the shape of each view, such as [(1, 28, 28)], got {shapes!r}."
     try:

@@ -35,3 +35,27 @@ def as_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> Tensor:
     wrong = int((~torch.isfinite(tensor)).sum())
     check(wrong == 0, f"{argument}: expected finite numbers, got {wrong} that are NaN or infinite.")
     return tensor
+
+
+def unreadable_columns(X: Any) -> list[str]:
+    """Return the names of the columns of a table that are not numbers, such as those of texts.
+
+    >>> import pandas
+    >>> unreadable_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
+    ["'name' ('Eva')"]
+    """
+    found = []
+    for name in getattr(X, "columns", ()):
+        column = np.asarray(X[name], dtype=object)
+        wrong = [value for value in column.ravel() if not _is_number(value)]
+        if wrong:
+            found.append(f"{name!r} ({wrong[0]!r})")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

