@@ -1,7 +1,75 @@
+import subprocess
+import sys
+
+import pytest
+
 import contraport
+
+CORE_ONLY = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {extras}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+EXTRAS = [
+    "lightning", "timm", "torchvision", "kornia", "torchmetrics", "sklearn", "safetensors", "huggingface_hub",
+    "jsonargparse", "docstring_parser", "PIL", "jinja2", "pyarrow", "yaml", "rich", "threadpoolctl", "matplotlib",
+    "plotly", "scipy", "pandas", "onnx",
+]  # fmt: skip
+
+
+def with_core_only(code: str) -> subprocess.CompletedProcess[str]:
+    code = CORE_ONLY.format(extras=EXTRAS) + code
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
 def test_a_lazy_name_is_the_same_each_time_it_is_asked_for():
     first = {name: getattr(contraport, name) for name in contraport._LAZY}
     assert all(callable(value) for value in first.values())
     assert {name: getattr(contraport, name) for name in contraport._LAZY} == first
+
+
+def test_what_there_is_is_what_is_listed():
+    assert sorted(dir(contraport)) == sorted(contraport.__all__)
+    assert set(contraport._LAZY) < set(dir(contraport))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = contraport.nothing
+
+
+def test_with_core_dependencies_only_a_name_that_needs_an_extra_names_it():
+    code = """
+import torch, contraport
+z = torch.randn(4, 3)
+contraport.gca_uot()(z, z)
+for name in dir(contraport):
+    try:
+        getattr(contraport, name)
+    except contraport.UsageError as error:
+        print(error)
+try:
+    from contraport import *
+except contraport.UsageError as error:
+    print("all:", error)
+from contraport.cli import main
+sys.exit(main(["list", "objectives"]))
+"""
+    done = with_core_only(code)
+    assert done.returncode == 0, done.stderr
+    for name, (_, extra) in contraport._LAZY.items():
+        line = next(
+            line for line in done.stdout.splitlines() if line.startswith(f"contraport.{name} needs the package '")
+        )
+        assert line.endswith(f"': pip install 'contraport[{extra}]'.")
+    assert "all: contraport." in done.stdout
+    assert "\ngca-uot\n    " in done.stdout
+
+
+def test_with_core_dependencies_only_a_verb_names_the_extra():
+    done = with_core_only("from contraport.cli import main; sys.exit(main(['list', 'recipes']))")
+    assert done.returncode == 2
+    assert "list needs the package" in done.stderr
+    assert "contraport[train,report]" in done.stderr

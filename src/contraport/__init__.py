@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from contraport import engine, objectives
 from contraport._version import __version__
 from contraport.engine import Bilinear, Gibbs, RationalQuadratic, StudentT
-from contraport.errors import UsageError
+from contraport.errors import UsageError, needing
 from contraport.objectives import (
     KL,
     Balanced,
@@ -87,17 +87,18 @@ if TYPE_CHECKING:
     from contraport.training import train
 
 _LAZY = {
-    "SNE": "contraport.estimators",
-    "TSNE": "contraport.estimators",
-    "ContrastiveEncoder": "contraport.estimators",
-    "InverseOT": "contraport.estimators",
-    "train": "contraport.training",
-    "evaluate": "contraport.evaluation",
-    "embed": "contraport.evaluation",
-    "export": "contraport.exporting",
-    "report": "contraport.reporting",
-    "demo": "contraport.cli.demo",
+    "SNE": ("contraport.estimators", "train"),
+    "TSNE": ("contraport.estimators", "train"),
+    "ContrastiveEncoder": ("contraport.estimators", "train"),
+    "InverseOT": ("contraport.estimators", "train"),
+    "train": ("contraport.training", "train"),
+    "evaluate": ("contraport.evaluation", "train"),
+    "embed": ("contraport.evaluation", "train"),
+    "export": ("contraport.exporting", "train,export"),
+    "report": ("contraport.reporting", "report"),
+    "demo": ("contraport.cli.demo", "train,report"),
 }
+"""Where the names are that are imported when first used, and which extra brings what they need."""
 
 __all__ = [
     "KL",
@@ -183,6 +184,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'contraport' has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'contraport' has no attribute {name!r}")
+    module, extra = _LAZY[name]
+    with needing(extra, f"contraport.{name}"):
+        return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

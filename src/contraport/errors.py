@@ -12,7 +12,8 @@ import os
 import re
 import stat
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -89,6 +90,22 @@ def check_regular(argument: str, path: str | Path) -> None:
     """
     message = f"{argument}: {path} is no regular file (but a pipe, a device, ...), so it is not opened."
     check(stat.S_ISREG(os.stat(path).st_mode), message)
+
+
+@contextmanager
+def needing(extra: str, purpose: str) -> Iterator[None]:
+    """Say of a package that the block imports and that is not installed which extra brings it.
+
+    Raises:
+        UsageError: a package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package in ("", "contraport"):
+            raise
+        raise UsageError(f"{purpose} needs the package {package!r}: pip install 'contraport[{extra}]'.") from error
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from contraport.cli.tables import print_table
+from contraport.errors import check
+
+_LISTS = ("recipes", "objectives", "encoders", "data")
 
 
 def list_names(what: Literal["recipes", "objectives", "encoders", "data"]) -> None:
@@ -14,6 +18,7 @@ def list_names(what: Literal["recipes", "objectives", "encoders", "data"]) -> No
     Args:
         what: recipes, objectives, encoders or data.
     """
+    check(what in _LISTS, f"what: expected one of {', '.join(_LISTS)}, got {what!r}.")
     if what == "recipes":
         from contraport.training.recipes import RECIPES
 
@@ -36,7 +41,17 @@ def list_names(what: Literal["recipes", "objectives", "encoders", "data"]) -> No
             {"name": source.name, "what it holds": source.description, "where it is looked for": source.looks}
             for source in list_sources()
         ]
-    print_table(what, rows)
+    _print(rows)
+
+
+def _print(rows: Sequence[Mapping[str, str]]) -> None:
+    """Print rows of texts, each under its name; plainly, as the losses' own list needs no extra."""
+    width = max(60, shutil.get_terminal_size().columns)
+    for row in rows:
+        name, *texts = row.values()
+        print(name)
+        for text in filter(None, texts):
+            print(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False))
 
 
 def _flags(settings: Mapping[str, Any]) -> str:

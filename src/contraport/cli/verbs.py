@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from contraport.errors import UsageError
+from contraport.errors import needing
 
 
 class Verb(NamedTuple):
@@ -19,6 +19,7 @@ class Verb(NamedTuple):
         examples: command lines to start from.
         show: what is printed of its result.
         groups: headings of its help, by the first option that is under each.
+        word: the name of the one word that is all it takes, if so: then it needs no parser, which an extra brings.
     """
 
     module: str
@@ -27,6 +28,7 @@ class Verb(NamedTuple):
     examples: tuple[str, ...]
     show: Callable[[Any], None]
     groups: tuple[tuple[str, str], ...] = ()
+    word: str | None = None
 
 
 def run_verb(name: str, argv: list[str]) -> None:
@@ -36,16 +38,20 @@ def run_verb(name: str, argv: list[str]) -> None:
         UsageError: an argument that the verb does not know, or of the wrong type, or a package that is missing.
     """
     verb = VERBS[name]
-    try:
-        # Here, not above: `contraport --help` is quick, and needs none of the extras.
-        from contraport.cli.parsing import parse
-
+    with needing("train,report", name):
         function = getattr(import_module(verb.module), verb.function)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{name} needs the package {error.name!r}: pip install 'contraport[train,report]'.") from error
-    arguments = parse(function, argv, prog=f"contraport {name}", examples=verb.examples, groups=dict(verb.groups))
+        if verb.word and len(argv) == 1 and not argv[0].startswith("-"):
+            arguments: dict[str, Any] | None = {verb.word: argv[0]}
+        else:
+            # Here, not above: `contraport --help` is quick, and needs none of the extras.
+            from contraport.cli.parsing import parse
+
+            prog = f"contraport {name}"
+            arguments = parse(function, argv, prog=prog, examples=verb.examples, groups=dict(verb.groups))
     if arguments is not None:
-        verb.show(function(**arguments))
+        with needing("train,report", name):
+            result = function(**arguments)
+        verb.show(result)
 
 
 def _nothing(result: object) -> None:
@@ -130,6 +136,7 @@ VERBS = {
         "List the recipes, objectives, encoders or data that have names.",
         ("contraport list recipes", "contraport list objectives"),
         _nothing,
+        word="what",
     ),
     "demo": Verb(
         "contraport.cli.demo",
