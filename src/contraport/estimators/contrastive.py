@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from typing import Any, Self, cast
+from typing import Any, Self, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -175,7 +175,7 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         check_is_fitted(self)
         some = None
-        if isinstance(X, Mapping) and len(X) < len(self._names):
+        if _is_named(X) and len(X) < len(self._names):
             some = [number for number, name in enumerate(self._names) if name in X]
         dataset = self._dataset(X, None, reset=False, views=some)
         encoder = self._model if some is None else Represented(self._model, some)
@@ -247,7 +247,7 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 check_equal_shapes("X", X)
             arrays = _read("X", X, read)
         else:
-            if isinstance(X, Mapping) and not reset:
+            if _is_named(X) and not reset:
                 given = self._in_order(X)
             arrays = {name: _read(f"X[{name!r}]", view, partial(check_array, **rules)) for name, view in given.items()}
         dataset = from_arrays(arrays, _classes(y), name="X", argument="X")
@@ -332,9 +332,14 @@ def _moved(batch: Batch, device: str) -> Batch:
     return Batch(tuple(view.to(device) for view in batch.views), labels, domains, batch.ids.to(device))
 
 
+def _is_named(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
+    """Return whether X is a dict of views; one kind of sparse array is a dict too."""
+    return isinstance(X, Mapping) and not hasattr(X, "shape")
+
+
 def _by_name(X: object) -> dict[str, ArrayLike] | None:
     """Return the views that a dict or a tuple of arrays holds, or None where X is one array or rows that become one."""
-    if isinstance(X, Mapping):
+    if _is_named(X):
         return {str(name): view for name, view in X.items()}
     if isinstance(X, tuple) and len(X) > 0 and all(getattr(view, "ndim", 0) >= 2 for view in X):
         return {str(number): view for number, view in enumerate(X)}
