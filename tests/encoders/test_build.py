@@ -69,6 +69,12 @@ def test_timm_models_take_images_of_the_shape(name):
     assert encoder.training
 
 
+@pytest.mark.parametrize("name", ["mobilenetv3_small_050", "mobilenetv4_conv_small_035", "lcnet_035", "ghostnet_050"])
+def test_the_features_of_a_timm_model_with_a_head_after_pooling_are_measured(name):
+    encoder = build(name, (3, 32, 32)).eval()
+    assert encoder(torch.rand(2, 3, 32, 32)).shape == (2, encoder.num_features)
+
+
 @pytest.mark.parametrize("name", ["resnet10t", "resnet18"])
 @pytest.mark.parametrize(("side", "expected"), [(32, 32), (64, 64), (96, 24)])
 def test_a_resnet_keeps_the_resolution_of_small_images(name, side, expected):

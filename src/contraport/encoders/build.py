@@ -103,10 +103,12 @@ def build(name: str, shape: Shape) -> nn.Module:
     check(isinstance(name, str), f"encoder: expected a name, got {name!r}.")
     if name in _OURS:
         return _OURS[name][1](shape)
-    encoder = _own(name, shape) if ":" in name else _from_timm(name, shape)
+    own = ":" in name
+    encoder = _own(name, shape) if own else _from_timm(name, shape)
     features = _features(encoder, name, shape)
-    declared = getattr(encoder, "num_features", features)
-    check(declared == features, f"encoder: {name!r} declares {declared} features and returns {features}.")
+    if own:  # timm declares the width before pooling, which some of its models widen after
+        declared = getattr(encoder, "num_features", features)
+        check(declared == features, f"encoder: {name!r} declares {declared} features and returns {features}.")
     encoder.num_features = features  # type: ignore[assignment]
     return encoder
 
