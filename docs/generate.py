@@ -1,6 +1,7 @@
 """Write the generated pages of the documentation: ``make docs``.
 
-`results.md` is made by results.py from what the benchmarks and the examples wrote. `methods.md` is the catalog as a
+`results.md` is made by results.py from what the benchmarks and the examples wrote, `reliability.md` by reliability.py
+from what the fuzz wrote. `methods.md` is the catalog as a
 table. The largest differences in it are computed here, from the dense double-precision versions in
 tests/objectives/formulas.py, over all settings, policies and both value and gradient.
 """
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 import torch
+from reliability import reliability
 from results import results
 
 import contraport
@@ -43,7 +45,7 @@ POLICIES = ("dense", "stored", "streamed")
 
 def main() -> None:
     """Write every generated page."""
-    for name, page in (("methods", methods), ("results", results)):
+    for name, page in (("methods", methods), ("results", results), ("reliability", reliability)):
         (ROOT / "docs" / f"{name}.md").write_text(page())
         print(f"written: docs/{name}.md")
 

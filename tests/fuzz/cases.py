@@ -1,0 +1,200 @@
+"""The cases: what is done to the template, and the command that then has to bear it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import yaml
+
+from contraport.cli.verbs import VERBS
+from contraport.objectives import CATALOG
+from contraport.training.recipes import RECIPES
+
+from .mutations import mutate
+from .template import DATA
+
+
+class Case(NamedTuple):
+    """A command line, and the row of the table in which it counts."""
+
+    argv: list[str]
+    row: str
+
+
+def make_case(kind: str, number: int, seed: int) -> Case:
+    """Prepare a case in the working folder, a copy of the template."""
+    return KINDS[kind](Random(f"{seed} {kind} {number}"))
+
+
+JUNK = (
+    "", " ", "x", "-1", "0", "1", "2.5", "nan", "inf", "1e999", "9" * 40, "9" * 5_000, "null", "true", "[]", "{a: 1}",
+    "é\u202e\U0001f600", "../../..", "/dev/zero", "a:b", "%s", "*x", "&x", "'", "1:0.1", "notes.txt", "run", "~",
+)  # fmt: skip
+
+# What is likely to be taken, or to be refused late. The others of JUNK come for all.
+LIKELY = {
+    "data": (*DATA, *DATA, "digitz", "run", "missing.npz", "{a,b}.tar", "notes.txt"),
+    "recipe": tuple(RECIPES),
+    "objective": tuple(CATALOG),
+    "temperature": ("0.1", "0.5", "1e-30", "0.5:0.1", "1:0.1:linear", "0.1:0:cosine", "a:b:c"),
+    "constraint": ("tighten:every=1", "relax:every=2", "tighten:every=0", "tighten"),
+    "negatives": ("in-batch", "queue", "bank", "bag"),
+    "queue_size": ("1", "8", "64", "999999999999"),
+    "bank_negatives": ("1", "8", "64", "999999999999"),
+    "momentum": ("0.9", "0.99:1:cosine", "1", "0:0"),
+    "predictor": ("true", "false", "maybe"),
+    "prototypes": ("2", "8", "1"),
+    "predict": ("l1", "l2", "l3"),
+    "views": ("1", "2", "3", "colour", "multi-crop", "2+1", "0+6", "99999999999"),
+    "augment": ("none", "weak", "standard", "strong", "noise", "mixup", "wild"),
+    "encoder": ("small-cnn", "mlp", "small-tcn", "linear", "resnet81", "os:getcwd", "nowhere:x"),
+    "shared_encoder": ("true", "false"),
+    "projection": ("0", "8", "128", "99999999999"),
+    "representation": ("concatenate", "0", "1", "9"),
+    "epochs": ("1", "2", "0", "2.0"),
+    "batch_size": ("2", "4", "8", "19", "1", "25", "99999999999"),
+    "cache_chunk": ("2", "3", "99"),
+    "accumulate": ("1", "2", "99"),
+    "opt": ("adamw", "sgd", "lars", "lamb", "adafactor", "lion", "adan"),
+    "lr": ("0.001", "1e30", "1e-30", "0"),
+    "weight_decay": ("0", "0.1", "1e30"),
+    "sched": ("cosine", "linear", "constant", "step"),
+    "warmup_epochs": ("0", "0.5", "1", "99"),
+    "image_size": ("1", "8", "12", "99999999999"),
+    "columns": ('{"labels": "label"}', '{"views": ["vector"]}', '{"views": 3}', '{"lables": "x"}'),
+    "workers": ("0", "1", "99999", "100000"),
+    "device": ("auto", "cpu", "meta", "cuda:99", "abacus"),
+    "seed": ("0", "7", "18446744073709551615", "18446744073709551616"),
+    "log_every": ("1", "10", "99999999999"),
+    "logger": ("tensorboard", "wandbb"),
+    "save_every": ("0", "1", "1e30"),
+    "keep_every": ("1", "0"),
+    "out": (
+        "new", "new/deep", "run", "photos", "notes.txt", "f.npz", "f.parquet", "page.html", "data.npz", "no/where.npz",
+        "m.pt", "m.onnx", "/dev/full", "/proc/x",
+    ),
+    "resume": ("true", "false"),
+    "overwrite": ("true", "false"),
+    "run": ("run", "seen", "run", "seen", "photos", "missing", "notes.txt", "run/model"),
+    "runs": ("run", "seen", "photos", "missing"),
+    "neighbors": ("1", "3", "19", "20", "999"),
+    "split": ("all", "train", "test", "valid"),
+    "format": ("torchscript", "safetensors", "safetensors", "torchscript", "pickle"),
+    "what": ("recipes", "objectives", "encoders", "data", "nothing"),
+}  # fmt: skip
+SETTINGS = ("temperature", "iterations", "q", "alpha", "target", "plan", "symmetric", "margin", "nothing", "rho")
+# What a demonstration takes is twenty times what the others do, so it is tried in what it refuses.
+ALWAYS = {
+    "train": {"data": "data.npz", "out": "new", "epochs": "1", "batch_size": "8", "workers": "0"},
+    "evaluate": {"run": "run", "neighbors": "3", "workers": "0"},
+    "embed": {"run": "run", "out": "f.npz", "workers": "0"},
+    "export": {"run": "run", "out": "m.pt", "format": "torchscript"},
+    "report": {"runs": "run", "out": "page.html"},
+    "list": {"what": "recipes"},
+    "demo": {"epochs": "0"},
+}
+OFTEN = ("train",) * 8 + ("evaluate", "evaluate", "embed", "embed", "export", "report", "report", "list", "demo", "")
+
+
+def _configuration(random: Random) -> Case:
+    """Return a verb with options of which most are likely, some are junk, on the command line or in a file."""
+    verb = random.choice(OFTEN)
+    if not verb:
+        words = random.choices((*JUNK, *VERBS, "--help", "--version", "--config", "-h"), k=random.randrange(4))
+        return Case([word for word in words if word not in ("train", "demo")] or ["-h"], "no verb")
+    chosen = dict(ALWAYS[verb])
+    names = _options(verb)
+    for name in random.sample(names, k=min(len(names), random.choice((0, 1, 1, 2, 2, 3, 4, 6)))):
+        pool = LIKELY.get(name, JUNK) if random.random() < 0.85 else JUNK
+        chosen[name] = random.choice(pool)
+    if verb == "train" and random.random() < 0.15:
+        chosen[f"objective_settings.{random.choice(SETTINGS)}"] = random.choice(("1", "3", "0.5", *JUNK))
+    if verb == "train" and random.random() < 0.1:
+        chosen |= {"resume": "true", "out": random.choice(("run", "seen", "photos", "missing"))}
+        for name in ("data", "batch_size"):
+            chosen.pop(name, None)
+        chosen["epochs"] = "2"
+    if verb == "demo":
+        chosen["epochs"] = random.choice(("0", "-1", "x", "2.5"))
+    if chosen.get("epochs", "1").startswith("9"):
+        del chosen["epochs"]  # a training of as many epochs as one asks for is no fault
+    return Case(_words(verb, chosen, random), verb)
+
+
+def _options(verb: str) -> list[str]:
+    function = getattr(import_module(VERBS[verb].module), VERBS[verb].function)
+    return [name for name in inspect.signature(function).parameters if name not in ("progress", "trust")]
+
+
+def _words(verb: str, chosen: dict[str, str], random: Random) -> list[str]:
+    argv = [verb]
+    argv += [chosen.pop(name) for name in ("run", "runs", "what") if name in chosen]
+    if verb not in ("list", "report", "export"):
+        chosen["progress"] = "false"
+    if chosen and random.random() < 0.2:
+        in_file = {name: value for name, value in chosen.items() if "." not in name and random.random() < 0.5}
+        values = {name: random.choice((value, _as_yaml(value))) for name, value in in_file.items()}
+        Path("mine.yaml").write_text(yaml.safe_dump(values, allow_unicode=True))
+        argv += ["--config", "mine.yaml"]
+        chosen = {name: value for name, value in chosen.items() if name not in in_file}
+    for name, value in chosen.items():
+        argv += [f"--{name}={value}"] if random.random() < 0.5 else [f"--{name}", value]
+    if random.random() < 0.03:
+        argv.insert(
+            random.randrange(len(argv) + 1), random.choice(("--print_config", "--help", "--epoch", "stray", "--"))
+        )
+    if random.random() < 0.03:
+        argv.append(random.choice(argv))
+    return argv
+
+
+def _as_yaml(value: str) -> object:
+    try:
+        return yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError):
+        return value
+
+
+def _folder(random: Random) -> Case:
+    """Return a verb on a run folder of which a file has changed."""
+    run = Path(random.choice(("run", "run", "seen")))
+    files = sorted(file for file in run.rglob("*") if file.is_file() and file.stat().st_size > 0)
+    file = random.choice(files)
+    mutate(file, random)
+    data = "data.npz" if run.name == "run" else "photos"
+    again = ["train", "--out", str(run), "--progress", "false"]
+    argv = random.choice(
+        (
+            [*again, "--resume", "--epochs", "2", "--workers", "0"],
+            [*again, "--overwrite", "--data", data, "--batch_size", "8", "--epochs", "1", "--workers", "0"],
+            ["evaluate", str(run), "--neighbors", "3", "--progress", "false", "--workers", "0"],
+            ["embed", str(run), "--out", "f.npz", "--progress", "false", "--workers", "0"],
+            ["export", str(run), "--out", "m", "--format", "safetensors"],
+            ["report", "run", "seen", "--out", "page.html"],
+        )
+    )
+    return Case(argv, str(file.relative_to(run)))
+
+
+def _data(random: Random) -> Case:
+    """Return a training on data, or features of data, of which a file has changed."""
+    source = Path(random.choice(DATA))
+    files = sorted(file for file in source.rglob("*") if file.is_file()) if source.is_dir() else [source]
+    mutate(random.choice(files), random)
+    train = ["train", "--data", str(source), "--out", "new", "--epochs", "1", "--batch_size", "4"]
+    embed = ["embed", "run", "--data", str(source), "--out", "f.npz"]
+    argv = [*random.choice((train, train, train, embed)), "--progress", "false"]
+    if random.random() < 0.95:
+        argv += ["--workers", "0"]
+    if source.name in ("table.parquet", "hub") and random.random() < 0.7:
+        argv.append(f'--columns={{"views": ["{random.choice(("vector", "image"))}"]}}')
+    return Case(argv, _ROWS.get(source.name, source.suffix))
+
+
+_ROWS = {"photos": "folder of images", "hub": "folder of Hugging Face"}
+KINDS: dict[str, Callable[[Random], Case]] = {"configurations": _configuration, "run folders": _folder, "data": _data}

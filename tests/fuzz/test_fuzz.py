@@ -1,0 +1,39 @@
+import pytest
+
+from .runner import Result, judge, run_cases
+
+MANY = {"configurations": 1_000, "run folders": 300, "data": 300}
+GOOD = {"status": 2, "err": "contraport: data: no such file\n", "lost": [], "half": [], "children": 0, "memory": 0}
+
+
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.1, id="a-tenth"), pytest.param(1.0, id="all", marks=pytest.mark.slow)]
+)
+def test_hostile_input_costs_one_line_and_loses_nothing(share):
+    cases = [(kind, number) for kind, most in MANY.items() for number in range(int(share * most))]
+    wrong = [result for result in run_cases(cases) if result.wrong]
+    assert not wrong, "\n" + "\n".join(map(str, wrong))
+
+
+@pytest.mark.parametrize(
+    ("differing", "wrong"),
+    [
+        ({}, ""),
+        ({"status": 0, "err": "3 of 7 images cannot be read and are left out\n"}, ""),
+        ({"status": 0, "err": "", "lost": ["new/train.log"]}, ""),
+        ({"err": "a warning\ncontraport: data: no such file\n"}, ""),
+        ({"status": "Traceback (most recent call last): KeyError"}, "KeyError"),
+        ({"status": 3}, "status 3"),
+        ({"err": ""}, "expected one line"),
+        ({"err": "contraport: a\ncontraport: b\n"}, "expected one line"),
+        ({"err": "contraport: Traceback (most recent call last)\n"}, "a traceback"),
+        ({"lost": ["notes.txt"]}, "changed or lost: ['notes.txt']"),
+        ({"status": 0, "half": [".model-1"]}, "half-written: ['.model-1']"),
+        ({"children": 2}, "2 processes are left"),
+    ],
+)
+def test_what_counts_as_wrong(differing, wrong):
+    result = Result("data", 0)
+    judge(result, GOOD | differing)
+    assert wrong in " ".join(result.wrong)
+    assert bool(wrong) == bool(result.wrong)
