@@ -51,6 +51,19 @@ def test_overwrite_never_touches_a_folder_that_is_no_run(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("name", ["train.log", "checkpoints"])
+def test_overwrite_takes_nothing_where_something_else_stands_in_place_of_a_file_or_folder(run: Run, name: str) -> None:
+    run.append_metrics({"step": 1})
+    run.checkpoints.rmdir()
+    if name == "train.log":
+        run.log_path.mkdir()
+    else:
+        run.checkpoints.write_text("mine")
+    with pytest.raises(UsageError, match=f"{name} is not what a run has there"):
+        Run.create(run.path, {}, overwrite=True)
+    assert run.metrics() == [{"step": 1}]
+
+
 def test_create_refuses_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
@@ -159,6 +172,12 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_in_place_of_a_file_of_the_model_is_told_before_a_training_goes_on(run: Run) -> None:
+    (run.model_path / "config.json").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"config\.json is a folder, where a run has only files"):
+        run.config()
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "train.log", "model/model.safetensors"])

@@ -203,14 +203,21 @@ class Run:
         check(self.path.is_dir(), f"run: no such folder: {self.path}.")
         check(self.config_path.is_file(), f"run: {self.path} is no run: it has no config.yaml.")
         for path in self.path.rglob("*"):
-            if not path.is_dir() and path.exists():  # what a training writes may be gone by now
+            if path.is_dir():
+                good = path.parent not in (self.checkpoints, self.model_path)
+                check(good, f"run: {path} is a folder, where a run has only files.")
+            elif path.exists():  # what a training writes may be gone by now
                 check_regular("run", path)
 
     def _remove_files(self) -> None:
-        for folder in (self.checkpoints, self.model_path, self.loggers_path):
+        folders = (self.checkpoints, self.model_path, self.loggers_path)
+        written = (self.metrics_path, self.evaluation_path, self.samples_path, self.log_path, self.nonfinite_path)
+        for path in (*folders, *written):  # before any goes
+            good = not path.exists() or (path.is_dir() and not path.is_symlink()) == (path in folders)
+            check(good, f"out: {path} is not what a run has there, so that the run is not overwritten.")
+        for folder in folders:
             if folder.exists():
                 shutil.rmtree(folder)
-        written = (self.metrics_path, self.evaluation_path, self.samples_path, self.log_path, self.nonfinite_path)
         for file in (*written, self.config_path):
             file.unlink(missing_ok=True)
 
