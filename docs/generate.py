@@ -111,7 +111,7 @@ def largest_difference(name: str, settings: list[dict[str, object]]) -> float:
     """Return the largest relative difference, of value and gradient, over settings and policies."""
     from tests.objectives.test_formulas import LABELS, build, by_formula, outcome, views
 
-    contraport.engine.passes.TILE = 4, 8
+    contraport.engine.backends.tiled.TILE = 4, 8
     known = {"labels": LABELS} if name == "sup-con" else {}
     worst = 0.0
     for chosen in settings:

@@ -7,37 +7,72 @@ import torch
 
 import contraport
 from contraport import KL, Balanced, Gibbs, Joint, Objective, Pairs
-from contraport.engine import Geometry, MatrixLogKernel, converge, policy
+from contraport.engine import Geometry, MatrixLogKernel, Step, converge, policy, scale
 
 
-def potentials(name, temperature=0.3, learnable=False):
+def problem(temperature=0.3, learnable=False):
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(n, 4, dtype=torch.float64, generator=generator).requires_grad_() for n in (9, 7))
     log_a = torch.randn(9, dtype=torch.float64, generator=generator).log_softmax(0)
     log_b = torch.randn(7, dtype=torch.float64, generator=generator).log_softmax(0)
     kernel = Gibbs("cosine", temperature, learnable=learnable).double()
-    with policy(name):
-        f, g = converge(Geometry(kernel(x, y)), (log_a, log_b), 1e-14, 5000)
+    return kernel, x, y, (log_a, log_b), torch.randn(9, 7, dtype=torch.float64, generator=generator)
+
+
+def unrolled(geometry, log_marginals, iterations=1000):
+    """The oracle: autograd through the whole way there."""
+    steps = [Step("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2 * iterations)]
+    with policy("dense"):
+        *_, f, g = scale(geometry, steps, log_marginals)
+    return f, g
+
+
+def at_convergence(name):
+    def find(geometry, log_marginals):
+        with policy(name):
+            return converge(geometry, log_marginals, 1e-14, 5000)
+
+    return find
+
+
+def value_and_gradients(find, *settings):
+    kernel, x, y, log_marginals, mixed = problem(*settings)
+    f, g = find(Geometry(kernel(x, y)), log_marginals)
     # The plan does not change when f gains what g loses, and neither may a loss.
-    value = ((f[:, None] + g).sin() * torch.randn(9, 7, dtype=torch.float64, generator=generator)).sum()
+    value = ((f[:, None] + g).sin() * mixed).sum()
     return [value.detach(), *torch.autograd.grad(value, [x, y, *kernel.parameters()])]
 
 
-@pytest.mark.parametrize("name", ["stored", "streamed"])
+POLICIES = ["dense", "stored", "streamed"]
+
+
+@pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 @pytest.mark.parametrize("learnable", [False, True])
 def test_the_gradient_is_that_of_the_whole_way(monkeypatch, name, temperature, learnable):
-    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
-    for ours, oracle in zip(
-        potentials(name, temperature, learnable), potentials("dense", temperature, learnable), strict=True
-    ):
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    settings = temperature, learnable
+    found, exact = value_and_gradients(at_convergence(name), *settings), value_and_gradients(unrolled, *settings)
+    for ours, oracle in zip(found, exact, strict=True):
         torch.testing.assert_close(ours, oracle, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["stored", "streamed"])
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_loss_of_one_potential_leaves_out_the_constant_that_the_plan_does_not_know(name):
+    """The potential f is known up to a constant; its gradient is that of f less its mean under a."""
+    kernel, x, y, (log_a, log_b), mixed = problem()
+    f, _ = at_convergence(name)(Geometry(kernel(x, y)), (log_a, log_b))
+    found = torch.autograd.grad((f * mixed[:, 0]).sum(), [x, y])
+    f, _ = unrolled(Geometry(kernel(x, y)), (log_a, log_b))
+    exact = torch.autograd.grad(((f - log_a.exp() @ f) * mixed[:, 0]).sum(), [x, y])
+    for ours, oracle in zip(found, exact, strict=True):
+        torch.testing.assert_close(ours, oracle, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", POLICIES)
 def test_a_target_with_the_same_marginals_needs_no_solution(monkeypatch, name):
     """dL/dS is plan less target, exactly, and no step of the solver is made."""
-    monkeypatch.setattr("contraport.engine.convergence.MOST_GRADIENT_STEPS", 0)
+    monkeypatch.setattr("contraport.engine.fixed_point.MOST_GRADIENT_STEPS", 0)
     logits = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
     target = torch.eye(6, dtype=torch.float64).roll(1, 0) / 6
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
@@ -48,7 +83,7 @@ def test_a_target_with_the_same_marginals_needs_no_solution(monkeypatch, name):
     torch.testing.assert_close(slope, log_plan.detach().exp() - target, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
+@pytest.mark.parametrize("name", POLICIES)
 def test_the_objective_with_a_tolerance(name):
     z0, z1 = torch.randn(2, 8, 5, dtype=torch.float64).unbind()
     strict = Objective(Joint(), Gibbs("cosine", 0.5), Balanced(5000, tolerance=1e-13), Pairs(), KL())

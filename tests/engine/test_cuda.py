@@ -12,7 +12,7 @@ from tests.engine.interpreted import CHAINS, KERNELS, assert_near, outcome, prob
 
 import contraport
 from contraport.engine import Geometry, Gibbs, LogOf, Mask, MatrixLogKernel, choose, explain, policy, precision
-from contraport.engine.cuda import TRITON, block_shape
+from contraport.engine.backends.cuda import TRITON, block_shape
 from contraport.errors import UsageError
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -58,7 +58,7 @@ def test_a_cpu_is_refused():
 
 
 def test_a_machine_without_triton_is_told(monkeypatch):
-    monkeypatch.setattr("contraport.engine.cuda.TRITON", False)
+    monkeypatch.setattr("contraport.engine.backends.cuda.TRITON", False)
     z0, z1 = torch.randn(2, 8, 4)
     with policy("cuda"), pytest.raises(UsageError, match="package 'triton'"):
         contraport.nt_xent()(z0, z1)
@@ -100,7 +100,7 @@ def test_lowering_to_hopper(name, dtype, way, dimensions):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from contraport.engine import triton_kernels
+    from contraport.engine.backends import triton_kernels
 
     try:
         assert knobs.nvidia.ptxas.path

@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import contraport
+from contraport.engine import world
 from contraport.objectives import CATALOG
 
 SIZES = {2: (5, 3), 3: (4, 1, 3)}  # items per process: uneven, as last batches are
@@ -45,7 +46,7 @@ def by_objective(name, rows, bank=None):
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
     known = {key: fact[rows] for key, fact in FACTS.items()}
     if bank is not None:
-        known |= {"negatives": bank, "negative_ids": torch.arange(5)}
+        known |= {"negatives": bank, "negative_ids": torch.arange(5), "shared_negatives": True}
     value = loss(x0[rows] @ encoder, x1[rows] @ encoder, **known)
     return value, [encoder, *loss.parameters(), *([] if bank is None else [bank])]
 
@@ -65,31 +66,56 @@ def with_prototypes(name, rows):
     return loss(x0[rows] @ encoder, prototypes, target=wanted), [encoder, prototypes]
 
 
+def with_own_negatives(name, rows):
+    """The same with hard negatives that each process brings of its own items, some of them known as such."""
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    hard = numbers(8, 6, seed=3)
+    loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
+    known = {"ids": FACTS["ids"][rows], "negatives": hard[rows] @ encoder, "negative_ids": FACTS["ids"][rows]}
+    return loss(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder, *loss.parameters()]
+
+
+def with_a_second_derivative(name, rows):
+    """A gradient penalty; what each process adds is scaled as its gradient is, so that the mean is that of one."""
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
+    inputs = x0[rows].requires_grad_()
+    value = loss(inputs @ encoder, x1[rows] @ encoder)
+    (slope,) = torch.autograd.grad(value, inputs, create_graph=True)
+    penalty = (slope * numbers(8, 6, seed=4)[rows]).sum()
+    return world().total(penalty) / world().size + value, [encoder, *loss.parameters()]
+
+
 CASES = [
     *[(by_objective, name) for name in CATALOG],
     *[(with_bank, name) for name in ["info-nce", "nt-xent", "gca-uot", "t-simclr", "cmc", "cmc-nce"]],
     (with_prototypes, "info-nce"),
+    *[(with_own_negatives, name) for name in ["info-nce", "nt-xent", "gca-uot", "cmc-nce"]],
+    *[(with_a_second_derivative, name) for name in ["info-nce", "gca-uot", "sigmoid", "alpha-cl"]],
 ]
 
 
-def loss_and_gradient(case, rows):
-    """What one process computes from some of the items: the value, and its gradients one after the other."""
-    make, name = case
-    value, sources = make(name, rows)
-    gradients = torch.autograd.grad(value, sources)
-    return value.detach(), torch.cat([gradient.flatten() for gradient in gradients])
+def flat(gradients):
+    return torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def work(rank, sizes, port, failures):
-    contraport.engine.passes.TILE = 4, 8
+    contraport.engine.backends.tiled.TILE = 4, 8
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=len(sizes))
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     for case, policy in itertools.product(CASES, ["dense", "stored", "streamed"]):
+        # The gradient is taken outside of the block that the loss was computed in, and is that of the block all the
+        # same.
+        make, name = case
         with contraport.engine.policy(policy), contraport.engine.local():
-            value, gradient = loss_and_gradient(case, slice(None))
+            value, sources = make(name, slice(None))
+        value, gradient = value.detach(), flat(torch.autograd.grad(value, sources))
         with contraport.engine.policy(policy):
-            mine, average = loss_and_gradient(case, own)
+            mine, sources = make(name, own)
+        mine, average = mine.detach(), flat(torch.autograd.grad(mine, sources))
         dist.all_reduce(average)
         average /= len(sizes)
         if not torch.allclose(mine, value, rtol=1e-9) or not torch.allclose(average, gradient, rtol=1e-7, atol=1e-9):

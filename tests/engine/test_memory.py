@@ -48,7 +48,7 @@ def largest(name, rows):
 
 def work(rank, port, failures):
     torch.set_num_threads(1)
-    contraport.engine.passes.TILE = TILE
+    contraport.engine.backends.tiled.TILE = TILE
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=PROCESSES)
     share = ITEMS // PROCESSES
     for name in CATALOG:
@@ -71,7 +71,7 @@ def test_memory_of_a_process_is_linear_in_the_rows():
 
 @pytest.mark.parametrize("name", CATALOG)
 def test_memory_is_linear_in_the_rows(monkeypatch, name):
-    monkeypatch.setattr("contraport.engine.passes.TILE", TILE)
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", TILE)
     entries, operation = largest(name, slice(None))
     assert entries <= ALLOWED, operation
 

@@ -61,7 +61,7 @@ def train(name, policy, share, wrap):
 
 def work(rank, port, failures):
     torch.set_num_threads(1)
-    contraport.engine.passes.TILE = 4, 8
+    contraport.engine.backends.tiled.TILE = 4, 8
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     for name in LOSSES:
         for policy in ("dense", "streamed"):

@@ -1,6 +1,7 @@
 """The engine's policies against its dense oracle, and the oracle against finite differences and a peer."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import ot
 import pytest
@@ -16,7 +17,8 @@ from contraport.engine import (
     RationalQuadratic,
     Step,
     StudentT,
-    held_total,
+    choose,
+    held_sums,
     log_sums,
     policy,
     positive_part,
@@ -96,7 +98,7 @@ def assert_same(left, right, tolerance=1e-10):
 @pytest.mark.parametrize("kernel", kernels())
 @pytest.mark.parametrize("damping", [1.0, 0.4])
 def test_policies_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, damping):
-    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     torch.manual_seed(0)
     x, y = torch.randn(11, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
     masks = (Mask((torch.arange(11) % 4, torch.arange(9) % 4), kept=(torch.arange(11), torch.arange(9))),)
@@ -107,7 +109,7 @@ def test_policies_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, 
 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
 def test_a_symmetric_problem_agrees_too(monkeypatch, name):
-    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     x = torch.randn(10, 5, dtype=torch.float64)
     places = torch.arange(10)
 
@@ -142,7 +144,7 @@ def test_gradcheck(name):
 @pytest.mark.parametrize("temperature", [1e-3, 1e-2, 1.0])
 def test_far_apart_exponents_stay_finite_and_exact(monkeypatch, name, temperature):
     """At a tiny temperature successive potentials differ by hundreds; the terms must not be merged then."""
-    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     torch.manual_seed(0)
     x, y = torch.randn(9, 3), torch.randn(9, 3)
     single = outcome(name, CHAINS["sinkhorn 3"], Gibbs("cosine", temperature), x, y, ())
@@ -198,8 +200,8 @@ def test_sinkhorn_is_pots(n, m, iterations, temperature):
 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
 @pytest.mark.parametrize("kernel", kernels())
-def test_a_held_total_is_the_transport_cost_of_a_plan_held_fixed(monkeypatch, name, kernel):
-    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
+def test_held_sums_are_the_transport_costs_of_a_plan_held_fixed(monkeypatch, name, kernel):
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     kernel = kernels()[kernel].double()
 
     def result(policy_name):
@@ -208,8 +210,8 @@ def test_a_held_total_is_the_transport_cost_of_a_plan_held_fixed(monkeypatch, na
         f, g = (torch.randn(n, dtype=torch.float64) for n in (9, 6))
         masks = (Mask((torch.arange(9), torch.arange(6))),)
         with policy(policy_name):
-            total = held_total(Geometry(kernel(x, y), masks), f, g)
-        return [total.detach(), *torch.autograd.grad(total, [x, y])]
+            sums = held_sums(Geometry(kernel(x, y), masks), f, g)
+        return [sums.detach(), *torch.autograd.grad(sums, [x, y], torch.arange(9.0).double())]
 
     assert_same(result(name), result("dense"))
 
@@ -218,7 +220,7 @@ def test_a_held_total_is_the_transport_cost_of_a_plan_held_fixed(monkeypatch, na
 @pytest.mark.parametrize("kernel", ["cosine", "callable", "bilinear"])
 def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     """sum_j psi(scale T_ij + b_i) for any nonnegative psi, its value and its gradient, through the log-sum-exp."""
-    monkeypatch.setattr("contraport.engine.passes.TILE", (4, 8))
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     torch.manual_seed(0)
     kernel = kernels()[kernel].double()
     x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))
@@ -232,3 +234,67 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
         weights = torch.randn(9, dtype=torch.float64)
         mine, written = (torch.autograd.grad(v @ weights, [x, y, bias], retain_graph=True) for v in (ours, theirs))
         assert_same(mine, written)
+
+
+def test_terms_with_far_exponents_are_not_gathered(monkeypatch):
+    """Potentials of two chains that lie e^60 apart: one exponent for both would lose one of them."""
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    x, y = (torch.randn(n, 5, generator=torch.Generator().manual_seed(n)).requires_grad_() for n in (9, 6))
+    uniform = torch.full((9,), -math.log(9)), torch.full((6,), -math.log(6))
+    given = [torch.linspace(0, 60, 6), torch.linspace(60, 0, 6)]
+
+    def slopes(name, *z):
+        with policy(name):
+            potentials = scale(Geometry(Gibbs("cosine", 0.02)(*z)), [Step("rows", 0), Step("rows", 1)], uniform,
+                               given=[v.to(z[0]) for v in given])  # fmt: skip
+        return torch.autograd.grad(sum((p * torch.arange(9)).sum() for p in potentials), z)
+
+    exact = slopes("dense", x.detach().double().requires_grad_(), y.detach().double().requires_grad_())
+    for found, expected in zip(slopes("streamed", x, y), exact, strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_many_half_steps_are_not_kept_by_autograd():
+    """The chooser knows how many half steps there are: 1,000 iterations at 128 rows took 1.5 GB."""
+    x = torch.randn(128, 4)
+    geometry = Geometry(Gibbs()(x, x))
+    assert choose(geometry) == choose(geometry, 20) == "dense"
+    assert choose(geometry, 2000) == "stored"
+
+
+def test_the_backend_of_a_long_chain_keeps_little():
+    x, y = (torch.randn(128, 4).requires_grad_() for _ in range(2))
+    steps = [Step("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
+    uniform = torch.full((128,), -math.log(128))
+    kept = 0
+
+    def count(tensor):
+        nonlocal kept
+        kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        *_, f, g = scale(Geometry(Gibbs("cosine", 0.5)(x, y)), steps, (uniform, uniform))
+    assert kept < 16 << 20
+    (f @ g).backward()
+    assert x.grad.isfinite().all()
+
+
+def test_the_policy_of_the_call_is_that_of_its_gradient():
+    """Backward in another thread, under another policy: what the call was begun with holds."""
+    x, y = (torch.randn(40, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (1, 2))
+    uniform = torch.full((40,), -math.log(40), dtype=torch.float64)
+
+    def slope(in_thread):
+        z = x.clone().requires_grad_()
+        with policy("streamed"):
+            f, g = scale(Geometry(Gibbs("cosine", 0.5)(z, y)), [Step("rows", None), Step("columns", 0)], (uniform,) * 2)
+        value = f @ g
+        if in_thread:
+            with ThreadPoolExecutor(1) as pool, policy("dense"):
+                pool.submit(value.backward).result()
+        else:
+            value.backward()
+        return z.grad
+
+    assert torch.equal(slope(True), slope(False))

@@ -115,13 +115,32 @@ def matrix(entries: Tensor) -> Target:
     return target
 
 
+def unweighted(pairing: Pairing, target: Target | None) -> Tensor:
+    """Return the target; rows that want nothing leave their mass to the others."""
+    plan = (target or pairs)(pairing)
+    return plan / plan.sum()
+
+
+def factors(pairing: Pairing, goal: Tensor, weights: Tensor | None) -> Tensor:
+    """Return what each row's value is multiplied by, in a sum that is the weighted mean of the rows' values."""
+    each = torch.ones_like(goal[:, 0]) if weights is None else weights[pairing.row_items]
+    return (each / (each * goal.sum(1)).sum())[:, None]
+
+
 def wanted(pairing: Pairing, target: Target | None, weights: Tensor | None) -> Tensor:
     """Return the target with its rows weighted; its total mass is 1 all the same."""
-    plan = (target or pairs)(pairing)
-    if weights is None:
-        return plan
-    plan = plan * weights[pairing.row_items][:, None]
-    return plan / plan.sum()
+    goal = unweighted(pairing, target)
+    return goal * factors(pairing, goal, weights)
+
+
+def kl_loss(pairing: Pairing, target: Target | None, weights: Tensor | None, plan: Tensor) -> Tensor:
+    """Return the weighted mean of the rows' divergences, which the entropies of rows' masses and weights leave alone.
+
+    Rows that want something want it in the share that they would have if all rows did.
+    """
+    goal = (target or pairs)(pairing)
+    weighted, there = wanted(pairing, target, weights), goal > 0
+    return (weighted[there] * (goal[there] / plan[there]).log()).sum() + plan.sum() - 1
 
 
 # Plans: each takes the kernel and returns the plan
@@ -206,7 +225,7 @@ def fenchel_young(logits: Tensor, target: Tensor) -> Tensor:
 
 def info_nce(z0, z1, temperature=0.1, symmetric=True, target=None, weights=None, ids=None):
     def one_way(pairing):
-        return kl(wanted(pairing, target, weights), row_plan(gibbs(pairing, temperature)))
+        return kl_loss(pairing, target, weights, row_plan(gibbs(pairing, temperature)))
 
     there = one_way(cross(z0, z1, ids))
     return (there + one_way(cross(z1, z0, ids, transposed=True))) / 2 if symmetric else there
@@ -214,7 +233,7 @@ def info_nce(z0, z1, temperature=0.1, symmetric=True, target=None, weights=None,
 
 def nt_xent(z0, z1, temperature=0.5, target=None, weights=None, ids=None):
     pairing = joint(z0, z1, ids)
-    return kl(wanted(pairing, target, weights), row_plan(gibbs(pairing, temperature)))
+    return kl_loss(pairing, target, weights, row_plan(gibbs(pairing, temperature)))
 
 
 def sup_con(z0, z1, temperature=0.1, labels=None, **known):
@@ -233,7 +252,7 @@ def rince(z0, z1, temperature=0.5, q=0.5, lam=0.01, layout="joint", target=None,
 
 def gca_ince(z0, z1, temperature=0.5, iterations=5, target=None, weights=None, ids=None):
     pairing = joint(z0, z1, ids)
-    return kl(wanted(pairing, target, weights), balanced_plan(gibbs(pairing, temperature), iterations))
+    return kl_loss(pairing, target, weights, balanced_plan(gibbs(pairing, temperature), iterations))
 
 
 def gca_rince(z0, z1, temperature=0.5, iterations=5, q=0.6, lam=0.01, target=None, weights=None, ids=None):
@@ -248,8 +267,8 @@ def gca_uot(
 ):  # fmt: skip
     pairing = joint(z0, z1, ids)
     plan = unbalanced_plan(gibbs(pairing, temperature), iterations, relaxation, temperature)
-    goal = wanted(pairing, target, weights)
-    return kl(goal, plan) + rince_weight * rince_divergence(goal, plan, q, lam)
+    robust = rince_divergence(wanted(pairing, target, weights), plan, q, lam)
+    return kl_loss(pairing, target, weights, plan) + rince_weight * robust
 
 
 def byol(z0, z1, weights=None):
@@ -267,7 +286,7 @@ def iot(
         "simplex": simplex_plan,
         "balanced": lambda kernel: balanced_plan(kernel, iterations),
     }[constraint](kernel)
-    return kl(wanted(pairing, target, weights), plan) + uniformity * plan_uniformity(pairing, plan)
+    return kl_loss(pairing, target, weights, plan) + uniformity * plan_uniformity(pairing, plan)
 
 
 def iot_uniform(z0, z1, uniformity=1.0, **settings):
@@ -300,7 +319,10 @@ def iot_quadratic(
         if constraint == "rows":  # a row counts by the mass that is wanted there, and is compared by its shares
             mass = goal.sum(1)
             return (mass * fenchel_young(N * logits, N * by_rows(goal))).sum()
-        return fenchel_young(logits.reshape(1, -1), goal.reshape(1, -1)).sum()
+        whole = logits.masked_fill(~pairing.compared, -math.inf).reshape(1, -1)
+        conjugate = fenchel_young(whole, torch.zeros_like(whole)).sum()
+        finite = torch.where(pairing.compared, logits, 0)
+        return conjugate - (goal * (finite - unweighted(pairing, target) / 2)).sum()
 
     return (closed if closed_form else open_form)((joint if layout == "joint" else cross)(z0, z1, ids))
 
@@ -366,8 +388,8 @@ def alpha_cl(
         mass = (unscaled * among).sum(1, keepdim=True)
         alpha = unscaled * among / torch.where(mass > 0, mass, 1)
     alpha = alpha.detach() if detach else alpha
-    attraction = positive[:, 0] if weights is None else positive[:, 0] * (weights / weights.mean()).repeat(2)
-    return attraction.mean() - (alpha * half).sum(1).mean()
+    each = positive[:, 0] - (alpha * half).sum(1)
+    return each.mean() if weights is None else (each * (weights / weights.mean()).repeat(2)).mean()
 
 
 def quadratic(z0, z1, negatives="both", weights=None, ids=None):
@@ -382,7 +404,7 @@ def t_simclr(z0, z1, temperature=8.0, df=5.0, conditional=False, target=None, we
     pairing = joint(z0, z1, ids)
     kernel = (1 + squared_distance(pairing.x, pairing.y) / (temperature * df)) ** (-(df + 1) / 2) * pairing.compared
     plan = row_plan(kernel) if conditional else simplex_plan(kernel)
-    return kl(wanted(pairing, target, weights), plan)
+    return kl_loss(pairing, target, weights, plan)
 
 
 def cmc(*views, temperature=0.1, graph="full", **known):

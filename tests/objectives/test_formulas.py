@@ -78,7 +78,8 @@ CASES = [
         for preset in formulas.PRESETS
         for negatives in ["both", "same", "other"]
     ],
-    *[("pairwise", {"preset": preset, "temperature": 0.1, "epsilon": 0.3, "c": 4.0}) for preset in formulas.PRESETS],
+    *[("pairwise", {"preset": preset, "epsilon": 0.3, "c": 4.0}) for preset in formulas.PRESETS],
+    *[("pairwise", {"preset": preset, "temperature": 0.1}) for preset in ("info_nce", "soft_triplet")],
     ("pairwise", {"phi": torch.sqrt, "psi": torch.nn.functional.softplus}),
     ("pairwise", {"phi": torch.square, "psi": torch.tanh, "negatives": "same"}),
     *[

@@ -31,7 +31,10 @@ from .conftest import Pull
         ({"temperature": "0.5:0.1:cosin"}, "temperature: shape: unknown name 'cosin'; did you mean 'cosine'"),
         ({"temperature": "0.5:0.1:cosine:2"}, "temperature: expected a number, or start:end:shape"),
         ({"temperature": "warm"}, "temperature: expected a number, or start:end:shape"),
-        ({"temperature": "0.5:0.1", "objective": "pairwise"}, "temperature: that of 'pairwise' is no property"),
+        (
+            {"temperature": 0.1, "objective": "pairwise", "objective_settings": {"preset": "mine"}},
+            "temperature: mine has none",
+        ),
         ({"temperature": "0.5:0.1", "objective": "quadratic"}, "setting of quadratic: unknown name 'temperature'"),
         ({"constraint": "tighten"}, "constraint: expected tighten:every=N"),
         ({"constraint": "tighten:every=0"}, "constraint: expected tighten:every=N"),

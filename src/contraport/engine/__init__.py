@@ -1,13 +1,13 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
-from contraport.engine.collectives import gather, gather_batch, local, world
-from contraport.engine.convergence import converge
+from contraport.engine.backends import POLICIES, PRECISIONS, choose, explain, policy, precision
+from contraport.engine.collectives import Processes, gather, gather_batch, local, world
 from contraport.engine.geometry import Geometry, Mask
+from contraport.engine.half_steps import Axis, Step
 from contraport.engine.kernels import Bilinear, Gibbs, Kernel, RationalQuadratic, StudentT, normalize
 from contraport.engine.links import Doubled, Link, LogOf, LogSoftplus, TimesCost, positive_part
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
-from contraport.engine.policies import POLICIES, PRECISIONS, choose, explain, policy, precision
-from contraport.engine.scaling import Axis, Step, held_total, log_sums, scale
+from contraport.engine.operations import converge, held_sums, log_sums, scale
 from contraport.engine.stripes import by_stripes
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "LogSoftplus",
     "Mask",
     "MatrixLogKernel",
+    "Processes",
     "RationalQuadratic",
     "Step",
     "StudentT",
@@ -36,7 +37,7 @@ __all__ = [
     "explain",
     "gather",
     "gather_batch",
-    "held_total",
+    "held_sums",
     "local",
     "log_sums",
     "normalize",

@@ -3,10 +3,15 @@
 Under `torch.distributed` each process brings its share of the batch, and the plan is taken over the whole of it. The
 embeddings are gathered, every process holds the vectors of the whole problem and computes the same loss from them, and
 the tiles of each pass over the pairs are shared out, so that work falls with the number of processes and memory stays
-O(N d). The gradient of `gather` is scaled so that the average over processes, which is what DistributedDataParallel
-takes, is the gradient of one process on the whole batch.
+O(N d).
 
-With one process, or within `local`, everything here is the identity.
+Gradients. What DistributedDataParallel takes, the average over processes, is the gradient of one process on the whole
+batch. The adjoint of `gather` adds up what all processes send back and keeps the own rows, so that a process may send
+back the part of the gradient that comes from its own tiles, times the number of processes; what is the same on every
+process (a temperature, prototypes) passes through `shared`, whose adjoint is the mean.
+
+Who takes part is a value, `Processes`, that an operation takes when it begins and keeps for its gradient: where and in
+which thread backward runs makes no difference. With one process, or within `local`, everything here is the identity.
 """
 
 from __future__ import annotations
@@ -14,19 +19,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+# Newer versions of torch have other names for these, and warn of the old ones.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 _local: ContextVar[bool] = ContextVar("contraport_local", default=False)
 
 
 @contextmanager
 def local() -> Iterator[None]:
-    """Take the plan over this process's own batch within the ``with`` block, whatever `torch.distributed` says."""
+    """Take the plan over this process's own batch within the ``with`` block, whatever `torch.distributed` says.
+
+    What begins within the block is local for good: its gradient may be taken outside.
+    """
     token = _local.set(True)
     try:
         yield
@@ -34,97 +45,151 @@ def local() -> Iterator[None]:
         _local.reset(token)
 
 
-def world() -> tuple[int, int]:
-    """Return this process's rank and the number of processes that share a plan."""
+class Processes(NamedTuple):
+    """The processes that share a plan.
+
+    Attributes:
+        rank: this process, counted from 0.
+        size: how many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def gather(self, value: Tensor) -> Tensor:
+        """Return the rows of all processes in the order of their ranks, (n_r, ...) to (sum of n_r, ...).
+
+        Processes may bring different numbers of rows. Backward adds up the gradients of all processes.
+        """
+        if self.size == 1:
+            return value
+        if value.device.type == "cpu" and value.dtype in (torch.float16, torch.bfloat16):
+            value = value.float()  # the CPU's collectives know no half precision
+        gathered: Tensor = _Gather.apply(self, self._sizes(value), value)
+        return gathered
+
+    def shared(self, value: Tensor) -> Tensor:
+        """Return a value that is the same on every process; its gradient is the mean over processes."""
+        if self.size == 1:
+            return value
+        same: Tensor = _Shared.apply(self, value)
+        return same
+
+    def total(self, value: Tensor) -> Tensor:
+        """Return the sum over all processes; differentiable, each process using it in its own way."""
+        if self.size == 1:
+            return value
+        summed: Tensor = _Total.apply(self, value)
+        return summed
+
+    def add_up(self, *values: Tensor | None) -> None:
+        """Replace each value by its sum over all processes."""
+        for value in values:
+            if value is not None and self.size > 1:
+                dist.all_reduce(value)
+
+    def join_log_sums(self, maximum: Tensor, total: Tensor) -> None:
+        """Replace log-sums, given as maximum and sum of exp(value - maximum), by those over all processes."""
+        if self.size > 1:
+            overall = maximum.clone()
+            dist.all_reduce(overall, dist.ReduceOp.MAX)
+            total *= torch.exp(maximum - overall.masked_fill(overall == -torch.inf, 0))
+            dist.all_reduce(total)
+            maximum.copy_(overall)
+
+    def _sizes(self, value: Tensor) -> tuple[int, ...]:
+        """Return how many rows each process brings."""
+        counts = value.new_empty(self.size, dtype=torch.long)
+        _all_gather(counts, torch.tensor([len(value)], device=value.device))
+        return tuple(counts.tolist())
+
+
+def world() -> Processes:
+    """Return the processes that share a plan here and now."""
     if _local.get() or not (dist.is_available() and dist.is_initialized()):
-        return 0, 1
-    return dist.get_rank(), dist.get_world_size()
+        return Processes()
+    return Processes(dist.get_rank(), dist.get_world_size())
 
 
 def gather(value: Tensor) -> Tensor:
-    """Return the rows of all processes, in the order of their ranks: (n_r, ...) to (sum of n_r, ...); differentiable.
-
-    Processes may bring different numbers of rows. Backward expects the same gradient on every process, as follows from
-    a loss that all compute alike, and returns the own rows of it times the number of processes.
-    """
-    _, processes = world()
-    if processes == 1:
-        return value
-    if value.device.type == "cpu" and value.dtype in (torch.float16, torch.bfloat16):
-        value = value.float()  # the CPU's collectives know no half precision
-    gathered: Tensor = _Gather.apply(value)
-    return gathered
+    """Return the rows of all processes; see `Processes.gather`."""
+    return world().gather(value)
 
 
 def gather_batch(views: Sequence[Tensor], attributes: Mapping[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Return the views, (n, d) each, and what is known of the items, (n, ...), over all processes."""
-    _, processes = world()
-    if processes == 1:
+    processes = world()
+    if processes.size == 1:
         return list(views), dict(attributes)
-    stacked = gather(torch.stack(list(views), 1))
-    return list(stacked.unbind(1)), {name: gather(value) for name, value in attributes.items()}
-
-
-def add_up(*values: Tensor | None) -> None:
-    """Replace each value by its sum over all processes."""
-    _, processes = world()
-    for value in values:
-        if value is not None and processes > 1:
-            dist.all_reduce(value)
-
-
-def total(value: Tensor) -> Tensor:
-    """Return the sum over all processes; differentiable, each process using it in its own way."""
-    _, processes = world()
-    if processes == 1:
-        return value
-    summed: Tensor = _Total.apply(value)
-    return summed
-
-
-def join_log_sums(maximum: Tensor, total: Tensor) -> None:
-    """Replace log-sums, given as maximum and sum of exp(value - maximum), by those over all processes."""
-    _, processes = world()
-    if processes > 1:
-        overall = maximum.clone()
-        dist.all_reduce(overall, dist.ReduceOp.MAX)
-        total *= torch.exp(maximum - overall.masked_fill(overall == -torch.inf, 0))
-        dist.all_reduce(total)
-        maximum.copy_(overall)
-
-
-class _Total(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        summed = value.clone()
-        dist.all_reduce(summed)
-        return summed
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        summed: Tensor = gradient.clone()
-        dist.all_reduce(summed)
-        return summed
+    stacked = processes.gather(torch.stack(list(views), 1))
+    return list(stacked.unbind(1)), {name: processes.gather(value) for name, value in attributes.items()}
 
 
 class _Gather(torch.autograd.Function):
+    """The rows of all processes; its adjoint is `_Scatter`."""
+
     @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        rank, processes = world()
-        counts = [torch.zeros(1, dtype=torch.long, device=value.device) for _ in range(processes)]
-        dist.all_gather(counts, torch.tensor([len(value)], device=value.device))
-        sizes = [int(count) for count in counts]
-        padded = value.new_zeros(max(sizes), *value.shape[1:])
-        padded[: len(value)] = value
-        pieces = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(pieces, padded)
-        ctx.own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        ctx.processes = processes
+    def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
+        ctx.processes, ctx.sizes = processes, sizes
+        padded = value
+        if len(value) < max(sizes):
+            padded = value.new_zeros(max(sizes), *value.shape[1:])
+            padded[: len(value)] = value
+        gathered = value.new_empty(processes.size * max(sizes), *value.shape[1:])
+        _all_gather(gathered, padded.contiguous())
+        if min(sizes) == max(sizes):
+            return gathered
+        pieces = gathered.split(max(sizes))
         return torch.cat([piece[:size] for piece, size in zip(pieces, sizes, strict=True)])
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        own: Tensor = gradient[ctx.own] * ctx.processes
-        return own
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, _Scatter.apply(ctx.processes, ctx.sizes, gradient)
+
+
+class _Scatter(torch.autograd.Function):
+    """The own rows of the sum over processes; its adjoint is `_Gather`."""
+
+    @staticmethod
+    def forward(ctx: Any, processes: Processes, sizes: tuple[int, ...], value: Tensor) -> Tensor:
+        ctx.processes, ctx.sizes = processes, sizes
+        rank = processes.rank
+        if value.is_cuda and min(sizes) == max(sizes):
+            own = value.new_empty(sizes[rank], *value.shape[1:])
+            _reduce_scatter(own, value.contiguous())
+            return own
+        summed = value.contiguous().clone()  # gloo has no reduce-scatter of its own
+        dist.all_reduce(summed)
+        return summed[sum(sizes[:rank]) : sum(sizes[: rank + 1])].clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, _Gather.apply(ctx.processes, ctx.sizes, gradient)
+
+
+class _Shared(torch.autograd.Function):
+    """The identity; its adjoint is `_Total`, divided by the number of processes."""
+
+    @staticmethod
+    def forward(ctx: Any, processes: Processes, value: Tensor) -> Tensor:
+        ctx.processes = processes
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        return None, _Total.apply(ctx.processes, gradient) / ctx.processes.size
+
+
+class _Total(torch.autograd.Function):
+    """The sum over processes, which is its own adjoint."""
+
+    @staticmethod
+    def forward(ctx: Any, processes: Processes, value: Tensor) -> Tensor:
+        ctx.processes = processes
+        summed = value.contiguous().clone()
+        dist.all_reduce(summed)
+        return summed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        return None, _Total.apply(ctx.processes, gradient)

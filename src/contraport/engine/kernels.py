@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from contraport.engine.collectives import world
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, Cost, LogKernel
 from contraport.errors import check, check_positive, unknown_name
@@ -50,7 +51,7 @@ class Kernel(nn.Module, ABC):
             return self._fixed
         with torch.no_grad():  # a projection, not a clamp in the graph: at the bound the gradient still leads back up
             self.log_temperature.clamp_(min=math.log(COLDEST))
-        return self.log_temperature.exp()
+        return world().shared(self.log_temperature.exp())
 
     def forward(self, x: Tensor, y: Tensor) -> LogKernel:
         """Return log K between the rows x (N, d) and the columns y (M, d), in at least single precision."""
@@ -231,14 +232,21 @@ class Bilinear(nn.Module):
 
 
 def normalize(z: Tensor) -> Tensor:
-    """Return the rows of z, (n, d), at unit length; a zero row has no direction, stays zero and gets no gradient."""
-    return z * _inverse_length(z)
+    """Return the rows of z, (n, d), at unit length; a zero row has no direction, stays zero and gets no gradient.
+
+    A row is first brought to a largest entry of 1, so that lengths of any size the numbers can have neither overflow
+    nor vanish, in the value or in the gradient.
+    """
+    unit, length = _directions(z)
+    return unit / length
 
 
-def _inverse_length(z: Tensor) -> Tensor:
-    """Return what normalises each row, (n, 1)."""
-    squared: Tensor = torch.linalg.vecdot(z, z)[:, None]
-    return squared.masked_fill(squared == 0, torch.inf).rsqrt()
+def _directions(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows in units of their largest entry, (n, d), and their length in these units, (n, 1)."""
+    largest = torch.linalg.vector_norm(z.detach(), torch.inf, 1, keepdim=True)
+    largest = largest.masked_fill(largest < torch.finfo(z.dtype).tiny, torch.inf)
+    units = z / largest
+    return units, torch.linalg.vector_norm(units, dim=1, keepdim=True).clamp_min(1)  # at least 1 but for zero rows
 
 
 Side: TypeAlias = tuple[Tensor, Tensor]
@@ -251,7 +259,8 @@ def _dot(z: Tensor, unit: float | Tensor) -> Side:
 
 
 def _negative_cosine(z: Tensor, unit: float | Tensor) -> Side:
-    z = z * (_inverse_length(z) / unit**0.5)
+    units, length = _directions(z)
+    z = units / (length * unit**0.5)
     return z, z.new_zeros(len(z))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -122,4 +123,8 @@ class LogOf:
 
 def positive_part(power: int = 1) -> LogOf:
     """Return the link of [T]_+^power: a pair weighs nothing until T is above zero."""
-    return LogOf(lambda t: t.clamp_min(0) ** power)
+    return LogOf(partial(_positive_power, power=power))
+
+
+def _positive_power(t: Tensor, *, power: int) -> Tensor:
+    return t.clamp_min(0) ** power

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, Self, TypeAlias
@@ -59,6 +59,15 @@ class LogKernel(ABC):
     @abstractmethod
     def inputs(self) -> tuple[Tensor, ...]:
         """The tensors that it depends on; gradients are returned in this order."""
+
+    @property
+    def parameters(self) -> int:
+        """How many of the inputs, the last ones, belong to no row or column."""
+        return 0
+
+    @abstractmethod
+    def with_inputs(self, inputs: Sequence[Tensor]) -> Self:
+        """Return the same kernel on other inputs, in the order of `inputs`."""
 
     @property
     @abstractmethod
@@ -152,6 +161,10 @@ class AffineLogKernel(LogKernel):
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         return self.x, self.y, self.row_bias, self.column_bias
+
+    def with_inputs(self, inputs: Sequence[Tensor]) -> Self:
+        x, y, row_bias, column_bias = inputs
+        return replace(self, x=x, y=y, row_bias=row_bias, column_bias=column_bias)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -252,9 +265,26 @@ class CallableLogKernel(LogKernel):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
+        return (self.x, self.y, *(() if self.row_bias is None else (self.row_bias,)), *self._common())
+
+    @property
+    def parameters(self) -> int:
+        return len(self._common())
+
+    def with_inputs(self, inputs: Sequence[Tensor]) -> Self:
+        given = iter(inputs)
+        x, y = next(given), next(given)
+        row_bias = None if self.row_bias is None else next(given)
+        temperature, scale = (next(given) if isinstance(v, Tensor) else v for v in (self.temperature, self.scale))
+        cost = self.cost
+        if isinstance(cost, nn.Module):
+            parameters = dict(zip(dict(cost.named_parameters()), given, strict=True))
+            cost = _Called(cost, parameters)
+        return replace(self, cost=cost, x=x, y=y, temperature=temperature, row_bias=row_bias, scale=scale)
+
+    def _common(self) -> tuple[Tensor, ...]:
         parameters = tuple(self.cost.parameters()) if isinstance(self.cost, nn.Module) else ()
-        optional = tuple(v for v in (self.temperature, self.row_bias) if isinstance(v, Tensor))
-        return (self.x, self.y, *optional, *parameters)
+        return (*(v for v in (self.temperature, self.scale) if isinstance(v, Tensor)), *parameters)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -314,6 +344,18 @@ class CallableLogKernel(LogKernel):
                 slot += gradient
 
 
+@dataclass(frozen=True, eq=False)
+class _Called:
+    """A cost with other parameters."""
+
+    cost: nn.Module
+    parameters: dict[str, Tensor]
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        value: Tensor = torch.func.functional_call(self.cost, self.parameters, (x, y))
+        return value
+
+
 class _Flipped(nn.Module):
     """A cost with its two arguments exchanged."""
 
@@ -337,6 +379,9 @@ class MatrixLogKernel(LogKernel):
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         return (self.matrix,)
+
+    def with_inputs(self, inputs: Sequence[Tensor]) -> Self:
+        return replace(self, matrix=inputs[0])
 
     @property
     def shape(self) -> tuple[int, int]:

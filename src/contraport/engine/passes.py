@@ -1,46 +1,24 @@
-"""The three passes over all pairs, tile by tile: log-sum-exp, weighted sums, and the gradient.
+"""The passes over all pairs, as what every backend carries out and every operation is made of.
 
 Everything in contraport that costs O(N M) is one of these, over a geometry S = log K with its masks:
 
 1. ``log_sum_exp``: log sum_j exp(S_ij + q_j) and log sum_i exp(S_ij + p_i);
 2. ``weighted_sum``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``gradient``: the gradient of sum_ij W_ij S_ij for W = sum over terms of exp(S_ij + A_i + B_j) (u_i or v_j), given
-   back on the inputs of the log-kernel; `held_total` is the same with W held fixed and log K's link left out.
-
-Exponents. Where all exponents are known to be moderate, exp(S) is taken as it is and everything else is a factor on
-rows and columns, so that a pass is a matrix product, an exponential and thin products. Elsewhere (a very low
-temperature, a heavy link) a running maximum follows the sums, and exponents are added before the exponential is taken:
-nothing overflows, and no sum underflows, at any temperature.
-
-Symmetry. Where rows and columns are the same embeddings, a tile serves the pair (i, j) and the pair (j, i).
-
-Memory. No tensor is larger than a tile, except the embeddings and as many vectors as there are terms.
-
-Processes. Each takes every so many-th tile, and the results are added up; see `collectives`.
+   back on the inputs of the log-kernel.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from contraport.engine.collectives import add_up, join_log_sums, world
+from contraport.engine.collectives import Processes
 from contraport.engine.geometry import Geometry
-
-TILE = 512, 2048
-"""Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache. The second
-is a multiple of the first, which is also the side of the squares on the diagonal of a symmetric problem."""
-
-MODERATE = {torch.float32: 36.0, torch.float64: 300.0}
-"""Exponents up to this are taken as they are: the product of two such factors, summed over a row, stays in range."""
-
-REACH = 16.0
-"""How far (in the exponent) a term may lie from its group's: e^{2 REACH} amplifies what has underflowed below e^-87."""
 
 
 class Term(NamedTuple):
@@ -52,37 +30,22 @@ class Term(NamedTuple):
     weight: Tensor
 
 
-class Tile(NamedTuple):
-    """A rectangle of pairs.
-
-    Attributes:
-        rows: its rows.
-        columns: its columns.
-        core: log K less the kernel's biases, minus infinity where masked; or exp of it.
-        t: T less the kernel's biases, where it was asked for or the kernel has a link.
-        memory: what `LogKernel.pull` needs to know.
-        mirrored: whether it stands for its transpose as well.
-    """
-
-    rows: slice
-    columns: slice
-    core: Tensor
-    t: Tensor | None
-    memory: object
-    mirrored: bool
-
-
 class Passes(ABC):
-    """The three passes over one geometry, however they are carried out.
+    """The passes over one geometry, however they are carried out.
+
+    They are made for one operation and keep what it was begun with, its processes too: its gradient is found the same
+    way, wherever and whenever backward runs.
 
     Args:
         geometry: the pairs.
+        processes: who shares the work.
     """
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: Geometry, processes: Processes) -> None:
         self.geometry = geometry
         self.log_kernel = geometry.log_kernel
         self.symmetric = geometry.symmetric
+        self.processes = processes
 
     @abstractmethod
     def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -101,354 +64,66 @@ class Passes(ABC):
         """
 
     @abstractmethod
-    def gradient(self, terms: Sequence[Term], wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Return the gradient of sum_ij W_ij S_ij on each wanted input of the log-kernel, W the sum of the terms."""
+    def gradient(self, terms: Sequence[Term], wanted: Sequence[bool], *, held: bool = False) -> list[Tensor | None]:
+        """Return the gradient of sum_ij W_ij S_ij on each wanted input of the log-kernel, W the sum of the terms.
 
-    @abstractmethod
-    def held_total(
-        self, log_rows: Tensor, log_columns: Tensor, wanted: Sequence[bool]
-    ) -> tuple[Tensor, list[Tensor | None]]:
-        """Return the total of exp(S_ij + A_i + B_j) T_ij and its gradient on the inputs, the first factor held."""
+        Where W is held it is that of sum_ij W_ij T_ij, S without its link.
+        """
 
-    def _shared(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Return the gradients over all processes; what both sides share is given back for the rows alone."""
+    def inputs(self) -> tuple[Tensor | None, ...]:
+        """Return the log-kernel's inputs, each tensor once, as `torch.compile` wants it; its gradient is that of both
+        sides.
+        """
+        inputs = self.log_kernel.inputs
+        return (inputs[0], None, inputs[2], None) if self.symmetric else inputs
+
+    def geometry_on(self, inputs: Sequence[Tensor | None]) -> Geometry:
+        """Return the same pairs on other inputs of the log-kernel, given as `inputs` gives them."""
+        whole = [inputs[0], inputs[0], inputs[2], inputs[2]] if self.symmetric else inputs
+        return Geometry(self.log_kernel.with_inputs([v for v in whole if v is not None]), self.geometry.masks)
+
+    def _contributed(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
+        """Return what this process sends back: its part of the gradient, times the number of processes.
+
+        What belongs to no row or column, as a learned cost's own parameters, is the same on every process and gets the
+        whole of it.
+        """
         if self.symmetric:
             gradients = [gradients[0], None, gradients[2], None]
-        add_up(*gradients)
+        own = len(gradients) - self.log_kernel.parameters
+        self.processes.add_up(*gradients[own:])
+        if self.processes.size > 1:
+            for value in gradients[:own]:
+                if value is not None:
+                    value *= self.processes.size
         return gradients
 
 
-class StreamedPasses(Passes):
-    """The passes tile by tile, each tile recomputed every time: O((N + M) d) memory."""
+def differentiably(
+    function: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor | None],
+    seeds: Sequence[Tensor | None],
+    wanted: Sequence[bool],
+    *,
+    again: bool = True,
+) -> list[Tensor | None]:
+    """Return the gradient on the wanted inputs of a function of plain operations.
 
-    def __init__(self, geometry: Geometry) -> None:
-        super().__init__(geometry)
-        like = self.log_kernel.inputs[0]
-        n, m = geometry.shape
-        biases = self.log_kernel.biases()
-        self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
-        self.limit = MODERATE[like.dtype]
-        self.flat = self.log_kernel.bound() <= self.limit
-        self._space = self.row_bias.new_empty(2, min(n, TILE[0]), min(m, TILE[1]))
-        self._thin: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
-        self._labels = [_Ranges(mask.labels) for mask in geometry.masks]
-
-    def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        q = None if over_columns is None else self.column_bias + over_columns
-        p = None if over_rows is None else self.row_bias + over_rows
-        middles, reaches = zip(*((0.0, 0.0) if v is None else _range(v) for v in (q, p)), strict=True)
-        centred = [None if v is None else v - middle for v, middle in zip((q, p), middles, strict=True)]
-        if self.flat and max(reaches) <= self.limit:
-            products = self._products(*(None if v is None else v.exp() for v in centred))
-            sums = [None if v is None else v.log() for v in products]
-        else:
-            sums = self._running_log_sums(*centred)
-        by_row, by_column = (
-            None if v is None else (v + bias).add_(middle)
-            for v, middle, bias in zip(sums, middles, (self.row_bias, self.column_bias), strict=True)
-        )
-        return by_row, by_column
-
-    def weighted_sum(self, terms: Sequence[Term]) -> list[Tensor]:
-        groups = self._collapse(terms)
-        if groups[0].base is None:
-            (group,) = groups
-            place = {term.axis: k for k, term in enumerate(terms)}
-            by_row, by_column = self._products(
-                group.column_factors[place["columns"]] if "columns" in place else None,
-                group.row_factors[place["rows"]] if "rows" in place else None,
-            )
-            found = {"columns": (by_row, group.row_factors), "rows": (by_column, group.column_factors)}
-            sums = []
-            for axis in place:
-                total, factors = found[axis]
-                assert total is not None
-                sums.append(total * factors[place[axis]])
-            return sums
-        sums = [torch.zeros_like(t.log_columns if t.axis == "rows" else t.log_rows) for t in terms]
-        for tile in self._tiles(exponential=False):
-            for term, total in zip(terms, sums, strict=True):
-                for rows, columns, core in _with_mirror(tile):
-                    e = _exponential(core, term.log_rows[rows], term.log_columns[columns], self, rows, columns)
-                    if term.axis == "rows":
-                        total[columns] += term.weight[rows] @ e
-                    else:
-                        total[rows] += e @ term.weight[columns]
-        add_up(*sums)
-        return sums
-
-    def gradient(self, terms: Sequence[Term], wanted: Sequence[bool]) -> list[Tensor | None]:
-        gradients, link = self._slots(wanted), self.log_kernel.link
-        for tile, weight in self._weights(terms):
-            if link is not None and tile.t is not None:
-                weight.mul_(link.derivative(tile.t))
-            self.log_kernel.pull(tile.rows, tile.columns, tile.memory, weight, gradients)
-        return self._shared(gradients)
-
-    def held_total(
-        self, log_rows: Tensor, log_columns: Tensor, wanted: Sequence[bool]
-    ) -> tuple[Tensor, list[Tensor | None]]:
-        total, gradients = torch.zeros_like(log_rows[0]), self._slots(wanted)
-        term = Term(log_rows, log_columns, "rows", torch.ones_like(log_rows))
-        for tile, weight in self._weights([term], with_t=True):
-            assert tile.t is not None
-            total += (weight * tile.t).sum()
-            total += weight.sum(1) @ self.row_bias[tile.rows] + weight.sum(0) @ self.column_bias[tile.columns]
-            if any(wanted):
-                self.log_kernel.pull(tile.rows, tile.columns, tile.memory, weight, gradients)
-        add_up(total)
-        return total, self._shared(gradients)
-
-    def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
-        buffer = self._buffer(0, rows, columns)
-        if exponential and not with_t:
-            core, t, memory = self.log_kernel.exponential(rows, columns, buffer), None, None
-        else:
-            core, t, memory = self.log_kernel.tile(rows, columns, buffer)
-            if core is t and with_t:
-                core = core.clone()
-            if exponential:
-                core.exp_()
-        for position in range(len(self.geometry.masks)):
-            self._exclude(position, rows, columns, core, 0 if exponential else -torch.inf)
-        return Tile(rows, columns, core, t, memory, self.symmetric and rows != columns)
-
-    def _exclude(self, position: int, rows: slice, columns: slice, core: Tensor, value: float) -> None:
-        """Write a value where a mask excludes pairs; the few pairs of a thin mask are found once and remembered."""
-        if not self._labels[position].may_meet(rows, columns):
-            return
-        key = (position, rows.start, columns.start)
-        if key in self._thin:
-            core.index_put_(self._thin[key], core.new_tensor(value))
-            return
-        mask = self.geometry.masks[position].tile(rows, columns)
-        core.masked_fill_(mask, value)
-        if mask.count_nonzero() <= TILE[0]:
-            self._thin[key] = mask.nonzero(as_tuple=True)
-
-    def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor | None:
-        """Return where a tile is to be written: every tile overwrites the one before."""
-        return self._space[number, : rows.stop - rows.start, : columns.stop - columns.start]
-
-    def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
-        rank, processes = world()
-        for rows, columns in islice(self._rectangles(), rank, None, processes):
-            yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
-
-    def _rectangles(self) -> Iterator[tuple[slice, slice]]:
-        """Yield where the tiles are; in a symmetric problem the squares on the diagonal and what is right of them."""
-        n, m = self.geometry.shape
-        for rows in _stretches(0, n, TILE[0]):
-            if self.symmetric:
-                yield rows, rows
-            for columns in _stretches(rows.stop if self.symmetric else 0, m, TILE[1]):
-                yield rows, columns
-
-    def _products(self, right: Tensor | None, left: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return E right, (N,), and E^T left, (M,), with E = exp(core), in one pass; right (M,), left (N,)."""
-        by_row = None if right is None else torch.zeros_like(self.row_bias)
-        by_column = None if left is None else torch.zeros_like(self.column_bias)
-        for tile in self._tiles(exponential=True):
-            for rows, columns, e in _with_mirror(tile):
-                if by_row is not None and right is not None:
-                    by_row[rows].addmv_(e, right[columns])
-                if by_column is not None and left is not None:
-                    by_column[columns].addmv_(e.T, left[rows])
-        add_up(by_row, by_column)
-        return by_row, by_column
-
-    def _running_log_sums(self, q: Tensor | None, p: Tensor | None) -> list[Tensor | None]:
-        n, m = self.geometry.shape
-        by_row = None if q is None else _LogSum(q.new_full((n,), -torch.inf))
-        by_column = None if p is None else _LogSum(p.new_full((m,), -torch.inf))
-        for tile in self._tiles(exponential=False):
-            for rows, columns, core in _with_mirror(tile):
-                if by_row is not None and q is not None:
-                    by_row.add(rows, core + q[columns])
-                if by_column is not None and p is not None:
-                    by_column.add(columns, core.T + p[rows])
-        for sums in (by_row, by_column):
-            if sums is not None:
-                join_log_sums(sums.maximum, sums.total)
-        return [None if v is None else v.value() for v in (by_row, by_column)]
-
-    def _weights(self, terms: Sequence[Term], *, with_t: bool = False) -> Iterator[tuple[Tile, Tensor]]:
-        """Yield each tile with its part of W, added to the transposed part of its mirror image where it has one."""
-        groups = self._collapse(terms)
-        for tile in self._tiles(exponential=groups[0].base is None, with_t=with_t):
-            parts = [group.weight(tile, self) for group in groups]
-            weight = parts[0]
-            for part in parts[1:]:
-                weight += part
-            yield tile, weight
-
-    def _collapse(self, terms: Sequence[Term]) -> list[_Group]:
-        """Gather the terms into as few groups as their exponents allow; in ordinary training that is one.
-
-        A group takes its exponents from one of its own terms, where exp(S + A + B) is the weight of a softmax and at
-        most 1; or, where all are moderate, all terms are one group whose exponents are factors.
-        """
-        if self.flat:
-            log_rows = torch.stack([t.log_rows for t in terms]).add_(self.row_bias)
-            log_columns = torch.stack([t.log_columns for t in terms]).add_(self.column_bias)
-            if all(abs(middle) + reach <= self.limit for middle, reach in (_range(log_rows), _range(log_columns))):
-                return [_merge(terms, None, log_rows, log_columns)]
-        gathered: list[list[Term]] = []
-        for term in terms:
-            for group in gathered:
-                if _near(term.log_rows, group[0].log_rows) and _near(term.log_columns, group[0].log_columns):
-                    group.append(term)
-                    break
-            else:
-                gathered.append([term])
-        return [
-            _merge(
-                group,
-                group[0][:2],
-                torch.stack([t.log_rows for t in group]) - group[0].log_rows,
-                torch.stack([t.log_columns for t in group]) - group[0].log_columns,
-            )
-            for group in gathered
-        ]
-
-    def _slots(self, wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Return zeros for the wanted gradients; in a symmetric problem both sides share theirs."""
-        inputs = self.log_kernel.inputs
-        slots = [torch.zeros_like(v) if want else None for v, want in zip(inputs, wanted, strict=True)]
-        if self.symmetric:
-            slots[1], slots[3] = slots[0], slots[2]
-        return slots
-
-
-class StoredPasses(StreamedPasses):
-    """The passes with every tile kept from its first computation: O(N M) memory, one product in all."""
-
-    def __init__(self, geometry: Geometry) -> None:
-        super().__init__(geometry)
-        self._kept: dict[tuple[int, int, bool, bool], Tile] = {}
-
-    def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor | None:
-        """Return no common place for the tiles, which are kept."""
-        return None if number == 0 else super()._buffer(number, rows, columns)
-
-    def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
-        key = (rows.start, columns.start, exponential, with_t)
-        if key not in self._kept:
-            self._kept[key] = super()._tile(rows, columns, exponential=exponential, with_t=with_t)
-        return self._kept[key]
-
-
-class _Ranges:
-    """The least and the largest label of each stretch of rows and columns: most tiles hold no masked pair at sight."""
-
-    def __init__(self, labels: tuple[Tensor, Tensor]) -> None:
-        self.rows, self.columns = ([(int(p.amin()), int(p.amax())) for p in side.split(TILE[0])] for side in labels)
-
-    def may_meet(self, rows: slice, columns: slice) -> bool:
-        low, high = self.rows[rows.start // TILE[0]]
-        stretches = self.columns[columns.start // TILE[0] : -(-columns.stop // TILE[0])]
-        return any(low <= most and least <= high for least, most in stretches)
-
-
-class _LogSum:
-    """log sum exp of rows that arrive in pieces, with a running maximum; all minus infinity stays minus infinity."""
-
-    def __init__(self, empty: Tensor) -> None:
-        self.maximum, self.total = empty, torch.zeros_like(empty)
-
-    def add(self, rows: slice, values: Tensor) -> None:
-        """Add a piece, (rows, k); it is overwritten."""
-        old = self.maximum[rows]
-        new = torch.maximum(old, values.amax(1))
-        shift = new.masked_fill(new == -torch.inf, 0)
-        fresh = values.sub_(shift[:, None]).exp_().sum(1)
-        self.total[rows] = self.total[rows] * torch.exp(old - shift) + fresh
-        self.maximum[rows] = new
-
-    def value(self) -> Tensor:
-        return self.maximum + self.total.log()
-
-
-class _Group(NamedTuple):
-    """Terms whose exponents lie near each other: exp(S + A + B) o (U V^T), one exponential for all of them.
-
-    Attributes:
-        base: A, (N,), and B, (M,); None where they are zero and exp(core) itself is meant.
-        row_factors: U^T, (k, N).
-        column_factors: V^T, (k, M).
+    Args:
+        function: of the inputs.
+        inputs: may depend on one another; None where there is none.
+        seeds: what the outputs are multiplied by; None where it is zero.
+        wanted: which inputs.
+        again: whether the gradient is itself differentiable.
     """
-
-    base: tuple[Tensor, Tensor] | None
-    row_factors: Tensor
-    column_factors: Tensor
-
-    def weight(self, tile: Tile, passes: StreamedPasses) -> Tensor:
-        """Return its part of W on a tile, with that of the mirror image transposed and added."""
-        rows, columns = tile.rows, tile.columns
-        u, v = self.row_factors, self.column_factors
-        out = passes._buffer(1, rows, columns)
-        if self.base is None and tile.mirrored:
-            both = torch.cat([u[:, rows], v[:, rows]]), torch.cat([v[:, columns], u[:, columns]])
-            return _outer(*both, out).mul_(tile.core)
-        if self.base is None:
-            return _outer(u[:, rows], v[:, columns], out).mul_(tile.core)
-        a, b = self.base
-        weight = _exponential(tile.core, a[rows], b[columns], passes, rows, columns)
-        weight.mul_(_outer(u[:, rows], v[:, columns], out))
-        if tile.mirrored:
-            image = _exponential(tile.core, b[rows], a[columns], passes, rows, columns)
-            weight.addcmul_(image, _outer(v[:, rows], u[:, columns], out))
-        return weight
-
-
-def _merge(terms: Sequence[Term], base: tuple[Tensor, Tensor] | None, log_rows: Tensor, log_columns: Tensor) -> _Group:
-    """Return the group of some terms from their exponents less the base, (k, N) and (k, M), which are overwritten."""
-    row_factors, column_factors = log_rows.exp_(), log_columns.exp_()
-    for k, term in enumerate(terms):
-        side = row_factors if term.axis == "rows" else column_factors
-        side[k] *= term.weight
-    return _Group(base, row_factors, column_factors)
-
-
-def _outer(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
-    """Return the sum of k outer products, (k, n) and (k, m) to (n, m); a matrix product is slow at very small k."""
-    if len(left) > _THIN:
-        return torch.mm(left.T, right, out=out)
-    total = torch.mul(left[0, :, None], right[0], out=out)
-    for row, column in zip(left[1:], right[1:], strict=True):
-        total.addcmul_(row[:, None], column)
-    return total
-
-
-_THIN = 6
-
-
-def _stretches(start: int, stop: int, length: int) -> Iterator[slice]:
-    """Yield the stretches that cover a range."""
-    for first in range(start, stop, length):
-        yield slice(first, min(first + length, stop))
-
-
-def _range(values: Tensor) -> tuple[float, float]:
-    """Return the middle between the least and the largest value, and how far they lie from it."""
-    low, high = (float(v) for v in values.aminmax())
-    return (high + low) / 2, (high - low) / 2
-
-
-def _near(a: Tensor, b: Tensor) -> bool:
-    return bool((a - b).abs().amax() <= REACH)
-
-
-def _with_mirror(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the tile and, where it stands for its transpose as well, that."""
-    yield tile.rows, tile.columns, tile.core
-    if tile.mirrored:
-        yield tile.columns, tile.rows, tile.core.T
-
-
-def _exponential(
-    core: Tensor, log_rows: Tensor, log_columns: Tensor, passes: StreamedPasses, rows: slice, columns: slice
-) -> Tensor:
-    """Return exp(S + A + B) on a tile; A and B are those of the tile already."""
-    log_rows = log_rows + passes.row_bias[rows]
-    return (core + log_rows[:, None]).add_(log_columns + passes.column_bias[columns]).exp_()
+    # Each input is taken by another name: what it owes to another input is not the function's.
+    named = [None if v is None else (v.view_as(v) if again else v.detach().requires_grad_()) for v in inputs]
+    with torch.enable_grad():
+        outputs = function(*named)
+    seeded = [(output, seed) for output, seed in zip(outputs, seeds, strict=True) if seed is not None]
+    asked = [v for v, want in zip(named, wanted, strict=True) if want and v is not None]
+    if not (seeded and asked):
+        return [None] * len(inputs)
+    values, cotangents = zip(*seeded, strict=True)
+    found = iter(torch.autograd.grad(values, asked, cotangents, create_graph=again, allow_unused=True))
+    return [next(found) if want and v is not None else None for v, want in zip(named, wanted, strict=True)]

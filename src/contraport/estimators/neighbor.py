@@ -43,7 +43,7 @@ class _Attraction:
     """Minus the mean log-kernel of the wanted pairs: added to KL it makes neighbours draw each other more strongly."""
 
     def __call__(self, matching: Matching) -> Tensor:
-        return -matching.target.inner(matching.coupling.geometry.log_kernel)
+        return -matching.target.row_inner(matching.coupling.geometry.log_kernel)
 
 
 class _NeighborEmbedding(BaseEstimator, ABC):

@@ -366,7 +366,7 @@ def align_uniform(weight: float = 1.0) -> Loss:
 @recipe(f"{_ALPHA}, eq. 1 and table 1.", r"\tfrac1{2n} \sum_i \phi\big(\sum_{j} \psi(d_i^2 - d_{ij}^2)\big)")
 def pairwise(
     preset: str | None = None,
-    temperature: float = 0.5,
+    temperature: float | None = None,
     negatives: str = "both",
     epsilon: float = 1.0,
     c: float = 1.0,
@@ -378,7 +378,8 @@ def pairwise(
     Args:
         preset: one of the table's losses (``info_nce``, ``mine``, ``triplet``, ``soft_triplet``, ``n_plus_1_tuplet``,
             ``lifted_structured``, ``sigmoid_pairs``, ``linear_pairs``), ``info_nce`` unless phi and psi are given.
-        temperature: in units of half the squared distance, for the presets that have one.
+        temperature: in units of half the squared distance, of the presets that have one, ``info_nce`` and
+            ``soft_triplet``; default: 0.5.
         negatives: ``"both"`` views, the anchor's own (``"same"``) or the ``"other"``.
         epsilon: the presets' margin or offset.
         c: slope of ``sigmoid_pairs``.
@@ -393,15 +394,16 @@ def pairwise(
     check(given or (phi is None and psi is None), "phi, psi: expected both or neither.")
     check(not (given and preset is not None), "preset: expected either a preset or phi and psi, got both.")
     check(epsilon >= 0, f"epsilon: expected a nonnegative number, got {epsilon!r}.")
-    kernel = Gibbs("cosine", temperature)  # validates the temperature, which stays with the presets: T is unscaled
-    kernel.temperature = 1.0
+    tempered = False
     if phi is not None and psi is not None:
         divergence: Divergence = SignedPairwise(phi, psi)
     else:
         name = str(preset or "info_nce").replace("-", "_")
         if name not in PRESETS:
             raise unknown_name("preset", preset, PRESETS)
-        divergence = PRESETS[name](temperature, epsilon, c)
+        tempered, divergence = PRESETS[name].tempered, PRESETS[name].make(epsilon, c)
+    check(tempered or temperature is None, f"temperature: {preset or 'phi and psi'} has none; expected nothing.")
+    kernel = Gibbs("cosine", (0.5 if temperature is None else temperature) if tempered else 1.0)
     return Objective(_negatives(negatives), kernel, Free(), Pairs(), divergence)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contraport.engine import Doubled, Geometry, LogKernel, TimesCost, held_total, log_sums
+from contraport.engine import Doubled, Geometry, LogKernel, TimesCost, held_sums, log_sums
 from contraport.objectives.targets import TargetPlan
 
 
@@ -66,33 +66,34 @@ class Coupling:
         """The logarithm of the mass of each row, or else of each column, where finding the plan has left it known."""
         return self.known_log_row_mass if self.known_log_row_mass is not None else self.known_log_column_mass
 
-    def inner_log(self, target: TargetPlan) -> Tensor:
-        """Return sum_ij target_ij log P_ij, without a pass over the pairs; masks aside, where no target has mass."""
-        a, b = target.marginals()
-        return target.inner(self.geometry.log_kernel) + a @ self.f + b @ self.g
+    def row_inner_log(self, target: TargetPlan) -> Tensor:
+        """Return sum_j target_ij log P_ij, (N,), without a pass over the pairs; masks aside, where no target has
+        mass.
+        """
+        return target.row_inner(self.geometry.log_kernel) + target.row_mass() * self.f + target.apply(self.g)
 
-    def square_mass(self) -> Tensor:
-        """Return sum_ij P_ij^2; one pass over the pairs."""
+    def row_square_mass(self) -> Tensor:
+        """Return sum_j P_ij^2, (N,); one pass over the pairs."""
         link = self.geometry.log_kernel.link
         squared = self.geometry.reshape(None, scale=2.0) if link is None else self.geometry.reshape(Doubled(link))
-        return torch.exp(2 * self.f + log_sums(squared, "rows", 2 * self.g)).sum()
+        return torch.exp(2 * self.f + log_sums(squared, "rows", 2 * self.g))
 
     @property
     def cost_kernel(self) -> LogKernel:
         """The log-kernel without its link, T = -C / unit."""
         return self.geometry.log_kernel.reshape(None)
 
-    def transport_cost(self, *, held: bool) -> Tensor:
-        """Return sum_ij P_ij C_ij for a cost that is a distance; one pass over the pairs.
+    def row_cost(self, *, held: bool) -> Tensor:
+        """Return sum_j P_ij C_ij, (N,), for a cost that is a distance; one pass over the pairs.
 
         Args:
             held: whether P is held fixed, so that the gradient is that of the cost alone.
         """
         unit = self.cost_kernel.unit
         if held:
-            return -unit * held_total(self.geometry, self.f, self.g)
+            return -unit * held_sums(self.geometry, self.f, self.g)
         weighted = self.geometry.reshape(TimesCost(self.geometry.log_kernel.link))
-        return unit * torch.exp(self.f + log_sums(weighted, "rows", self.g)).sum()
+        return unit * torch.exp(self.f + log_sums(weighted, "rows", self.g))
 
     def restrict(self, rows: slice) -> Coupling:
         """Return the plan on some of its rows."""

@@ -2,6 +2,9 @@
 
 They are written with the few questions that a coupling and a target plan answer, and see no (N, M) matrix. Penalties,
 which judge the plan by itself, have the same form.
+
+What is a sum over rows is given row by row: the objective weighs the rows, leaves out those that want nothing, and adds
+them up.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ class Divergence(Protocol):
     """A function of a matching; divergences compare the coupling with its target, penalties judge it by itself."""
 
     def __call__(self, matching: Matching) -> Tensor:
-        """Return a tensor without dimensions."""
+        """Return the value of each row, (N,), whose sum is meant; or a tensor without dimensions, which is no sum."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,9 +39,10 @@ class KL(Part):
     """
 
     def __call__(self, matching: Matching) -> Tensor:
-        """Return KL(target | coupling)."""
+        """Return the rows of KL(target | coupling); each carries its share of what the masses differ by."""
         target, coupling = matching.target, matching.coupling
-        return -target.entropy() - coupling.inner_log(target) - target.mass() + coupling.mass()
+        of_mass = target.row_mass() * (coupling.mass() - 1)
+        return of_mass - target.row_entropy() - coupling.row_inner_log(target)
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +54,7 @@ class ReverseKL(Part):
     """
 
     def __call__(self, matching: Matching) -> Tensor:
-        """Return KL(coupling | target)."""
+        """Return the rows of KL(coupling | target)."""
         coupling, target = matching.coupling, matching.target
 
         def divergence(rows: slice) -> Tensor:
@@ -59,10 +63,11 @@ class ReverseKL(Part):
             check(
                 bool((wanted[present] > 0).all()), "target: ReverseKL expects mass on every compared pair, got zeros."
             )
-            log_ratio = log_plan[present] - wanted[present].log()
-            return (log_plan[present].exp() * (log_ratio - 1)).sum() + wanted.sum()
+            log_plan = torch.where(present, log_plan, 0)
+            log_ratio = log_plan - torch.where(present, wanted, 1).log()
+            return torch.where(present, log_plan.exp() * (log_ratio - 1), 0).sum(1) + wanted.sum(1)
 
-        return torch.stack(by_stripes(divergence, coupling.shape)).sum()
+        return torch.cat(by_stripes(divergence, coupling.shape))
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,10 +77,10 @@ class SquaredL2(Part):
     """
 
     def __call__(self, matching: Matching) -> Tensor:
-        """Return N/2 |coupling - target|^2."""
+        """Return the rows of N/2 |coupling - target|^2."""
         target, coupling = matching.target, matching.coupling
-        crossed = target.expectation(coupling, torch.exp)
-        return coupling.shape[0] * (coupling.square_mass() / 2 - crossed + target.square_mass().sum() / 2)
+        crossed = target.row_expectation(coupling, torch.exp)
+        return coupling.shape[0] * (coupling.row_square_mass() / 2 - crossed + target.row_square_mass() / 2)
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,12 +108,12 @@ class Rince(Part):
             check(0 < value <= 1, f"{name}: expected a number in (0, 1], got {value!r}.")
 
     def __call__(self, matching: Matching) -> Tensor:
-        """Return the divergence."""
+        """Return the divergence of each row."""
         target, coupling = matching.target, matching.coupling
         log_n = math.log(coupling.shape[0])
-        attracted = target.expectation(coupling, lambda log_p: torch.exp(self.q * (log_p + log_n)))
+        attracted = target.row_expectation(coupling, lambda log_p: torch.exp(self.q * (log_p + log_n)))
         repelled = torch.exp(self.q * (math.log(self.lam) + coupling.log_row_mass() + log_n))
-        return (target.marginals()[0] @ repelled - attracted) / self.q
+        return (target.row_mass() * repelled - attracted) / self.q
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,14 +130,14 @@ class FenchelYoung(Part):
     """
 
     def __call__(self, matching: Matching) -> Tensor:
-        """Return the loss."""
+        """Return the loss of each row."""
         target, coupling = matching.target, matching.coupling
         if not isinstance(coupling, QuadraticCoupling):
             raise UsageError("divergence: FenchelYoung belongs to the plan Quadratic; for entropic plans it is KL.")
-        mass = target.marginals()[0] if coupling.per_row else target.mass()
-        squares = target.square_mass() if coupling.per_row else target.square_mass().sum()
-        own = (squares / torch.where(mass > 0, mass, 1)).sum() / 2
-        return coupling.conjugate(mass) - coupling.inner_logits(target) + own
+        mass = target.row_mass()
+        served = mass if coupling.per_row else mass.sum()
+        own = target.row_square_mass() / torch.where(served > 0, served, 1) / 2
+        return mass * coupling.conjugate() - coupling.row_inner_logits(target) + own
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,7 +166,7 @@ class ClosedFormQuadratic(Part):
         check_positive("floor", self.floor)
 
     def __call__(self, matching: Matching) -> Tensor:
-        """Return the loss."""
+        """Return the loss of each row."""
         coupling, compared = matching.coupling, matching.block.compared()
         totals, counts = -coupling.geometry.log_kernel.row_inner(compared), compared.counts(coupling.f)
         mass = 1.0
@@ -170,7 +175,7 @@ class ClosedFormQuadratic(Part):
         level = ((mass + totals) / counts.clamp_min(1)).expand_as(coupling.f)
         # As T is minus the cost in units of the temperature, the argument at (i, j) is the level of its row plus T.
         arguments = Coupling(coupling.geometry, level, torch.zeros_like(coupling.g))
-        return -matching.target.expectation(arguments, self._log)
+        return -matching.target.row_expectation(arguments, self._log)
 
     def _log(self, argument: Tensor) -> Tensor:
         safe = argument.clamp_min(self.floor)
@@ -182,9 +187,9 @@ class Cost(Part):
     """The transport cost of the target, <t, C>: how far apart the wanted pairs are; attraction without repulsion."""
 
     def __call__(self, matching: Matching) -> Tensor:
-        """Return the cost."""
+        """Return the cost of each row."""
         cost_kernel = matching.coupling.cost_kernel
-        return -cost_kernel.unit * matching.target.inner(cost_kernel)
+        return -cost_kernel.unit * matching.target.row_inner(cost_kernel)
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,8 +208,8 @@ class Energy(Part):
     detach: bool = True
 
     def __call__(self, matching: Matching) -> Tensor:
-        """Return the difference."""
-        return Cost()(matching) - matching.coupling.transport_cost(held=self.detach)
+        """Return the difference of each row."""
+        return Cost()(matching) - matching.coupling.row_cost(held=self.detach)
 
 
 @dataclass(frozen=True, repr=False)
@@ -257,10 +262,15 @@ class MarginalPenalty(Part):
 
 
 def log_mean(matching: Matching) -> Tensor:
-    """Return log of the mean of the kernel over the compared pairs; one pass unless the plan has left it known."""
+    """Return log of the mean of the kernel over the compared pairs; 0, without gradient, where there are none.
+
+    It takes one pass unless the plan has left it known.
+    """
     coupling = matching.coupling
-    log_total = (coupling.log_row_mass() - coupling.f).logsumexp(0)
-    return log_total - matching.block.compared().counts(coupling.f).sum().log()
+    by_row = coupling.log_row_mass() - coupling.f
+    count = matching.block.compared().counts(coupling.f).sum()
+    compared = count > 0
+    return torch.where(compared, by_row, 0).logsumexp(0) - torch.where(compared, count, len(by_row)).log()
 
 
 def _kl_from_uniform(log_mass: Tensor) -> Tensor:

@@ -349,6 +349,7 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False) -> Non
     check(len(views) >= 1, "views: expected embeddings, got none.")
     for k, view in enumerate(views):
         check(isinstance(view, Tensor), f"z{k}: expected a tensor, got {type(view).__name__}.")
+        check(view.layout == torch.strided, f"z{k}: expected a dense tensor, got {view.layout}; use to_dense().")
         shared = shared_columns and k == len(views) - 1
         check(
             view.ndim == 2 and view.shape[shared:] == views[0].shape[shared:],

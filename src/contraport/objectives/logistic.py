@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from contraport.engine import LogSoftplus, log_sums
+from contraport.engine import LogSoftplus, log_sums, world
 from contraport.errors import check
 from contraport.objectives.divergences import log_mean
 from contraport.objectives.matching import Matching
@@ -39,8 +39,8 @@ class Logistic(nn.Module):
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
     def forward(self, matching: Matching) -> Tensor:
-        """Return the cross-entropy."""
-        return _cross_entropy(matching, self.bias)
+        """Return the cross-entropy of each row."""
+        return _cross_entropy(matching, world().shared(self.bias))
 
     def __repr__(self) -> str:
         return f"Logistic({self.bias.item():g})"
@@ -72,7 +72,7 @@ class NoiseContrast(nn.Module):
         self.register_buffer("log_normalizer", torch.tensor(math.nan))
 
     def forward(self, matching: Matching) -> Tensor:
-        """Return the cross-entropy; in training with gradients it moves the average first."""
+        """Return the cross-entropy of each row; in training with gradients it moves the average first."""
         noise = matching.block.shape[1] - 1
         check(noise > 0, "z0: noise contrastive estimation needs noise: negatives=, or at least 2 items, got 1.")
         return _cross_entropy(matching, -self._average(matching) - math.log(noise))
@@ -99,11 +99,13 @@ def _log_mix(past: Tensor, present: Tensor, momentum: float) -> Tensor:
 
 
 def _cross_entropy(matching: Matching, bias: Tensor) -> Tensor:
-    """Return sum_i a_i sum_j log(1 + e^s_ij) - sum_ij t_ij s_ij, s = log K + bias, t the target with row masses a."""
+    """Return a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij of each row, s = log K + bias, t the target with row masses
+    a.
+    """
     geometry, target = matching.coupling.geometry, matching.target
     check(geometry.log_kernel.link is None, "kernel: logistic divergences need a Gibbs kernel of power 1.")
     check(matching.block.compares_positives, "layout: logistic divergences need the positives to be compared.")
-    a, b = target.marginals()
+    a = target.row_mass()
     by_row = bias.to(a).expand_as(a)
-    every = log_sums(geometry.reshape(LogSoftplus(), row_bias=by_row), "rows", torch.zeros_like(b)).exp()
-    return a @ (every - by_row) - target.inner(geometry.log_kernel)
+    every = log_sums(geometry.reshape(LogSoftplus(), row_bias=by_row), "rows", a.new_zeros(geometry.shape[1])).exp()
+    return a * (every - by_row) - target.row_inner(geometry.log_kernel)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from contraport.objectives.coupling import Coupling
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets import TargetPlan
@@ -17,8 +19,17 @@ class Matching:
         block: the compared pairs, (N, M).
         target: the plan that is wanted.
         coupling: the plan that came out.
+        importance: the factor of each row, (N,), 0 for those that want nothing, under which the mass of the target is
+            1; None where it is 1 throughout.
     """
 
     block: Block
     target: TargetPlan
     coupling: Coupling
+    importance: Tensor | None = None
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum of what a divergence gives for the rows, (N,), weighted; what is no sum stays as it is."""
+        if values.ndim == 0:
+            return values
+        return values.sum() if self.importance is None else self.importance @ values

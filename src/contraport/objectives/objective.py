@@ -6,18 +6,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from contraport.engine import Kernel, gather_batch
+from contraport.engine import Kernel, Processes, gather_batch, world
 from contraport.errors import UsageError, check
-from contraport.objectives.coupling import Coupling
 from contraport.objectives.divergences import KL, Cost, Divergence, FenchelYoung
 from contraport.objectives.layouts import Block, Layout, check_negatives, check_views
 from contraport.objectives.matching import Matching
 from contraport.objectives.plans import Plan, Quadratic
 from contraport.objectives.targets import Attributes, Matrix, Target, TargetPlan
+
+Known: TypeAlias = Tensor | Target | bool | None
+"""What may be known in a call; see `Loss.forward`."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,11 @@ class Loss(nn.Module, ABC):
     origin: Origin | None = None
 
     @abstractmethod
-    def parts(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, Tensor]:
+    def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
         """Return the named parts of the value, their factors included; the loss is their sum."""
 
     @abstractmethod
-    def matchings(self, *views: Tensor, **known: Tensor | Target | None) -> Iterator[Matching]:
+    def matchings(self, *views: Tensor, **known: Known) -> Iterator[Matching]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
 
     @abstractmethod
@@ -88,6 +91,7 @@ class Loss(nn.Module, ABC):
         target: Tensor | Target | None = None,
         negatives: Tensor | None = None,
         negative_ids: Tensor | None = None,
+        shared_negatives: bool = False,
     ) -> Tensor:
         """Return the loss, a tensor without dimensions.
 
@@ -96,35 +100,37 @@ class Loss(nn.Module, ABC):
             labels: class of each item, (n,) integers, for targets that ask for it.
             domains: domain of each item, (n,) integers, likewise.
             ids: identity of each item, (n,) integers; items with equal ids are never each other's negatives.
-            weights: importance of each item's positives, (n,), nonnegative; scaled to mean 1.
+            weights: importance of each item, (n,), nonnegative: the loss is the weighted mean of the rows' values.
             target: the plan that is wanted in this call, instead of the objective's own: a matrix as in `Matrix`, or a
                 rule. It says nothing of negatives.
             negatives: embeddings of further columns, (k, d), to which nothing is matched: a queue, a memory bank. They
                 stand beside the columns of every block and direction and are columns like the others: a plan with
                 column marginals gives each of all columns the same mass, so that it keeps the share k / M of the mass
-                away from what is wanted. Under `torch.distributed` every process brings the same ones.
+                away from what is wanted. Under `torch.distributed` each process brings its own, such as hard negatives
+                of its items, as many as it likes; they are gathered.
             negative_ids: identity of each negative, (k,) integers, beside ``ids``: a negative is left out of the rows
                 that show the same item.
+            shared_negatives: every process brings the same negatives, a bank or a queue; they are not gathered.
         """
         parts = self.parts(
             *views, labels=labels, domains=domains, ids=ids, weights=weights, target=target, negatives=negatives,
-            negative_ids=negative_ids,
+            negative_ids=negative_ids, shared_negatives=shared_negatives or None,
         )  # fmt: skip
         return reduce(torch.add, parts.values())
 
-    def terms(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, float]:
+    def terms(self, *views: Tensor, **known: Known) -> dict[str, float]:
         """Return the named parts of the value as numbers, their factors included; the keywords are those of the
         call.
         """
         with torch.no_grad():
             return {name: value.item() for name, value in self.parts(*views, **known).items()}
 
-    def plan(self, *views: Tensor, **known: Tensor | Target | None) -> Tensor:
+    def plan(self, *views: Tensor, **known: Known) -> Tensor:
         """Return the plan that came out on the first block, (N, M), to look at; the keywords are those of the call."""
         with torch.no_grad():
             return next(self.matchings(*views, **known)).coupling.dense()
 
-    def target_plan(self, *views: Tensor, **known: Tensor | Target | None) -> Tensor:
+    def target_plan(self, *views: Tensor, **known: Known) -> Tensor:
         """Return the plan that is wanted on the first block, (N, M), to look at; the keywords are those of the call."""
         with torch.no_grad():
             return next(self.matchings(*views, **known)).target.dense()
@@ -198,8 +204,8 @@ class Objective(Loss):
             quadratic or not isinstance(divergence, FenchelYoung),
             "divergence: FenchelYoung belongs to the plan Quadratic; for entropic plans it is KL.",
         )
-        _check_rule(target)
-        self.layout, self.kernel, self.allowed, self.target, self.divergence = layout, kernel, plan, target, divergence
+        self.layout, self.kernel, self.allowed, self.divergence = layout, kernel, plan, divergence
+        self.target = _rule(target)
         self.penalties = dict(penalties or {})
         self._log_masses: list[Tensor | None] = []
 
@@ -231,7 +237,7 @@ class Objective(Loss):
     def temperature(self, value: float) -> None:
         self.kernel.temperature = value
 
-    def parts(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, Tensor]:
+    def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
         """Return the divergence and each penalty, factors included; see `forward` for the keywords."""
         check(self.allowed.differentiable, f"plan: {self.allowed!r} has no gradient; use it in plan(...), to look at.")
         terms = [(self.divergence, 1.0), *self.penalties.items()]
@@ -243,18 +249,18 @@ class Objective(Loss):
             log_mass = matching.coupling.known_log_mass
             self._log_masses.append(None if log_mass is None else log_mass.detach())
             for term, factor in terms:
-                _add(totals, type(term).__name__, factor * matching.block.weight * term(matching))
+                _add(totals, type(term).__name__, factor * matching.block.weight * matching.sum(term(matching)))
         return totals
 
-    def matchings(self, *views: Tensor, **known: Tensor | Target | None) -> Iterator[Matching]:
+    def matchings(self, *views: Tensor, **known: Known) -> Iterator[Matching]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
         shared = self.layout.shared_columns
         check_views(views, shared_columns=shared)
-        target = known.pop("target", None)
-        negatives = _negatives(views, known)
-        rule = self.target if target is None else Matrix(target) if isinstance(target, Tensor) else target
-        _check_rule(rule)
-        items, columns = (views[:-1], (_beside(views[0], views[-1]),)) if shared else (views, ())
+        views = _in_one_precision(views)
+        target, processes = known.pop("target", None), world()
+        negatives = _negatives(views, known, processes)
+        rule = _rule(self.target if target is None else target)
+        items, columns = (views[:-1], [processes.shared(views[-1])]) if shared else (views, [])
         gathered, attributes = gather_batch(items, _attributes(views, known))
         if shared:
             if not isinstance(rule, Matrix):
@@ -264,24 +270,33 @@ class Objective(Loss):
             for block in self.layout(*gathered, *columns):
                 if "ids" in attributes:
                     block = block.without_duplicates(attributes["ids"])
-                directions = [(block, rule(block, attributes))]
-                if block.reciprocal:
-                    directions.append((block.T, rule.mirrored()(block.T, attributes)))
+                directions = [(block, rule)] + ([(block.T, rule.mirrored())] if block.reciprocal else [])
+                matchings = [
+                    (side, wanted, _importance(side, wanted, attributes.get("weights"), complete=rule.complete))
+                    for side, rule in directions
+                    for wanted in [rule(side, attributes)]
+                ]
                 if negatives is None:
                     couplings = self.allowed(block.geometry(self.kernel), reciprocal=block.reciprocal)
-                    yield from _matchings(directions, couplings)
                 else:
-                    directions = [self._widened(*direction, *negatives, attributes) for direction in directions]
-                    couplings = [found for side, _ in directions for found in self.allowed(side.geometry(self.kernel))]
-                    yield from _matchings(directions, couplings)
+                    matchings = [self._widened(*matching, *negatives, attributes) for matching in matchings]
+                    couplings = [found for side, *_ in matchings for found in self.allowed(side.geometry(self.kernel))]
+                for (side, wanted, importance), coupling in zip(matchings, couplings, strict=True):
+                    yield Matching(side, wanted, coupling, importance)
 
     def _widened(
-        self, block: Block, target: TargetPlan, negatives: Tensor, ids: Tensor | None, attributes: Attributes
-    ) -> tuple[Block, TargetPlan]:
+        self,
+        block: Block,
+        target: TargetPlan,
+        importance: Tensor | None,
+        negatives: Tensor,
+        ids: Tensor | None,
+        attributes: Attributes,
+    ) -> tuple[Block, TargetPlan, Tensor | None]:
         """Return a direction with negatives beside its columns."""
         further = self.layout.further(negatives)
         both = None if ids is None else (attributes["ids"], ids)
-        return block.beside(further, both), target.beside(len(further))
+        return block.beside(further, both), target.beside(len(further)), importance
 
     def answers(self) -> dict[str, str]:
         """Return the answer to each of the five questions, as it would be written."""
@@ -344,7 +359,7 @@ class Total(Loss):
         """The total mass of the first objective's plan in the last call; see `Objective.mass`."""
         return next(self._terms())[0].mass
 
-    def parts(self, *views: Tensor, **known: Tensor | Target | None) -> dict[str, Tensor]:
+    def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
         """Return the parts of all objectives, factors included; see `forward` for the keywords."""
         totals: dict[str, Tensor] = {}
         for objective, factor in self._terms():
@@ -352,7 +367,7 @@ class Total(Loss):
                 _add(totals, name, factor * value)
         return totals
 
-    def matchings(self, *views: Tensor, **known: Tensor | Target | None) -> Iterator[Matching]:
+    def matchings(self, *views: Tensor, **known: Known) -> Iterator[Matching]:
         """Yield the matchings of each objective in turn."""
         for objective, _ in self._terms():
             yield from objective.matchings(*views, **known)
@@ -374,42 +389,60 @@ def _add(totals: dict[str, Tensor], name: str, value: Tensor) -> None:
     totals[name] = totals[name] + value if name in totals else value
 
 
-def _matchings(directions: list[tuple[Block, TargetPlan]], couplings: list[Coupling]) -> Iterator[Matching]:
-    for (block, target), coupling in zip(directions, couplings, strict=True):
-        yield Matching(block, target, coupling)
+def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the views in the widest precision among them."""
+    dtypes = {view.dtype for view in views}
+    return views if len(dtypes) == 1 else tuple(view.to(reduce(torch.promote_types, dtypes)) for view in views)
 
 
-def _check_rule(target: object) -> None:
+def _rule(target: object) -> Target:
+    if isinstance(target, Tensor):
+        return Matrix(target)
     given = f"contraport.Domains(alpha=0.1), which only Python can give; got {target!r}"
-    check(isinstance(target, Target), f"target: expected a Target, such as {given}.")
+    if not isinstance(target, Target):
+        raise UsageError(f"target: expected a Target, such as {given}.")
+    return target
 
 
-def _beside(view: Tensor, columns: Tensor) -> Tensor:
-    """Return columns that are no view in the precision of the view, single at least."""
-    return columns.to(torch.promote_types(view.dtype, torch.float32))
+def _importance(block: Block, target: TargetPlan, weights: Tensor | None, *, complete: bool) -> Tensor | None:
+    """Return the factor of each row, (N,), that makes the weighted mean of the rows' values of their sum.
+
+    Rows that want nothing get 0, and the others share the mass between them.
+    """
+    if weights is None and complete:
+        return None
+    mass = target.row_mass()
+    importance = torch.ones_like(mass) if weights is None else weights.to(mass.dtype)[block.row_items]
+    importance = torch.where(mass > 0, importance, 0)
+    total = importance @ mass
+    return importance / torch.where(total > 0, total, 1)
 
 
 def _negatives(
-    views: tuple[Tensor, ...], known: dict[str, Tensor | Target | None]
+    views: tuple[Tensor, ...], known: dict[str, Any], processes: Processes
 ) -> tuple[Tensor, Tensor | None] | None:
-    """Take the negatives and their ids from what is known in the call, checked."""
-    negatives, ids = known.pop("negatives", None), known.pop("negative_ids", None)
+    """Take the negatives and their ids from what is known in the call, checked, with those of all processes."""
+    negatives, ids, shared = (known.pop(name, None) for name in ("negatives", "negative_ids", "shared_negatives"))
     check(ids is None or negatives is not None, "negative_ids: expected negatives= with them.")
     check(ids is None or known.get("ids") is not None, "negative_ids: expected ids= of the items with them.")
+    check(not shared or negatives is not None, "shared_negatives: expected negatives= with it.")
     if negatives is None:
         return None
     check_negatives(negatives, ids, views)
-    assert isinstance(negatives, Tensor)
-    return _beside(views[0], negatives), ids.to(negatives.device) if isinstance(ids, Tensor) else None
+    negatives = negatives.to(torch.promote_types(views[0].dtype, torch.float32))
+    ids = None if ids is None else ids.to(negatives.device)
+    if shared:
+        return processes.shared(negatives), ids
+    return processes.gather(negatives), None if ids is None else processes.gather(ids)
 
 
-def _attributes(views: tuple[Tensor, ...], known: Mapping[str, Tensor | Target | None]) -> Attributes:
-    """Return what is known of the items, checked: one entry per item, on the views' device."""
+def _attributes(views: tuple[Tensor, ...], known: Mapping[str, Known]) -> Attributes:
+    """Return what is known of the items, checked: one number per item, on the views' device."""
     attributes: dict[str, Tensor] = {}
     for name, value in known.items():
         if value is None:
             continue
-        fits = isinstance(value, Tensor) and value.ndim >= 1 and len(value) == len(views[0])
+        fits = isinstance(value, Tensor) and value.shape == views[0].shape[:1]
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         check(fits, f"{name}: expected a tensor with one entry per item, ({len(views[0])},), got {got}.")
         assert isinstance(value, Tensor)

@@ -1,7 +1,7 @@
 """The pairwise family, mean_i phi(sum_j psi(d_i^2 - d_ij^2)), whatever phi and psi.
 
-As a kernel, psi is a link on T_ij = -d_ij^2 with the bias d_i^2 on its row, so that one log-sum-exp over the negatives
-serves all of them, with its exact gradient.
+As a kernel, psi is a link on T_ij = -d_ij^2 / temperature with the bias d_i^2 / temperature on its row, so that one
+log-sum-exp over the negatives serves all of them, with its exact gradient. What has no temperature has 1.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,17 +23,19 @@ from contraport.objectives.part import Part
 
 Pointwise = Callable[[Tensor], Tensor]
 
+Phi = Callable[[Tensor, "float | Tensor"], Tensor]
+"""phi as a pointwise function of the logarithm of the sum, and the kernel's temperature."""
+
 
 @dataclass(frozen=True, repr=False)
 class Pairwise(Part):
-    """mean_i phi(log sum_j psi(scale (d_i^2 - d_ij^2) + shift)) over the negatives j of each row.
+    """mean_i phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)) over the negatives j of each row.
 
     Args:
         name: what to call it.
-        phi: pointwise, of the logarithm of the sum.
+        phi: of the logarithm of the sum and the kernel's temperature.
         psi: the link log psi; None is psi = exp.
-        scale: factor of the difference.
-        shift: added to it.
+        shift: added to the difference.
 
     Raises:
         UsageError: in the call, where there are no negatives (one item).
@@ -40,14 +44,14 @@ class Pairwise(Part):
     """
 
     name: str
-    phi: Pointwise = field(repr=False)
+    phi: Phi = field(repr=False)
     psi: Link | None = field(default=None, repr=False)
-    scale: float = 1.0
     shift: float = 0.0
 
     def __call__(self, matching: Matching) -> Tensor:
-        """Return the loss."""
-        return _mean(matching, self.phi(_log_sum(matching, self.psi, self.scale, self.shift)))
+        """Return the loss of each row."""
+        temperature = matching.coupling.geometry.log_kernel.temperature
+        return _rows(matching, self.phi(_log_sum(matching, self.psi, self.shift), temperature))
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,38 +70,79 @@ class SignedPairwise(Part):
     psi: Pointwise
 
     def __call__(self, matching: Matching) -> Tensor:
-        """Return the loss."""
-        above = _log_sum(matching, LogOf(lambda t: self.psi(t).clamp_min(0)), 1.0, 0.0).exp()
-        below = _log_sum(matching, LogOf(lambda t: (-self.psi(t)).clamp_min(0)), 1.0, 0.0).exp()
-        return _mean(matching, self.phi(above - below))
+        """Return the loss of each row."""
+        above = _log_sum(matching, LogOf(lambda t: self.psi(t).clamp_min(0)), 0.0).exp()
+        below = _log_sum(matching, LogOf(lambda t: (-self.psi(t)).clamp_min(0)), 0.0).exp()
+        return _rows(matching, self.phi(above - below))
 
 
-def _log_sum(matching: Matching, psi: Link | None, scale: float, shift: float) -> Tensor:
+def _log_sum(matching: Matching, psi: Link | None, shift: float) -> Tensor:
     check(matching.block.size > 1, "z0: pairwise objectives need negatives: at least 2 items, got 1.")
     geometry = matching.coupling.geometry
-    a, b = matching.target.marginals()
+    a = matching.target.row_mass()
     positive = -matching.target.row_inner(geometry.log_kernel) / torch.where(a > 0, a, 1)
-    contrast = geometry.reshape(psi, scale=scale, row_bias=scale * positive + shift)
-    return log_sums(contrast, "rows", torch.zeros_like(b))
+    contrast = geometry.reshape(psi, row_bias=positive + shift)
+    return log_sums(contrast, "rows", a.new_zeros(geometry.shape[1]))
 
 
-def _mean(matching: Matching, by_row: Tensor) -> Tensor:
-    a, _ = matching.target.marginals()
-    return (a * torch.where(a > 0, by_row, 0)).sum()
+def _rows(matching: Matching, by_row: Tensor) -> Tensor:
+    a = matching.target.row_mass()
+    return a * torch.where(a > 0, by_row, 0)
 
 
-Preset = Callable[[float, float, float], Pairwise | SignedPairwise]
+# What an objective keeps are functions with a name, not lambdas, so that it can be pickled.
+
+
+def _log_plus(log_sum: Tensor, temperature: float | Tensor, *, epsilon: float) -> Tensor:
+    if epsilon == 0:
+        return temperature * log_sum
+    return temperature * torch.logaddexp(torch.full_like(log_sum, math.log(epsilon)), log_sum)
+
+
+def _logarithm(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
+    return log_sum
+
+
+def _sum(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
+    return log_sum.exp()
+
+
+def _tempered_softplus(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
+    return temperature * F.softplus(log_sum)
+
+
+def _softplus(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
+    return F.softplus(log_sum)
+
+
+def _positive_square(log_sum: Tensor, temperature: float | Tensor) -> Tensor:
+    return F.relu(log_sum).square()
+
+
+def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
+    return torch.sigmoid(slope * t)
+
+
+class Preset(NamedTuple):
+    """A loss of the paper's table.
+
+    Attributes:
+        tempered: whether it has a temperature.
+        make: the divergence for the constants e and c.
+    """
+
+    tempered: bool
+    make: Callable[[float, float], Pairwise | SignedPairwise]
+
 
 PRESETS: dict[str, Preset] = {
-    "info_nce": lambda t, e, c: Pairwise(
-        "info_nce", lambda x: t * (x if e == 0 else torch.logaddexp(torch.full_like(x, math.log(e)), x)), scale=1 / t
-    ),
-    "mine": lambda t, e, c: Pairwise("mine", lambda x: x),
-    "triplet": lambda t, e, c: Pairwise("triplet", torch.exp, positive_part(), shift=e),
-    "soft_triplet": lambda t, e, c: Pairwise("soft_triplet", lambda x: t * F.softplus(x), scale=1 / t, shift=e),
-    "n_plus_1_tuplet": lambda t, e, c: Pairwise("n_plus_1_tuplet", F.softplus),
-    "lifted_structured": lambda t, e, c: Pairwise("lifted_structured", lambda x: F.relu(x).square(), shift=e),
-    "sigmoid_pairs": lambda t, e, c: Pairwise("sigmoid_pairs", torch.exp, LogOf(lambda x: torch.sigmoid(c * x))),
-    "linear_pairs": lambda t, e, c: SignedPairwise(lambda x: x, lambda x: x),
+    "info_nce": Preset(True, lambda e, c: Pairwise("info_nce", partial(_log_plus, epsilon=e))),
+    "mine": Preset(False, lambda e, c: Pairwise("mine", _logarithm)),
+    "triplet": Preset(False, lambda e, c: Pairwise("triplet", _sum, positive_part(), e)),
+    "soft_triplet": Preset(True, lambda e, c: Pairwise("soft_triplet", _tempered_softplus, shift=e)),
+    "n_plus_1_tuplet": Preset(False, lambda e, c: Pairwise("n_plus_1_tuplet", _softplus)),
+    "lifted_structured": Preset(False, lambda e, c: Pairwise("lifted_structured", _positive_square, shift=e)),
+    "sigmoid_pairs": Preset(False, lambda e, c: Pairwise("sigmoid_pairs", _sum, LogOf(partial(_sigmoid, slope=c)))),
+    "linear_pairs": Preset(False, lambda e, c: SignedPairwise(torch.clone, torch.clone)),
 }
-"""phi and psi of the losses of the paper's table, for a temperature t and constants e and c."""
+"""phi and psi of the losses of the paper's table."""

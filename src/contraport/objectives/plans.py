@@ -19,7 +19,7 @@ from contraport.engine import (
     MatrixLogKernel,
     Step,
     converge,
-    held_total,
+    held_sums,
     log_sums,
     positive_part,
     scale,
@@ -249,26 +249,27 @@ class QuadraticCoupling(Coupling):
     def cost_kernel(self) -> LogKernel:
         return self.logits.log_kernel
 
-    def transport_cost(self, *, held: bool) -> Tensor:
-        # theta = [theta - t] + t, and a threshold serves exactly its share of mass (none where nothing is compared)
-        served = self.threshold.sum() if self.per_row else self.threshold[0]
+    def row_cost(self, *, held: bool) -> Tensor:
+        # theta = [theta - t] + t, and t stays at 0 where nothing is compared.
+        served = self.share if self.per_row else self.log_row_mass().exp()
         if held:
             plan = self.logits.reshape(positive_part(), row_bias=-self.threshold.detach())
-            total = held_total(plan, self.f, self.g) + self.share * served.detach()
+            total = held_sums(plan, self.f, self.g) + (self.threshold * served).detach()
         else:
-            total = self.share * (self._squares(self.threshold).sum() + served)
+            total = self.share * self._squares(self.threshold) + self.threshold * served
         return -self.cost_kernel.unit * total
 
-    def inner_logits(self, target: TargetPlan) -> Tensor:
-        """Return sum_ij target_ij theta_ij."""
-        return target.inner(self.logits.log_kernel)
+    def row_inner_logits(self, target: TargetPlan) -> Tensor:
+        """Return sum_j target_ij theta_ij, (N,)."""
+        return target.row_inner(self.logits.log_kernel)
 
-    def conjugate(self, mass: Tensor) -> Tensor:
-        """Return the sum of Omega*(theta), each threshold's times the mass wanted there: (N,) per row, else ()."""
-        # At the threshold the derivative in t vanishes, so that t is held and the gradient is still exact.
-        t = self.threshold.detach()
-        by_row = self._squares(t) / 2
-        return mass @ (by_row + t) if self.per_row else mass * (by_row.sum() + t[0])
+    def conjugate(self) -> Tensor:
+        """Return Omega*(theta) for each threshold: (N,) per row, else ().
+
+        The threshold is not held: its own slope is 0, but not the slope of its slope.
+        """
+        by_row = self._squares(self.threshold) / 2
+        return by_row + self.threshold if self.per_row else by_row.sum() + self.threshold[0]
 
     def _squares(self, threshold: Tensor) -> Tensor:
         """Return sum_j [theta_ij - t_i]_+^2, (N,)."""

@@ -23,7 +23,7 @@ from contraport.objectives.layouts import Block
 from contraport.objectives.part import Part
 
 Attributes = Mapping[str, Tensor]
-"""What is known of the items of a batch: ``labels``, ``domains``, ``weights``, each (n, ...)."""
+"""What is known of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, each (n,)."""
 
 
 class LogPlan(Protocol):
@@ -51,19 +51,15 @@ class TargetPlan(ABC):
         """Return the plan times y: (M, ...) to (N, ...)."""
 
     @abstractmethod
-    def marginals(self) -> tuple[Tensor, Tensor]:
-        """Return the mass of the rows, (N,), and of the columns, (M,)."""
-
-    def mass(self) -> Tensor:
-        """Return the total mass."""
-        return self.marginals()[0].sum()
+    def row_mass(self) -> Tensor:
+        """Return the mass of the rows, (N,)."""
 
     @abstractmethod
-    def entropy(self) -> Tensor:
-        """Return -sum p log p."""
+    def row_entropy(self) -> Tensor:
+        """Return -sum_j p_ij log p_ij, (N,)."""
 
     @abstractmethod
-    def square_mass(self) -> Tensor:
+    def row_square_mass(self) -> Tensor:
         """Return sum_j p_ij^2, (N,)."""
 
     @abstractmethod
@@ -87,23 +83,25 @@ class TargetPlan(ABC):
         """Return sum_j p_ij log K_ij, (N,), masks aside."""
         return log_kernel.row_inner(self)
 
-    def inner(self, log_kernel: LogKernel) -> Tensor:
-        """Return sum_ij p_ij log K_ij, masks aside."""
-        return self.row_inner(log_kernel).sum()
-
-    def expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return sum_ij p_ij function(log P_ij), P another plan, where this one has mass."""
+    def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return sum_j p_ij function(log P_ij), (N,), P another plan, where this one has mass."""
 
         def expected(rows: slice) -> Tensor:
             matrix = self.restrict(rows).dense()
             wanted = matrix > 0
-            return (matrix[wanted] * function(plan.restrict(rows).log_dense()[wanted])).sum()
+            log_plan = torch.where(wanted, plan.restrict(rows).log_dense(), 0)
+            return torch.where(wanted, matrix * function(log_plan), 0).sum(1)
 
-        return torch.stack(by_stripes(expected, plan.shape)).sum()
+        return torch.cat(by_stripes(expected, plan.shape))
 
 
 class Target(Part, ABC):
     """A rule that says which plan is wanted on a block, from what is known of the items."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the plan has all its mass: no row may turn out to have nothing that it could want."""
+        return False
 
     @abstractmethod
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
@@ -129,26 +127,20 @@ class SparsePlan(TargetPlan):
     def apply(self, y: Tensor) -> Tensor:
         return self._by_row(_times(self.values.to(y.dtype), y[self.columns]))
 
-    def marginals(self) -> tuple[Tensor, Tensor]:
-        return self._by_row(self.values), self.T._by_row(self.values)
+    def row_mass(self) -> Tensor:
+        return self._by_row(self.values)
 
-    def mass(self) -> Tensor:
-        return self.values.sum()
+    def row_entropy(self) -> Tensor:
+        return -self._by_row(torch.xlogy(self.values, self.values))
 
-    def entropy(self) -> Tensor:
-        return -torch.xlogy(self.values, self.values).sum()
-
-    def square_mass(self) -> Tensor:
+    def row_square_mass(self) -> Tensor:
         return self._by_row(self.values.square())
 
     def row_inner(self, log_kernel: LogKernel) -> Tensor:
         return self._by_row(self.values * log_kernel.at(self.rows, self.columns))
 
-    def inner(self, log_kernel: LogKernel) -> Tensor:
-        return self.values @ log_kernel.at(self.rows, self.columns)
-
-    def expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return (self.values * function(plan.log_at(self.rows, self.columns))).sum()
+    def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return self._by_row(self.values * function(plan.log_at(self.rows, self.columns)))
 
     def dense(self) -> Tensor:
         return self.values.new_zeros(self.shape).index_put((self.rows, self.columns), self.values, accumulate=True)
@@ -176,13 +168,13 @@ class DensePlan(TargetPlan):
     def apply(self, y: Tensor) -> Tensor:
         return self.matrix.to(y.dtype) @ y
 
-    def marginals(self) -> tuple[Tensor, Tensor]:
-        return self.matrix.sum(1), self.matrix.sum(0)
+    def row_mass(self) -> Tensor:
+        return self.matrix.sum(1)
 
-    def entropy(self) -> Tensor:
-        return -torch.xlogy(self.matrix, self.matrix).sum()
+    def row_entropy(self) -> Tensor:
+        return -torch.xlogy(self.matrix, self.matrix).sum(1)
 
-    def square_mass(self) -> Tensor:
+    def row_square_mass(self) -> Tensor:
         return self.matrix.square().sum(1)
 
     def dense(self) -> Tensor:
@@ -218,24 +210,21 @@ class StructuredPlan(TargetPlan):
         total = sum((level * indicator.apply(y) for level, indicator in self.levels), torch.zeros_like(y[:1]))
         return _times(self.row_scale.to(y.dtype), total)
 
-    def marginals(self) -> tuple[Tensor, Tensor]:
-        return self.apply(torch.ones_like(self.column_scale)), self.T.apply(torch.ones_like(self.row_scale))
+    def row_mass(self) -> Tensor:
+        return self.apply(torch.ones_like(self.column_scale))
 
-    def entropy(self) -> Tensor:
-        # sum p log p with log p = log r_i + log c_j + log level_k, each part a sum against the plan's own structure
-        a, b = self.marginals()
+    def row_entropy(self) -> Tensor:
+        # p log p with log p = log r_i + log c_j + log level_k, each part a sum against the plan's own structure
+        of_columns = self.apply(torch.where(self.column_scale > 0, self.column_scale, 1).log())
         of_levels = sum(
-            (
-                level * math.log(level) * (self.row_scale @ indicator.apply(self.column_scale))
-                for level, indicator in self.levels
-            ),
-            torch.zeros_like(a[0]),
+            (level * math.log(level) * indicator.apply(self.column_scale) for level, indicator in self.levels),
+            torch.zeros_like(self.row_scale),
         )
-        return -(torch.xlogy(a, self.row_scale).sum() + torch.xlogy(b, self.column_scale).sum() + of_levels)
+        return -(torch.xlogy(self.row_mass(), self.row_scale) + of_columns + self.row_scale * of_levels)
 
-    def square_mass(self) -> Tensor:
+    def row_square_mass(self) -> Tensor:
         squared = tuple((level**2, indicator) for level, indicator in self.levels)
-        return StructuredPlan(squared, self.row_scale.square(), self.column_scale.square()).marginals()[0]
+        return StructuredPlan(squared, self.row_scale.square(), self.column_scale.square()).row_mass()
 
     def dense(self) -> Tensor:
         total = sum(level * indicator.dense().to(self.row_scale) for level, indicator in self.levels)
@@ -267,11 +256,16 @@ class Pairs(Target):
             [0.0000, 0.5000]])
     """
 
+    @property
+    def complete(self) -> bool:
+        """Whether every row wants something: it does."""
+        return True
+
     def __call__(self, block: Block, attributes: Attributes) -> SparsePlan:
-        """Return the target plan of a block; an item's ``weights`` multiply what is wanted of its rows."""
+        """Return the target plan of a block."""
         rows, columns = block.positives
         per_row = torch.zeros_like(block.row_items).index_add(0, rows, torch.ones_like(rows))
-        values = _importance(block, attributes)[rows] / (per_row[rows] * block.shape[0])
+        values = 1 / (per_row[rows] * block.shape[0]).to(_precision(block))
         return SparsePlan(rows, columns, values, block.shape)
 
 
@@ -295,7 +289,7 @@ class Labels(Target):
     def __call__(self, block: Block, attributes: Attributes) -> StructuredPlan:
         """Return the target plan of a block."""
         same = Indicator.equal(block.spread(_attribute("labels", attributes)))
-        return _by_rows(block, attributes, ((1.0, block.compared() & same),))
+        return _by_rows(block, ((1.0, block.compared() & same),))
 
 
 @dataclass(frozen=True, repr=False)
@@ -332,7 +326,7 @@ class Domains(Target):
             (self.alpha, others & same_domain),
             (self.beta, others.without(same_domain)),
         )
-        return _by_rows(block, attributes, tuple((level, pairs) for level, pairs in levels if level > 0))
+        return _by_rows(block, tuple((level, pairs) for level, pairs in levels if level > 0))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -357,6 +351,11 @@ class Matrix(Target):
 
     matrix: Tensor = field(repr=False)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the plan has all its mass: it does, however it is spread over the rows."""
+        return True
+
     def __post_init__(self) -> None:
         matrix = self.matrix
         check(isinstance(matrix, Tensor) and matrix.ndim == 2, "target: expected a tensor with two dimensions.")
@@ -365,19 +364,17 @@ class Matrix(Target):
         check(good, "target: expected nonnegative finite numbers that are not all zero.")
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
-        """Return the target plan of a block; an item's ``weights`` multiply what is wanted of its rows."""
+        """Return the target plan of a block."""
         shape = tuple(self.matrix.shape)
         check(shape == block.shape, f"target: expected shape {block.shape}, the layout's pairs, got {shape}.")
-        importance = _importance(block, attributes)
-        matrix = self.matrix.to(importance)
+        matrix = self.matrix.to(block.x.device, _precision(block))
         if _is_sparse(matrix):
             matrix = matrix.to_sparse_coo().coalesce()
             rows, columns = matrix.indices()
             _check_compared([mask.at(rows, columns) & (matrix.values() > 0) for mask in block.masks])
-            values = matrix.values() * importance[rows]
+            values = matrix.values()
             return SparsePlan(rows, columns, values / values.sum(), block.shape)
         _check_compared([mask.tile(slice(None), slice(None)) & (matrix > 0) for mask in block.masks])
-        matrix = matrix * importance[:, None]
         return DensePlan(matrix / matrix.sum())
 
     def mirrored(self) -> Matrix:
@@ -412,8 +409,7 @@ class Soft(Target):
         with torch.no_grad():
             geometry = Geometry(self.kernel(*_feature_sides(self.features, block)), block.masks)
             wanted = geometry.dense().softmax(1).nan_to_num(0)  # a row with nothing to compare wants nothing
-        importance = _importance(block, attributes)
-        return DensePlan((wanted * importance[:, None] / block.shape[0]).to(importance))
+        return DensePlan((wanted / block.shape[0]).to(_precision(block)))
 
     def mirrored(self) -> Soft:
         return Soft(_exchanged(self.features), self.kernel)
@@ -448,38 +444,30 @@ class Neighbors(Target):
             found = distance.topk(min(self.neighbors, m), largest=False)
         near = found.values < torch.inf
         rows = torch.arange(n, device=x.device)[:, None].expand_as(near)[near]
-        share = _importance(block, attributes) / (n * near.sum(1).clamp_min(1))
+        share = 1 / (n * near.sum(1).clamp_min(1)).to(_precision(block))
         return SparsePlan(rows, found.indices[near], share[rows], block.shape)
 
     def mirrored(self) -> Neighbors:
         return Neighbors(_exchanged(self.features), self.neighbors)
 
 
-def _by_rows(block: Block, attributes: Attributes, levels: tuple[tuple[float, Indicator], ...]) -> StructuredPlan:
-    """Return the plan with the given levels, each row scaled to its importance / N, rows that want nothing to zero."""
-    importance = _importance(block, attributes)
-    totals = sum((level * pairs.counts(importance) for level, pairs in levels), torch.zeros_like(importance))
-    row_scale = torch.where(totals > 0, importance / (totals.clamp_min(1e-30) * block.shape[0]), 0)
-    return StructuredPlan(levels, row_scale, importance.new_ones(block.shape[1]))
+def _by_rows(block: Block, levels: tuple[tuple[float, Indicator], ...]) -> StructuredPlan:
+    """Return the plan with the given levels, each row scaled to 1/N, rows that want nothing to zero."""
+    (n, m), like = block.shape, torch.empty(0, dtype=_precision(block), device=block.x.device)
+    totals = sum((level * pairs.counts(like) for level, pairs in levels), like.new_zeros(n))
+    row_scale = torch.where(totals > 0, 1 / (totals.clamp_min(1e-30) * n), 0)
+    return StructuredPlan(levels, row_scale, like.new_ones(m))
 
 
-def _importance(block: Block, attributes: Attributes) -> Tensor:
-    """Return the ``weights`` of the rows' items scaled to mean 1, (N,), or ones; in the precision of the
-    computation.
-    """
-    dtype = torch.promote_types(block.x.dtype, torch.float32)
-    weights = attributes.get("weights")
-    if weights is None:
-        return torch.ones(block.shape[0], dtype=dtype, device=block.x.device)
-    weights = weights.to(dtype)
-    return (weights / weights.mean())[block.row_items]
+def _precision(block: Block) -> torch.dtype:
+    """Return the precision of the computation."""
+    return torch.promote_types(block.x.dtype, torch.float32)
 
 
 def _attribute(name: str, attributes: Attributes) -> Tensor:
     check(name in attributes, f"{name}: this target needs them; pass {name}=..., one per item, in the call.")
     value = attributes[name]
-    good = value.ndim == 1 and not value.is_floating_point()
-    check(good, f"{name}: expected integers of shape (n,), got {value.dtype} of shape {tuple(value.shape)}.")
+    check(not value.is_floating_point(), f"{name}: expected integers, got {value.dtype}.")
     return value
 
 

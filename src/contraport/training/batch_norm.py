@@ -33,10 +33,10 @@ class SharedBatchNorm(_BatchNorm):
         values = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
         axes = [axis for axis in range(values.dim()) if axis != 1]
         shape = [-1 if axis == 1 else 1 for axis in range(values.dim())]
-        count = collectives.total(values.new_tensor(float(values[:, 0].numel())))
-        mean = collectives.total(values.sum(axes)) / count
+        count = collectives.world().total(values.new_tensor(float(values[:, 0].numel())))
+        mean = collectives.world().total(values.sum(axes)) / count
         centred = values - mean.view(shape)
-        variance = collectives.total(centred.square().sum(axes)) / count
+        variance = collectives.world().total(centred.square().sum(axes)) / count
         self._follow(mean.detach(), variance.detach() * count / (count - 1))
         normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:

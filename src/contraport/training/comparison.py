@@ -92,7 +92,7 @@ class Compared(Comparison):
             self.register_buffer(self._kept[name], value.expand(views, views, *value.shape).clone())
 
     def compare(
-        self, batch: Batch, *embeddings: Tensor, turn: tuple[int, int] | None = None, **known: Tensor
+        self, batch: Batch, *embeddings: Tensor, turn: tuple[int, int] | None = None, **known: Tensor | bool
     ) -> Tensor:
         """Return the objective's value.
 
@@ -162,11 +162,13 @@ class InTurn(Compared):
         batch, keys = embedded.batch, embedded.keys
         losses = []
         for v, w in embedded.turns():
-            positives, known = keys[w], {}
+            positives = keys[w]
+            known: dict[str, Tensor | bool] = {}
             if self.memory is not None:
                 positives, negatives = self.memory.offer(w, keys[w], batch.ids)
                 if negatives is not None:
                     known = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
+                    known["shared_negatives"] = True  # the memory is the same on every process
             losses.append(self.compare(batch, embedded.queries[v], positives, turn=(v, w), **known))
         if self.memory is not None:
             self.memory.keep(keys, batch.ids)

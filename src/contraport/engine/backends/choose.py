@@ -9,20 +9,21 @@ from typing import Literal, TypeAlias, TypeVar
 
 import torch
 
-from contraport.engine.cuda import TRITON, CudaPasses, obstacle
+from contraport.engine.backends.backend import Backend
+from contraport.engine.backends.cuda import TRITON, Cuda, obstacle
+from contraport.engine.backends.dense import Dense
+from contraport.engine.backends.tiled import Stored, Streamed
+from contraport.engine.collectives import world
 from contraport.engine.geometry import Geometry
-from contraport.engine.passes import Passes, StoredPasses, StreamedPasses
 from contraport.errors import unknown_name
 
 Policy: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
-POLICIES: dict[str, str] = {
-    "dense": "one (N, M) matrix and plain autograd: the oracle, and the fastest for small batches",
-    "stored": "log K computed once and kept in tiles; exact gradient in one more pass",
-    "streamed": "tiles recomputed in each pass: O((N + M) d) memory",
-    "cuda": "Triton kernels, pairs recomputed in each pass: O((N + M) d) memory",
-}
+_BACKENDS: dict[Policy, type[Backend]] = {"dense": Dense, "stored": Stored, "streamed": Streamed, "cuda": Cuda}
+
+POLICIES: dict[str, str] = {name: backend.summary for name, backend in _BACKENDS.items()}
+"""What each policy does, by name."""
 
 PRECISIONS: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -32,6 +33,9 @@ PRECISIONS: dict[str, torch.dtype] = {
 
 DENSE_ENTRIES = 1 << 16
 """Up to so many pairs (256 by 256) autograd on the whole matrix is quickest."""
+
+DENSE_MEMORY = 1 << 21
+"""Up to so many pairs in all half steps, each of which autograd keeps: 32 half steps of 256 by 256."""
 
 STORED_BYTES = 256 << 20
 """Up to so many bytes (8,192 by 8,192 in single precision) log K is kept rather than recomputed."""
@@ -96,25 +100,25 @@ def precision(name: Precision) -> Iterator[None]:
         yield
 
 
-def choose(geometry: Geometry) -> Policy:
+def choose(geometry: Geometry, half_steps: int = 1) -> Policy:
     """Return the policy for a geometry: the one in force, else by its number of pairs and its device.
 
-    Few pairs are ``"dense"``. More are ``"cuda"`` on a CUDA device, where that has a kernel for them; else ``"stored"``
-    or ``"streamed"`` by their number.
+    Few pairs are ``"dense"``, unless many half steps would each keep them. More are ``"cuda"`` on a CUDA device, where
+    that has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number.
     """
     forced = _forced.get()
     if forced is not None and (forced != "cuda" or obstacle(geometry) is None):
         return forced
     n, m = geometry.shape
     like = geometry.log_kernel.inputs[0]
-    if n * m <= DENSE_ENTRIES:
+    if n * m <= DENSE_ENTRIES and n * m * half_steps <= DENSE_MEMORY:
         return "dense"
     if like.is_cuda and TRITON and obstacle(geometry) is None:
         return "cuda"
     return "stored" if n * m * like.element_size() <= STORED_BYTES else "streamed"
 
 
-def explain(geometry: Geometry) -> str:
+def explain(geometry: Geometry, half_steps: int = 1) -> str:
     """Say in a sentence which policy a geometry gets and why.
 
     >>> import torch
@@ -129,7 +133,7 @@ def explain(geometry: Geometry) -> str:
     pass). Not cuda: its kernels know functions of inner products alone.
     """
     n, m = geometry.shape
-    name, forced, like = choose(geometry), _forced.get(), geometry.log_kernel.inputs[0]
+    name, forced, like = choose(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
     megabytes = n * m * like.element_size() / (1 << 20)
     asked = ", as asked for" if forced == name else ""
     said = f"{n} x {m} pairs, {megabytes:.3g} MiB as a matrix: {name}{asked} ({POLICIES[name]})."
@@ -140,11 +144,14 @@ def explain(geometry: Geometry) -> str:
     return said
 
 
-def passes_for(geometry: Geometry) -> Passes | None:
-    """Return the passes over a geometry by the policy in force; None stands for the dense oracle."""
-    name = choose(geometry)
-    if name == "dense":
-        return None
+def backend_for(geometry: Geometry, half_steps: int = 1) -> Backend:
+    """Return the backend of an operation by the policy and for the processes of this moment.
+
+    Args:
+        geometry: the pairs.
+        half_steps: how many half steps the operation has.
+    """
+    name = choose(geometry, half_steps)
     if name == "cuda":
-        return CudaPasses(geometry, PRECISIONS[_precision.get()])
-    return StoredPasses(geometry) if name == "stored" else StreamedPasses(geometry)
+        return Cuda(geometry, world(), PRECISIONS[_precision.get()])
+    return _BACKENDS[name](geometry, world())

@@ -25,16 +25,18 @@ import importlib.util
 from collections.abc import Sequence
 from contextlib import nullcontext
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from contraport.engine.collectives import add_up, world
+from contraport.engine.backends.backend import Collapsing
+from contraport.engine.backends.tiled import REACH
+from contraport.engine.collectives import Processes
 from contraport.engine.geometry import Geometry, Mask
 from contraport.engine.links import Doubled, Link, LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel
-from contraport.engine.passes import REACH, Passes, Term
+from contraport.engine.passes import Term
 from contraport.errors import check
 
 TRITON: bool = importlib.util.find_spec("triton") is not None
@@ -53,21 +55,25 @@ SHARE_COST = 0.02
 """What one more share of the columns costs, beside the work: results to be written and added up."""
 
 
-class CudaPasses(Passes):
+class Cuda(Collapsing):
     """The passes over one geometry by Triton kernels: O((N + M) d) memory and a bounded workspace.
 
     Under `torch.distributed` each process owns a range of the rows, and of the columns where sums over rows are meant.
 
     Args:
         geometry: the pairs; one that has no `obstacle`.
+        processes: who shares the work.
         operands: what embeddings are rounded to in products.
 
     Raises:
         UsageError: the embeddings are not on a CUDA device, and Triton's interpreter is not on.
     """
 
-    def __init__(self, geometry: Geometry, operands: torch.dtype = torch.float32) -> None:
-        super().__init__(geometry)
+    name: ClassVar[str] = "cuda"
+    summary: ClassVar[str] = "Triton kernels, pairs recomputed in each pass: O((N + M) d) memory"
+
+    def __init__(self, geometry: Geometry, processes: Processes, operands: torch.dtype = torch.float32) -> None:
+        super().__init__(geometry, processes)
         log_kernel = geometry.log_kernel
         assert isinstance(log_kernel, AffineLogKernel)
         check(
@@ -93,13 +99,13 @@ class CudaPasses(Passes):
         row_bias, column_bias = self.outer
         by_row = by_column = None
         if over_columns is not None:
-            own = _own(row_bias)
+            own = self._own(row_bias)
             found = _sums(*self.sides.restrict(own), over_columns + column_bias)
-            by_row = _together(found, own, row_bias) + row_bias
+            by_row = self._together(found, own, row_bias) + row_bias
         if over_rows is not None:
-            own = _own(column_bias)
+            own = self._own(column_bias)
             found = _sums(*self.sides.T.restrict(own), over_rows + row_bias)
-            by_column = _together(found, own, column_bias) + column_bias
+            by_column = self._together(found, own, column_bias) + column_bias
         return by_row, by_column
 
     def weighted_sum(self, terms: Sequence[Term]) -> list[Tensor]:
@@ -108,27 +114,23 @@ class CudaPasses(Passes):
             sides, a, b = self.sides, term.log_rows + self.outer[0], term.log_columns + self.outer[1]
             if term.axis == "rows":
                 sides, a, b = sides.T, b, a
-            own = _own(a)
-            sums.append(_together(_sums(*sides.restrict(own), b, a[own], term.weight), own, a))
+            own = self._own(a)
+            sums.append(self._together(_sums(*sides.restrict(own), b, a[own], term.weight), own, a))
         return sums
 
-    def gradient(self, terms: Sequence[Term], wanted: Sequence[bool]) -> list[Tensor | None]:
-        return self._shared(self._pull(terms, wanted, held=False))
+    def gradient(self, terms: Sequence[Term], wanted: Sequence[bool], *, held: bool = False) -> list[Tensor | None]:
+        return self._contributed(self._pull(terms, wanted, held=held))
 
-    def held_total(
-        self, log_rows: Tensor, log_columns: Tensor, wanted: Sequence[bool]
-    ) -> tuple[Tensor, list[Tensor | None]]:
-        term = Term(log_rows, log_columns, "rows", torch.ones_like(log_rows))
-        x, _, row_mass, column_mass = gradients = self._pull([term], [True] * 4, held=True)
-        assert x is not None
-        assert row_mass is not None
-        # The total is linear in T, and T in <x, y> and the biases: it is what the gradient on them makes of them.
-        # In a symmetric problem the mirror image of W counts every product twice, and each bias for its own side.
-        total = (x * self.sides.x).sum() / (2 if self.symmetric else 1) + row_mass @ self.biases[0]
-        if column_mass is not None:
-            total += column_mass @ self.biases[1]
-        add_up(total)
-        return total, self._shared([v if want else None for v, want in zip(gradients, wanted, strict=True)])
+    def sums_of_t(self, f: Tensor, g: Tensor) -> Tensor:
+        # T is <x, y> and the biases: its sums are what the gradient in x, a row's mass and a weighted sum make of them.
+        own, (row_bias, column_bias) = self._own(f), self.biases
+        a, b = f + self.outer[0], g + self.outer[1]
+        ones = torch.ones_like(a)[None], torch.ones_like(b)[None]
+        weights = a[None, own].contiguous(), b[None], ones[0][:, own].contiguous(), ones[1]
+        sides = self.sides.restrict(own)
+        wy, _, mass, _ = _gradients(*sides, *weights, [True, False, True, False], True)
+        sums = (wy * sides.x).sum(1) + mass * row_bias[own] + _sums(*sides, b, a[own], column_bias)
+        return self._together(sums, own, f)
 
     def _pull(self, terms: Sequence[Term], wanted: Sequence[bool], *, held: bool) -> list[Tensor | None]:
         """Return what the own rows contribute to the gradient on each wanted input.
@@ -143,17 +145,22 @@ class CudaPasses(Passes):
             log_rows, log_columns = torch.cat([log_rows, log_columns]), torch.cat([log_columns, log_rows])
             u, v = torch.cat([u, v]), torch.cat([v, u])
             wanted = [wanted[0], False, wanted[2], False]
-        own = _own(self.outer[0])
+        own = self._own(self.outer[0])
         weights = log_rows[:, own].contiguous(), log_columns, u[:, own].contiguous(), v
         x, y, row_mass, column_mass = _gradients(*self.sides.restrict(own), *weights, list(wanted), held)
         found = [_padded(x, own, self.sides.x), y, _padded(row_mass, own, self.outer[0]), column_mass]
         return [value if want else None for value, want in zip(found, wanted, strict=True)]
 
+    def _own(self, like: Tensor) -> slice:
+        """Return the rows that this process works on."""
+        rank, processes = self.processes
+        return slice(len(like) * rank // processes, len(like) * (rank + 1) // processes)
 
-def _own(like: Tensor) -> slice:
-    """Return the rows that this process works on."""
-    rank, processes = world()
-    return slice(len(like) * rank // processes, len(like) * (rank + 1) // processes)
+    def _together(self, part: Tensor, own: slice, like: Tensor) -> Tensor:
+        """Return the rows of all processes."""
+        whole = _padded(part, own, like)
+        self.processes.add_up(whole)
+        return whole
 
 
 def _padded(part: Tensor, own: slice, like: Tensor) -> Tensor:
@@ -162,13 +169,6 @@ def _padded(part: Tensor, own: slice, like: Tensor) -> Tensor:
         return part
     whole = torch.zeros_like(like, dtype=part.dtype)
     whole[own] = part
-    return whole
-
-
-def _together(part: Tensor, own: slice, like: Tensor) -> Tensor:
-    """Return the rows of all processes."""
-    whole = _padded(part, own, like)
-    add_up(whole)
     return whole
 
 
@@ -398,7 +398,7 @@ def block_shape(dimensions: int, itemsize: int, precision: str, shared_memory: i
 def _blocks(x: Tensor) -> dict[str, int]:
     if not x.is_cuda:
         return {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
-    room = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
+    room: int = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin  # type: ignore[attr-defined, unused-ignore]
     return block_shape(x.shape[1], x.itemsize, _precision(x), room)
 
 
@@ -470,6 +470,6 @@ def _ceil(length: int, block: int) -> int:
 def _kernels() -> ModuleType:
     """Load the kernels, and Triton with them."""
     check(TRITON, "policy: 'cuda' needs the package 'triton', which PyTorch's builds for CUDA bring along.")
-    from contraport.engine import triton_kernels
+    from contraport.engine.backends import triton_kernels
 
     return triton_kernels

@@ -1,4 +1,4 @@
-"""The passes over all pairs as Triton kernels; `contraport.engine.cuda` launches them.
+"""The passes over all pairs as Triton kernels; `contraport.engine.backends.cuda` launches them.
 
 A program owns BLOCK_M rows, walks over a share of the columns and writes nothing but what it owns, so that a result
 repeats bit for bit. What is summed over rows, or belongs to columns, is the same kernel with the two sides exchanged:

@@ -1,0 +1,108 @@
+"""What the engine does for its callers: potentials by half steps, log-sums, held sums, the plan at convergence.
+
+Each operation takes a geometry, gets the backend for it, and is differentiable in all that it is given, as often as is
+asked for; see `contraport.engine.backends`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from contraport.engine.backends import backend_for
+from contraport.engine.geometry import Geometry
+from contraport.engine.half_steps import Axis, HalfSteps, Step
+
+
+def scale(
+    geometry: Geometry,
+    steps: Sequence[Step],
+    log_marginals: tuple[Tensor, Tensor],
+    dampings: Tensor | None = None,
+    given: Sequence[Tensor] = (),
+    empty: float = 0.0,
+) -> list[Tensor]:
+    """Run half steps and return the potential of each.
+
+    Consecutive steps on different axes of which neither reads the other share one pass over the pairs.
+
+    Args:
+        geometry: the pairs, (N, M).
+        steps: the half steps, in order.
+        log_marginals: log a, (N,), and log b, (M,).
+        dampings: one factor in (0, 1] per step, (len(steps),); None is 1 throughout.
+        given: potentials that steps may read, of length N or M as their axis needs.
+        empty: the log-sum of a row or column of no weight (all masked, say). Any finite number leaves it without effect
+            on the plan and keeps the potentials finite.
+
+    Returns:
+        One potential per step, (N,) or (M,).
+
+    Source: Sinkhorn's iteration in the log domain, Peyré and Cuturi (2019), section 4.4; damped, Chizat et al. (2018).
+
+    >>> import torch
+    >>> from contraport.engine import Geometry, Gibbs
+    >>> x = torch.eye(3)
+    >>> uniform = torch.full((3,), 1 / 3).log()
+    >>> (f,) = scale(Geometry(Gibbs("cosine", 1.0)(x, x)), [Step("rows", None)], (uniform, uniform))
+    >>> f.exp()  # one over three times the sum of a row: 1 + 2/e
+    tensor([0.1920, 0.1920, 0.1920])
+    """
+    if dampings is None:
+        dampings = torch.ones(len(steps), dtype=log_marginals[0].dtype, device=log_marginals[0].device)
+    with torch.autocast(log_marginals[0].device.type, enabled=False):
+        chain = HalfSteps(tuple(steps), len(given), empty)
+        return backend_for(geometry, len(steps)).scale(chain, log_marginals, dampings, given)
+
+
+def log_sums(geometry: Geometry, axis: Axis, potential: Tensor) -> Tensor:
+    """Return log sum_j exp(S_ij + q_j), (N,), for axis ``"rows"``, or its mirror, (M,), for ``"columns"``.
+
+    Where a row (column) has no weight at all the result is minus infinity, without gradient.
+
+    Args:
+        geometry: the pairs.
+        axis: which axis is kept.
+        potential: q, (M,), or for ``"columns"`` p, (N,).
+    """
+    n, m = geometry.shape
+    zeros = potential.new_zeros(n), potential.new_zeros(m)
+    (negative,) = scale(geometry, [Step(axis, 0)], zeros, given=[potential], empty=-torch.inf)
+    return -negative
+
+
+def held_sums(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
+    """Return sum_j P_ij T_ij, (N,), with P = exp(log K + f + g) held fixed: differentiable through T alone.
+
+    As the cost is -unit T, this is minus the transport cost of each row in that unit, and its gradient is that of the
+    cost.
+
+    Args:
+        geometry: the pairs, (N, M).
+        f: (N,).
+        g: (M,).
+    """
+    with torch.autocast(f.device.type, enabled=False):
+        return backend_for(geometry).held_sums(f.detach(), g.detach())
+
+
+def converge(
+    geometry: Geometry, log_marginals: tuple[Tensor, Tensor], tolerance: float, iterations: int
+) -> tuple[Tensor, Tensor]:
+    """Return the potentials of the balanced plan, differentiable in the embeddings and the temperature.
+
+    Args:
+        geometry: the pairs, (N, M).
+        log_marginals: log a, (N,), and log b, (M,), of equal total mass.
+        tolerance: stop once the masses of the rows are off by less than this in all.
+        iterations: the most that are made; a warning says so if they do not suffice.
+
+    Returns:
+        f, (N,), and g, (M,); the columns' masses are exact.
+
+    Source: Luise et al. (2018), Differential properties of Sinkhorn approximation, theorem 3.
+    """
+    with torch.autocast(log_marginals[0].device.type, enabled=False):
+        return backend_for(geometry).converge(log_marginals, tolerance, iterations)

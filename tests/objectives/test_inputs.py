@@ -1,0 +1,117 @@
+"""What objectives are called on: sizes of embeddings, precisions, kinds of tensors; and that they can be copied."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import contraport
+from contraport import UsageError
+from contraport.engine import normalize
+from contraport.objectives import CATALOG, PRESETS
+
+SETTINGS = {"direct-clr": {"dimensions": 3}}
+CASES = [
+    *((name, SETTINGS.get(name, {})) for name in CATALOG),
+    *(("pairwise", {"preset": preset}) for preset in PRESETS),
+    *(("alpha-cl", {"regularizer": name}) for name in ("entropy", "inverse", "square", "uniform")),
+    ("iot-quadratic", {"closed_form": False}),
+    ("gca-uot", {"rince_weight": 0.2}),
+]
+
+
+def views(n=6, d=5, seed=0, dtype=torch.float32):
+    return torch.randn(2, n, d, dtype=dtype, generator=torch.Generator().manual_seed(seed)).unbind()
+
+
+def build(name, settings):
+    loss = contraport.objective(name, **settings)
+    return loss, ({"labels": torch.arange(6) % 3} if name == "sup-con" else {})
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-15, 1e15, 1e30])
+def test_only_the_direction_counts(size):
+    """The gradient is as large as the embedding is small, and no larger."""
+    z0, z1 = views()
+    loss = contraport.nt_xent(temperature=0.1)
+
+    def outcome(factor):
+        z = (z0 * factor).requires_grad_()
+        found = loss(z, z1)
+        return found.detach(), torch.autograd.grad(found, z)[0] * factor
+
+    for far, near in zip(outcome(size), outcome(1), strict=True):
+        torch.testing.assert_close(far, near, rtol=1e-4, atol=1e-6)
+
+
+def test_a_row_of_zeros_has_no_direction_and_no_gradient():
+    z = torch.tensor([[0.0, 0.0], [1e-42, 0.0], [3.0, 4.0]], requires_grad=True)
+    unit = normalize(z)
+    assert unit.tolist() == [[0, 0], [0, 0], [pytest.approx(0.6), pytest.approx(0.8)]]
+    unit.sum().backward()
+    assert (z.grad[:2] == 0).all()
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
+def test_views_of_two_precisions_are_compared_in_the_wider(name, settings):
+    loss, known = build(name, settings)
+    z0, z1 = views()
+    mixed = loss(z0.half(), z1.double(), **known)
+    assert mixed.dtype == torch.float64
+    again, _ = build(name, settings)
+    torch.testing.assert_close(mixed, again(z0.half().double(), z1.double(), **known))
+
+
+def test_uniformity_of_copies_of_one_item_is_nothing():
+    z0, z1 = (z.requires_grad_() for z in views())
+    loss = contraport.align_uniform()(z0, z1, ids=torch.zeros(6, dtype=torch.long))
+    cost = contraport.Objective(
+        contraport.Cross(symmetric=False), contraport.Gibbs("chordal", 1.0), contraport.Free(), contraport.Pairs(),
+        contraport.Cost(),
+    )  # fmt: skip
+    torch.testing.assert_close(loss, cost(z0, z1))
+    assert all(slope.isfinite().all() for slope in torch.autograd.grad(loss, [z0, z1]))
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        ({"weights": torch.ones(6, 1)}, r"weights: expected .* \(6,\), got \(6, 1\)"),
+        ({"weights": [1.0] * 6}, r"weights: expected .* got list"),
+        ({"ids": torch.arange(12).view(6, 2)}, r"ids: expected .* got \(6, 2\)"),
+        ({"shared_negatives": True}, "shared_negatives: expected negatives="),
+    ],
+)
+def test_facts_of_another_shape(known, message):
+    with pytest.raises(UsageError, match=message):
+        contraport.nt_xent()(*views(), **known)
+
+
+def test_sparse_views():
+    with pytest.raises(UsageError, match=r"z0: expected a dense tensor, got torch.sparse_coo; use to_dense\(\)"):
+        contraport.nt_xent()(torch.eye(3).to_sparse(), torch.eye(3))
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
+def test_every_objective_can_be_pickled_and_copied(name, settings):
+    loss, known = build(name, settings)
+    expected = loss.eval()(*views(), **known)
+    for again in (pickle.loads(pickle.dumps(loss)), copy.deepcopy(loss)):
+        torch.testing.assert_close(again(*views(), **known), expected, rtol=0, atol=0)
+        assert repr(again) == repr(loss)
+
+
+@pytest.mark.parametrize("preset", ["info_nce", "soft_triplet"])
+def test_the_temperature_of_the_pairwise_presets_is_the_kernels(preset):
+    loss, z = contraport.pairwise(preset, temperature=0.3), views()
+    assert loss.temperature == 0.3
+    loss.temperature = 0.7
+    torch.testing.assert_close(loss(*z), contraport.pairwise(preset, temperature=0.7)(*z))
+
+
+@pytest.mark.parametrize("settings", [{"preset": "triplet"}, {"phi": torch.sqrt, "psi": torch.exp}])
+def test_what_has_no_temperature_takes_none(settings):
+    assert contraport.pairwise(**settings).temperature == 1.0
+    with pytest.raises(UsageError, match=r"temperature: (triplet|phi and psi) has none"):
+        contraport.pairwise(**settings, temperature=0.3)

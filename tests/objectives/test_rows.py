@@ -1,0 +1,100 @@
+"""A value is the weighted mean of its rows' values: weights, rows that want nothing, and what they leave alone."""
+
+import pytest
+import torch
+from pytorch_metric_learning.losses import SupConLoss
+
+import contraport
+from contraport import KL, Balanced, Free, Gibbs, Joint, Labels, Objective, Quadratic, Rows, Simplex
+from contraport.objectives import CATALOG, Cost, Energy, FenchelYoung, ReverseKL, Rince, Soft, SquaredL2
+
+LABELS = torch.tensor([0, 1, 1, 2, 3, 3])
+SETTINGS = {"direct-clr": {"dimensions": 3}}
+WEIGHTS = torch.tensor([1.0, 0.0, 2.0, 0.5, 1.0, 3.0], dtype=torch.float64)
+
+
+def views(n=6, d=4, seed=0):
+    return torch.randn(2, n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).unbind()
+
+
+def test_classes_of_one_item_are_as_in_pytorch_metric_learning():
+    """One view: items that are alone in their class count for nothing, in the value and in the gradient."""
+    z, _ = views()
+    layout = contraport.Within()
+    loss = Objective(layout, Gibbs("cosine", 0.3), Rows(), Labels(), KL())
+    value, slope = with_gradient(lambda z: loss(z, labels=LABELS), z)
+    theirs, their_slope = with_gradient(lambda z: SupConLoss(temperature=0.3)(z, LABELS), z)
+    torch.testing.assert_close(value, theirs)  # classes of two: the mean of log |P(i)| is 0
+    torch.testing.assert_close(slope, their_slope)
+
+
+def with_gradient(function, z):
+    z = z.clone().requires_grad_()
+    value = function(z)
+    return value.detach(), torch.autograd.grad(value, z)[0]
+
+
+def test_classes_of_several_items_differ_by_the_constant():
+    z, _ = views(8)
+    labels = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2])
+    loss = Objective(contraport.Within(), Gibbs("cosine", 0.3), Rows(), Labels(), KL())
+    value, slope = with_gradient(lambda z: loss(z, labels=labels), z)
+    theirs, their_slope = with_gradient(lambda z: SupConLoss(temperature=0.3)(z, labels), z)
+    constant = torch.tensor([2.0] * 3 + [3.0] * 4, dtype=torch.float64).log().mean()
+    torch.testing.assert_close(value, theirs - constant)
+    torch.testing.assert_close(slope, their_slope)
+
+
+@pytest.mark.parametrize("constraint", [Rows(), Balanced(3), Simplex(), Free()], ids=repr)
+def test_a_batch_without_any_positive_has_no_loss_and_no_gradient(constraint):
+    z, _ = views()
+    loss = Objective(contraport.Within(), Gibbs("cosine", 0.3), constraint, Labels(), KL())
+    value, slope = with_gradient(lambda z: loss(z, labels=torch.arange(6)), z)
+    assert value == 0
+    assert (slope == 0).all()
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOG if name not in {"sup-con", "align-uniform"}])
+def test_equal_weights_change_nothing(name):
+    loss = contraport.objective(name, **SETTINGS.get(name, {})).double().eval()
+    torch.testing.assert_close(loss(*views(), weights=torch.full((6,), 7.0)), loss(*views()))
+
+
+DIVERGENCES = {
+    "KL": (Rows(), KL()),
+    "KL balanced": (Balanced(2), KL()),
+    "reverse": (Rows(), ReverseKL()),
+    "squared": (Rows(), SquaredL2()),
+    "rince": (Balanced(2), Rince()),
+    "quadratic": (Quadratic("rows"), FenchelYoung()),
+    "cost": (Free(), Cost()),
+    "energy": (Rows(), Energy()),
+    "energy, not held": (Rows(), Energy(detach=False)),
+    "quadratic energy": (Quadratic("rows"), Energy()),
+}
+
+
+@pytest.mark.parametrize("name", DIVERGENCES)
+def test_the_weighted_mean_is_linear_in_the_shares(name):
+    """Each item's own value is what a weight on it alone gives, and any weights mix these values."""
+    z0, z1 = views()
+    constraint, divergence = DIVERGENCES[name]
+    loss = Objective(contraport.Cross(symmetric=False), Gibbs("cosine", 0.4), constraint, Soft((z0, z1)), divergence)
+    alone = torch.stack([loss(z0, z1, weights=one) for one in torch.eye(6, dtype=torch.float64)])
+    torch.testing.assert_close(loss(z0, z1, weights=WEIGHTS), alone @ WEIGHTS / WEIGHTS.sum())
+    torch.testing.assert_close(loss(z0, z1), alone.mean())
+
+
+def test_values_under_different_weights_are_comparable():
+    """Items that are all alike have one value, however they are weighted."""
+    z = torch.eye(6, dtype=torch.float64)
+    for weights in (None, WEIGHTS, torch.eye(6)[0]):
+        torch.testing.assert_close(contraport.nt_xent()(z, z, weights=weights), contraport.nt_xent()(z, z))
+
+
+def test_a_target_given_entry_by_entry_keeps_its_rows_masses():
+    """They are part of what is wanted: the divergence is zero where the plan is the target."""
+    z0, z1 = views()
+    plan = Objective(Joint(), Gibbs("cosine", 0.4), Simplex(), contraport.Pairs(), KL()).plan(z0, z1)
+    value = Objective(Joint(), Gibbs("cosine", 0.4), Simplex(), contraport.Matrix(plan), KL())(z0, z1)
+    torch.testing.assert_close(value, torch.zeros((), dtype=torch.float64), atol=1e-14, rtol=0)
