@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from contraport import distributed
 from contraport.data import Dataset, from_arrays, loader, own_share
-from contraport.engine import collectives
 from contraport.errors import UsageError
 
 
@@ -77,7 +77,7 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
     whole = [batch.ids.tolist() for batch in loader(dataset, 7, shuffle=True, seed=5)]
     parts, starts = [], []
     for rank in range(processes):
-        monkeypatch.setattr(collectives, "world", lambda rank=rank: (rank, processes))
+        monkeypatch.setattr(distributed, "world", lambda rank=rank: (rank, processes))
         parts.append([batch.ids.tolist() for batch in loader(dataset, 7, shuffle=True, seed=5, shared=True)])
         starts.append(own_share(7).start)
         assert own_share(7).total == 7
@@ -92,7 +92,7 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
 
 
 def test_a_shared_batch_has_an_item_for_each_process(dataset, monkeypatch):
-    monkeypatch.setattr(collectives, "world", lambda: (0, 4))
+    monkeypatch.setattr(distributed, "world", lambda: (0, 4))
     with pytest.raises(UsageError, match="batch_size: expected an item for each of 4 processes at least, got 3"):
         loader(dataset, 3, shared=True)
 

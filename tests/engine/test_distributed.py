@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import contraport
-from contraport.engine import world
+from contraport.distributed import world
 from contraport.objectives import CATALOG
 
 SIZES = {2: (5, 3), 3: (4, 1, 3)}  # items per process: uneven, as last batches are
@@ -110,7 +110,7 @@ def work(rank, sizes, port, failures):
         # The gradient is taken outside of the block that the loss was computed in, and is that of the block all the
         # same.
         make, name = case
-        with contraport.engine.policy(policy), contraport.engine.local():
+        with contraport.engine.policy(policy), contraport.distributed.local():
             value, sources = make(name, slice(None))
         value, gradient = value.detach(), flat(torch.autograd.grad(value, sources))
         with contraport.engine.policy(policy):

@@ -65,7 +65,7 @@ def work(rank, port, failures):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     for name in LOSSES:
         for policy in ("dense", "streamed"):
-            with contraport.engine.local():
+            with contraport.distributed.local():
                 alone = train(name, policy, lambda batch: (batch[0][0], batch[-1][1]), lambda learner: learner)
             together = train(name, policy, lambda batch: batch[rank], DistributedDataParallel)
             if not all(torch.allclose(a, b, rtol=1e-8, atol=1e-10) for a, b in zip(alone, together, strict=True)):

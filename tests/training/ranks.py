@@ -15,9 +15,9 @@ from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
 from contraport.data import own_share
+from contraport.distributed import anywhere, from_first, is_first, together
 from contraport.training.batch_norm import share_batch_norm
 from contraport.training.chunks import in_chunks
-from contraport.training.processes import anywhere, from_first, is_first, together
 
 SIZES = (5, 2)
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {

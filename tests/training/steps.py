@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from contraport.data import Batch, Dataset, Share, from_arrays
-from contraport.engine import local
+from contraport.distributed import local
 from contraport.training import train
 from contraport.training.pipeline import Pipeline
 from contraport.training.preparation import make_objective, make_pipeline

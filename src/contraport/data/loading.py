@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from contraport import distributed
 from contraport.data.dataset import Batch, Dataset
-from contraport.engine import collectives
 from contraport.errors import UsageError, check
 
 _MOST_WORKERS = 8
@@ -150,7 +150,7 @@ def loader(
         not drop_last or batch_size <= len(dataset),
         f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {batch_size}.",
     )
-    _, processes = collectives.world()
+    _, processes = distributed.world()
     check(
         not shared or batch_size >= processes,
         f"batch_size: expected an item for each of {processes} processes at least, got {batch_size}.",
@@ -205,7 +205,7 @@ def _cores() -> int:
 
 
 def _own_part(total: int) -> slice:
-    rank, processes = collectives.world()
+    rank, processes = distributed.world()
     return slice(rank * total // processes, (rank + 1) * total // processes)
 
 

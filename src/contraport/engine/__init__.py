@@ -1,7 +1,6 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
 from contraport.engine.backends import POLICIES, PRECISIONS, choose, explain, policy, precision
-from contraport.engine.collectives import Processes, gather, gather_batch, local, world
 from contraport.engine.geometry import Geometry, Mask
 from contraport.engine.half_steps import Axis, Step
 from contraport.engine.kernels import Bilinear, Gibbs, Kernel, RationalQuadratic, StudentT, normalize
@@ -25,7 +24,6 @@ __all__ = [
     "LogSoftplus",
     "Mask",
     "MatrixLogKernel",
-    "Processes",
     "RationalQuadratic",
     "Step",
     "StudentT",
@@ -35,15 +33,11 @@ __all__ = [
     "choose",
     "converge",
     "explain",
-    "gather",
-    "gather_batch",
     "held_sums",
-    "local",
     "log_sums",
     "normalize",
     "policy",
     "positive_part",
     "precision",
     "scale",
-    "world",
 ]

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from contraport.engine.collectives import world
+from contraport.distributed import world
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, Cost, LogKernel
 from contraport.errors import check, check_positive, unknown_name

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.engine.collectives import Processes
+from contraport.distributed import Processes
 from contraport.engine.geometry import Geometry
 
 

@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from contraport.engine import LogSoftplus, log_sums, world
+from contraport.distributed import world
+from contraport.engine import LogSoftplus, log_sums
 from contraport.errors import check
 from contraport.objectives.divergences import log_mean
 from contraport.objectives.matching import Matching

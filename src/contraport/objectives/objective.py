@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from contraport.engine import Kernel, Processes, gather_batch, world
+from contraport.distributed import Processes, gather_batch, world
+from contraport.engine import Kernel
 from contraport.errors import UsageError, check
 from contraport.objectives.divergences import KL, Cost, Divergence, FenchelYoung
 from contraport.objectives.layouts import Block, Layout, check_negatives, check_views
@@ -158,7 +159,7 @@ class Objective(Loss):
     """The divergence of the allowed plan, taken over the compared pairs, from the plan that is wanted.
 
     Under `torch.distributed` each process calls it on its own items; all get the loss of the whole batch, and the
-    average of their gradients is the gradient of that (see `contraport.engine.collectives`).
+    average of their gradients is the gradient of that (see `contraport.distributed`).
 
     Call it on the embeddings of two views, each (n, d) and of any floating point type; it returns a tensor without
     dimensions. Everything inside is in single precision at least, whatever autocast says.

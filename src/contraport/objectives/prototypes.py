@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, Gibbs, gather
+from contraport.distributed import gather
+from contraport.engine import Geometry, Gibbs
 from contraport.objectives.layouts import check_views
 from contraport.objectives.plans import Balanced
 

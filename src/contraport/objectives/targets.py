@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Geometry, Gibbs, Kernel, LogKernel, by_stripes, gather
+from contraport.distributed import gather
+from contraport.engine import Geometry, Gibbs, Kernel, LogKernel, by_stripes
 from contraport.errors import check
 from contraport.objectives.equality import Indicator
 from contraport.objectives.layouts import Block

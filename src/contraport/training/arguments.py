@@ -14,6 +14,7 @@ from typing import Any, Literal, ParamSpec, Union, cast, get_args, get_origin, g
 import torch
 
 from contraport.data import AUGMENTS
+from contraport.distributed import together
 from contraport.encoders import check_trusted
 from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.objectives import Temperature
@@ -21,7 +22,6 @@ from contraport.objectives.schedules import parse_constraint
 from contraport.runs import Run
 from contraport.training.loggers import check_loggers
 from contraport.training.optimization import SCHEDULES, check_optimizer
-from contraport.training.processes import together
 from contraport.training.target import Momentum
 
 P = ParamSpec("P")

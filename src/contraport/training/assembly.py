@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from contraport.data import Dataset, Views
+from contraport.distributed import local
 from contraport.encoders import Model
-from contraport.engine import local
 from contraport.errors import check, unknown_name
 from contraport.objectives import Cross, Loss, Objective
 from contraport.objectives.schedules import Schedule

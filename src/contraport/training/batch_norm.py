@@ -10,7 +10,7 @@ from timm.layers import convert_sync_batchnorm  # type: ignore[attr-defined]
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from contraport.engine import collectives
+from contraport import distributed
 
 
 class SharedBatchNorm(_BatchNorm):
@@ -33,10 +33,10 @@ class SharedBatchNorm(_BatchNorm):
         values = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
         axes = [axis for axis in range(values.dim()) if axis != 1]
         shape = [-1 if axis == 1 else 1 for axis in range(values.dim())]
-        count = collectives.world().total(values.new_tensor(float(values[:, 0].numel())))
-        mean = collectives.world().total(values.sum(axes)) / count
+        count = distributed.world().total(values.new_tensor(float(values[:, 0].numel())))
+        mean = distributed.world().total(values.sum(axes)) / count
         centred = values - mean.view(shape)
-        variance = collectives.world().total(centred.square().sum(axes)) / count
+        variance = distributed.world().total(centred.square().sum(axes)) / count
         self._follow(mean.detach(), variance.detach() * count / (count - 1))
         normalised = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:

@@ -16,13 +16,13 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from contraport.data import Batch
+from contraport.distributed import anywhere, together
 from contraport.errors import UsageError
 from contraport.files import replacing
 from contraport.runs import Row, Run
 from contraport.training.folder import last_checkpoint, writing
 from contraport.training.interrupts import Stopped, StopRequest
 from contraport.training.loggers import log_row
-from contraport.training.processes import anywhere, together
 from contraport.training.task import ContrastiveTask
 
 log = logging.getLogger("contraport.training")

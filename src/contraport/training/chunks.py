@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from contraport import distributed
 from contraport.data import Share
-from contraport.engine import collectives
 from contraport.errors import check
 
 Embed = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
@@ -25,7 +25,7 @@ def check_chunks(items: int, size: int) -> None:
     Traceback (most recent call last):
     contraport.errors.UsageError: cache_chunk: of 9 items in a batch 5 chunks are made, of which each needs 2 items ...
     """
-    _, processes = collectives.world()
+    _, processes = distributed.world()
     count, least = _number_of_chunks(items, size), max(2, processes)
     check(
         items // least >= count,

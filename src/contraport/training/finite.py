@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
+from contraport import distributed
 from contraport.data import Batch
-from contraport.engine import collectives
+from contraport.distributed import raise_once
 from contraport.files import checksum_of, write_arrays, write_json
 from contraport.runs import Run
 from contraport.training.callbacks import CheckpointFile
 from contraport.training.folder import nonfinite_checkpoint, nonfinite_items, writing
-from contraport.training.processes import raise_once
 
 
 class FiniteGuard(Callback):
@@ -89,4 +89,4 @@ class FiniteGuard(Callback):
 def _gathered(batch: Batch) -> dict[str, Tensor]:
     named: dict[str, Tensor | None] = {f"view{number}": view for number, view in enumerate(batch.views)}
     named |= {"labels": batch.labels, "domains": batch.domains, "ids": batch.ids}
-    return {name: collectives.gather(value) for name, value in named.items() if value is not None}
+    return {name: distributed.gather(value) for name, value in named.items() if value is not None}

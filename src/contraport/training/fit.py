@@ -13,6 +13,7 @@ from torch import nn
 
 from contraport._version import __version__
 from contraport.data import Dataset, loader
+from contraport.distributed import from_first, is_first, joined, together
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
@@ -25,7 +26,6 @@ from contraport.training.lock import locked
 from contraport.training.loggers import make_loggers
 from contraport.training.optimization import make_optimizer, make_schedule
 from contraport.training.preparation import load_data, make_objective, make_pipeline, steps_of_epoch
-from contraport.training.processes import from_first, is_first, joined, together
 from contraport.training.recipes import replaced, with_recipes
 
 log = logging.getLogger("contraport.training")

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from contraport.distributed import is_first
 from contraport.runs import Run
 from contraport.training.folder import writing
-from contraport.training.processes import is_first
 
 log = logging.getLogger("contraport")
 

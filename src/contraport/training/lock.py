@@ -17,10 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from contraport.distributed import is_first, together
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training.folder import writing
-from contraport.training.processes import is_first, together
 
 BEAT = 20.0
 """Seconds between two signs of life."""

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport.engine import gather
+from contraport.distributed import gather
 
 BANK_MOMENTUM = 0.5
 

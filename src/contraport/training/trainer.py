@@ -18,6 +18,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from contraport.data import Batch, BatchOrder
+from contraport.distributed import machines, raise_once
 from contraport.errors import UsageError, reason
 from contraport.runs import Run
 from contraport.training.arguments import DEVICES
@@ -27,7 +28,6 @@ from contraport.training.finite import FiniteGuard
 from contraport.training.folder import Position, how_to_go_on, last_checkpoint, without_checkpoint
 from contraport.training.interrupts import Stopped, StopRequest, signals_kept
 from contraport.training.pipeline import Pipeline
-from contraport.training.processes import machines, raise_once
 from contraport.training.progress import progress_on
 from contraport.training.task import ContrastiveTask
 

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from contraport import distributed
 from contraport.data.loading import Share
-from contraport.engine import collectives
 from contraport.errors import check
 
 
@@ -69,7 +69,7 @@ class Draws:
         Raises:
             UsageError: the rest of the batch is not held by the other processes.
         """
-        whole = items if len(items) == self._total else collectives.gather(items)
+        whole = items if len(items) == self._total else distributed.gather(items)
         check(
             len(whole) == self._total,
             f"augment: mixup needs all {self._total} items of the batch, the processes hold {len(whole)}.",

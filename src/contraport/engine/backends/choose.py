@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias, TypeVar
 
 import torch
 
+from contraport.distributed import world
 from contraport.engine.backends.backend import Backend
 from contraport.engine.backends.cuda import TRITON, Cuda, obstacle
 from contraport.engine.backends.dense import Dense
 from contraport.engine.backends.tiled import Stored, Streamed
-from contraport.engine.collectives import world
 from contraport.engine.geometry import Geometry
 from contraport.errors import unknown_name
 

@@ -30,9 +30,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from contraport.distributed import Processes
 from contraport.engine.backends.backend import Collapsing
 from contraport.engine.backends.tiled import REACH
-from contraport.engine.collectives import Processes
 from contraport.engine.geometry import Geometry, Mask
 from contraport.engine.links import Doubled, Link, LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel

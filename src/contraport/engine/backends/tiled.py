@@ -21,8 +21,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from contraport.distributed import Processes
 from contraport.engine.backends.backend import Collapsing
-from contraport.engine.collectives import Processes
 from contraport.engine.geometry import Geometry
 from contraport.engine.passes import Term
 

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from contraport.engine import collectives
+from contraport.distributed.processes import world
 from contraport.errors import check
 
 P = ParamSpec("P")
@@ -44,12 +44,12 @@ def joined(function: Callable[P, T]) -> Callable[P, T]:
 
 def is_first() -> bool:
     """Return whether this process is the one that writes and speaks."""
-    return collectives.world()[0] == 0
+    return world()[0] == 0
 
 
 def machines() -> tuple[int, int]:
     """Return how many processes there are on each machine, and how many machines."""
-    _, processes = collectives.world()
+    _, processes = world()
     here = int(os.environ["LOCAL_WORLD_SIZE"]) if processes > 1 else 1
     return here, processes // here
 
@@ -66,7 +66,7 @@ def together() -> Iterator[None]:
         yield
     except Exception as error:  # whatever it is, the others must not wait for this process for ever
         failure = error
-    _, processes = collectives.world()
+    _, processes = world()
     failed = [failure is not None] * processes
     if processes > 1:
         dist.all_gather_object(failed, failure is not None)
@@ -80,13 +80,13 @@ def raise_once(error: BaseException | None, *, told_by: int = 0, status: int = 2
     Raises:
         SystemExit: in the others.
     """
-    rank, _ = collectives.world()
+    rank, _ = world()
     raise cast(BaseException, error) if rank == told_by else SystemExit(status)
 
 
 def from_first(value: T) -> T:
     """Return what the first process gives, in all of them."""
-    _, processes = collectives.world()
+    _, processes = world()
     values = [value]
     if processes > 1:
         dist.broadcast_object_list(values)
@@ -95,7 +95,7 @@ def from_first(value: T) -> T:
 
 def anywhere(*facts: bool) -> tuple[bool, ...]:
     """Return for each fact whether it holds in any process."""
-    _, processes = collectives.world()
+    _, processes = world()
     if processes == 1:
         return facts
     holds = torch.tensor(facts, dtype=torch.int32)
