@@ -30,8 +30,8 @@ import contraport
 from benchmarks.engine import machine
 from contraport.data import Batch, Dataset, Views, from_arrays, load, loader
 from contraport.encoders import Model
-from contraport.training.assembly import assemble
-from contraport.training.optimization import make_optimizer
+from contraport.training.loop.optimization import make_optimizer
+from contraport.training.step.assembly import assemble
 
 TEMPERATURE = 0.5
 WARM_UP = 2

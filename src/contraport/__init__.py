@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from contraport.evaluation import embed, evaluate
     from contraport.exporting import export
     from contraport.reporting import report
-    from contraport.training import train
+    from contraport.training.train import train
 
 _LAZY = {
     "SNE": ("contraport.estimators", "train"),

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from contraport.data import own_share
 from contraport.distributed import anywhere, from_first, is_first, together
-from contraport.training.batch_norm import share_batch_norm
-from contraport.training.chunks import in_chunks
+from contraport.training.loop.batch_norm import share_batch_norm
+from contraport.training.step.gradient_cache import in_chunks
 
 SIZES = (5, 2)
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from contraport.data import Batch, Dataset, Share, from_arrays
 from contraport.distributed import local
 from contraport.training import train
-from contraport.training.pipeline import Pipeline
-from contraport.training.preparation import make_objective, make_pipeline
+from contraport.training.build import make_objective, make_pipeline
 from contraport.training.recipes import resolve
+from contraport.training.step.pipeline import Pipeline
 
 DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(train).parameters.items()}
 KINDS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from contraport.errors import UsageError
 from contraport.runs import Run
 
 from .conftest import Pull
-from .test_kill import IN_BATCH, SETTINGS, ForkServerContext, forks, vectors  # noqa: F401
+from .loop.test_kill import IN_BATCH, SETTINGS, ForkServerContext, forks, vectors  # noqa: F401
 
 
 def measured(run: Run, data: Any) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from contraport import distributed
 from contraport.errors import UsageError
 from contraport.runs import Run
-from contraport.training import processes, train
+from contraport.training import train
 from tests.training.ranks import agree_and_fail, failures_of
 
 from .test_train import files_of
@@ -105,9 +106,9 @@ def test_processes_agree() -> None:
 
 
 def test_alone_there_is_nobody_to_wait_for() -> None:
-    assert processes.is_first()
-    assert processes.machines() == (1, 1)
-    assert processes.from_first("value") == "value"
-    assert processes.anywhere(True, False) == (True, False)
-    with pytest.raises(UsageError, match="mine"), processes.together():
+    assert distributed.is_first()
+    assert distributed.machines() == (1, 1)
+    assert distributed.from_first("value") == "value"
+    assert distributed.anywhere(True, False) == (True, False)
+    with pytest.raises(UsageError, match="mine"), distributed.together():
         raise UsageError("mine")

@@ -29,10 +29,10 @@ from contraport.evaluation.embedding import Reader, frozen, represent, seeded
 from contraport.objectives import info_nce
 from contraport.training import train
 from contraport.training.arguments import check_arguments
-from contraport.training.optimization import make_optimizer, make_schedule
-from contraport.training.pipeline import Pipeline
-from contraport.training.preparation import make_objective, make_pipeline
+from contraport.training.build import make_objective, make_pipeline
+from contraport.training.loop.optimization import make_optimizer, make_schedule
 from contraport.training.recipes import resolve
+from contraport.training.step.pipeline import Pipeline
 
 WARMUP = 0.1
 """The share of the steps in which the learning rate rises."""

@@ -20,9 +20,9 @@ from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.objectives import Temperature
 from contraport.objectives.schedules import parse_constraint
 from contraport.runs import Run
-from contraport.training.loggers import check_loggers
-from contraport.training.optimization import SCHEDULES, check_optimizer
-from contraport.training.target import Momentum
+from contraport.training.loop.loggers import check_loggers
+from contraport.training.loop.optimization import SCHEDULES, check_optimizer
+from contraport.training.step.momentum import Momentum
 
 P = ParamSpec("P")
 

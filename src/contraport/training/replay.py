@@ -14,9 +14,9 @@ from contraport.data import Batch
 from contraport.encoders import check_trusted
 from contraport.errors import check
 from contraport.runs import Run, read
-from contraport.training.folder import nonfinite_checkpoint, nonfinite_items, read_checkpoint
-from contraport.training.pipeline import Pipeline
-from contraport.training.preparation import load_data, make_objective, make_pipeline, steps_of_epoch
+from contraport.training.build import load_data, make_objective, make_pipeline, steps_of_epoch
+from contraport.training.loop.folder import nonfinite_checkpoint, nonfinite_items, read_checkpoint
+from contraport.training.step.pipeline import Pipeline
 
 
 class Replay(NamedTuple):

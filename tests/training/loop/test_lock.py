@@ -12,9 +12,10 @@ from torch import Tensor
 
 from contraport.errors import UsageError
 from contraport.runs import Run
-from contraport.training import lock, train
+from contraport.training import train
+from contraport.training.loop import lock
 
-from .conftest import Pull
+from ..conftest import Pull
 
 HELD = r"out: .*run is being trained by process \d+ on .+ since \d{4}-\d\d-\d\d [\d:+]+; wait for its end, or stop it\."
 

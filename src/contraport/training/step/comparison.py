@@ -17,7 +17,7 @@ from contraport.data import Batch
 from contraport.encoders import Decoder, Model
 from contraport.errors import UsageError, check, unknown_name
 from contraport.objectives import Cost, Cross, Loss, Objective, assignments
-from contraport.training.memory import Memory
+from contraport.training.step.memory import Memory
 
 FEW_ITEMS = 32
 """With fewer items in a batch there is little to tell an item from."""

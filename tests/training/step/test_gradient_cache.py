@@ -7,13 +7,13 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from tests.training.ranks import compare_chunks, failures_of
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import contraport
 from contraport.errors import UsageError
-from contraport.training.chunks import check_chunks, in_chunks
-from tests.training.ranks import compare_chunks, failures_of
+from contraport.training.step.gradient_cache import check_chunks, in_chunks
 
 
 def embed_by(network: nn.Module):

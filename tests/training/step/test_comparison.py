@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import contraport
 from contraport.data import Batch
 from contraport.encoders import Model
-from contraport.training.comparison import Clustered, Embedded, InTurn, Reconstructed, Together
-from contraport.training.memory import Bank, Queue
+from contraport.training.step.comparison import Clustered, Embedded, InTurn, Reconstructed, Together
+from contraport.training.step.memory import Bank, Queue
 
 N, D = 6, 4
 

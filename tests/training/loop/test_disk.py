@@ -14,10 +14,11 @@ import torch
 from contraport.cli import main
 from contraport.errors import UsageError
 from contraport.runs import Run
-from contraport.training import callbacks, train
+from contraport.training import train
+from contraport.training.loop import checkpoints
 
-from .conftest import Pull
-from .test_train import same, weights_of
+from ..conftest import Pull
+from ..test_train import same, weights_of
 
 FULL = r"out: .* cannot be written to: \[Errno 28\] No space left on device"
 
@@ -111,4 +112,4 @@ def test_the_disk_is_named_where_torch_hides_it() -> None:
             return full() if self.tell() + len(data) > 10_000 else super().write(data)
 
     with pytest.raises(OSError, match="No space left on device"):
-        callbacks._save({"weights": torch.zeros(100_000)}, Small())
+        checkpoints._save({"weights": torch.zeros(100_000)}, Small())

@@ -13,9 +13,9 @@ from contraport.data import Batch, Share, Views
 from contraport.encoders import Model
 from contraport.objectives import Loss
 from contraport.objectives.schedules import Schedule
-from contraport.training.chunks import in_chunks
-from contraport.training.comparison import Comparison, Embedded
-from contraport.training.target import MomentumTarget, Predictor
+from contraport.training.step.comparison import Comparison, Embedded
+from contraport.training.step.gradient_cache import in_chunks
+from contraport.training.step.momentum import MomentumTarget, Predictor
 
 
 class Pipeline(nn.Module):

@@ -14,9 +14,9 @@ from contraport.encoders import Model
 from contraport.errors import UsageError, check
 from contraport.objectives import Objective, Temperature, objective
 from contraport.objectives.schedules import Schedule, parse_constraint
-from contraport.training.assembly import assemble
-from contraport.training.pipeline import Pipeline
-from contraport.training.target import Momentum
+from contraport.training.step.assembly import assemble
+from contraport.training.step.momentum import Momentum
+from contraport.training.step.pipeline import Pipeline
 
 
 def load_data(arguments: Mapping[str, Any]) -> Dataset:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport.data import Dataset
-from contraport.training.comparison import Comparison
+from contraport.training.step.comparison import Comparison
 
 FEW_STEPS = 200
 """With fewer steps an encoder has hardly left where it began."""

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from contraport.data import Batch, own_share
 from contraport.encoders import Model
-from contraport.training.pipeline import Pipeline
+from contraport.training.step.pipeline import Pipeline
 
 
 class ContrastiveTask(LightningModule):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from contraport.errors import UsageError, check, require, unknown_name
 from contraport.files import write_json
 from contraport.runs import Row, Run
-from contraport.training.folder import how_to_go_on
+from contraport.training.loop.folder import how_to_go_on
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

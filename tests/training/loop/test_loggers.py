@@ -11,10 +11,11 @@ import pytest
 
 from contraport.errors import UsageError
 from contraport.runs import Run
-from contraport.training import loggers, train
+from contraport.training import train
+from contraport.training.loop import loggers
 
-from .conftest import Pull
-from .test_resume import interrupted
+from ..conftest import Pull
+from ..test_resume import interrupted
 
 
 class Remembering:

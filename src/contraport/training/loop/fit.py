@@ -22,14 +22,15 @@ from contraport.distributed import machines, raise_once
 from contraport.errors import UsageError, reason
 from contraport.runs import Run
 from contraport.training.arguments import DEVICES
-from contraport.training.batch_norm import share_batch_norm
-from contraport.training.callbacks import CheckpointFile, Checkpoints, Meter, TimedLoader
-from contraport.training.finite import FiniteGuard
-from contraport.training.folder import Position, how_to_go_on, last_checkpoint, without_checkpoint
-from contraport.training.interrupts import Stopped, StopRequest, signals_kept
-from contraport.training.pipeline import Pipeline
-from contraport.training.progress import progress_on
-from contraport.training.task import ContrastiveTask
+from contraport.training.loop.batch_norm import share_batch_norm
+from contraport.training.loop.checkpoints import CheckpointFile, Checkpoints
+from contraport.training.loop.finite import FiniteGuard
+from contraport.training.loop.folder import Position, how_to_go_on, last_checkpoint, without_checkpoint
+from contraport.training.loop.meter import Meter, TimedLoader
+from contraport.training.loop.module import ContrastiveTask
+from contraport.training.loop.progress import progress_on
+from contraport.training.loop.signals import Stopped, StopRequest, signals_kept
+from contraport.training.step.pipeline import Pipeline
 
 _KNOWN_WHOLE = ("contraport", "torch")
 

@@ -20,7 +20,7 @@ from typing import Any
 from contraport.distributed import is_first, together
 from contraport.errors import UsageError
 from contraport.runs import Run
-from contraport.training.folder import writing
+from contraport.training.loop.folder import writing
 
 BEAT = 20.0
 """Seconds between two signs of life."""

@@ -18,15 +18,15 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training.arguments import check_arguments, config_of, name_of, resumable
-from contraport.training.chunks import check_chunks
-from contraport.training.folder import Position, default_path, open_run, save_model
-from contraport.training.forecast import foretell
-from contraport.training.journal import journal
-from contraport.training.lock import locked
-from contraport.training.loggers import make_loggers
-from contraport.training.optimization import make_optimizer, make_schedule
-from contraport.training.preparation import load_data, make_objective, make_pipeline, steps_of_epoch
+from contraport.training.build import load_data, make_objective, make_pipeline, steps_of_epoch
+from contraport.training.loop.folder import Position, default_path, open_run, save_model
+from contraport.training.loop.forecast import foretell
+from contraport.training.loop.journal import journal
+from contraport.training.loop.lock import locked
+from contraport.training.loop.loggers import make_loggers
+from contraport.training.loop.optimization import make_optimizer, make_schedule
 from contraport.training.recipes import replaced, with_recipes
+from contraport.training.step.gradient_cache import check_chunks
 
 log = logging.getLogger("contraport.training")
 
@@ -195,8 +195,8 @@ def train(
         done = from_first(done)
 
         # Here, not above: Lightning takes seconds to import, and a wrong argument should be told at once.
-        from contraport.training.task import ContrastiveTask
-        from contraport.training.trainer import fit
+        from contraport.training.loop.fit import fit
+        from contraport.training.loop.module import ContrastiveTask
 
         warmup = epochs / 10 if warmup_epochs is None else warmup_epochs
         task = ContrastiveTask(

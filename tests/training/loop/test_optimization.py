@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
-from contraport.training.optimization import DEFAULT_LR, make_optimizer, make_schedule
+from contraport.training.loop.optimization import DEFAULT_LR, make_optimizer, make_schedule
 
 
 def rates(schedule: torch.optim.lr_scheduler.LRScheduler, steps: int) -> list[float]:

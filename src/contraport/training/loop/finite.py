@@ -15,8 +15,8 @@ from contraport.data import Batch
 from contraport.distributed import raise_once
 from contraport.files import checksum_of, write_arrays, write_json
 from contraport.runs import Run
-from contraport.training.callbacks import CheckpointFile
-from contraport.training.folder import nonfinite_checkpoint, nonfinite_items, writing
+from contraport.training.loop.checkpoints import CheckpointFile
+from contraport.training.loop.folder import nonfinite_checkpoint, nonfinite_items, writing
 
 
 class FiniteGuard(Callback):

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
+from tests.training.ranks import SIZES, compare_batch_norm, failures_of
 from torch import nn
 
-from contraport.training.batch_norm import SharedBatchNorm, share_batch_norm
-from tests.training.ranks import SIZES, compare_batch_norm, failures_of
+from contraport.training.loop.batch_norm import SharedBatchNorm, share_batch_norm
 
 
 def test_outputs_gradients_and_statistics_are_those_of_one_process() -> None:

@@ -21,7 +21,7 @@ from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
 
-from .test_train import same, weights_of
+from ..test_train import same, weights_of
 
 ITEMS, BATCH, EPOCHS = 300, 32, 5  # 9 steps an epoch, and an item in a dozen is left out
 SETTINGS: dict[str, Any] = {
@@ -41,7 +41,7 @@ QUEUE: dict[str, Any] = {"objective": "info-nce", "negatives": "queue", "queue_s
 def forks() -> ForkServerContext:
     """Processes that have all imported already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["contraport.training.trainer"])
+    context.set_forkserver_preload(["contraport.training.loop.fit"])
     return context
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.training.ranks import failures_of
+from tests.training.steps import KINDS, compare_steps, data, gradients, pipeline_of, some_batches, take_steps
 from torch import Tensor, nn
 
 from contraport.data import from_arrays
 from contraport.training import train
-from tests.training.ranks import failures_of
-from tests.training.steps import KINDS, compare_steps, data, gradients, pipeline_of, some_batches, take_steps
 
 
 def assert_equal(state: dict[str, Tensor], other: dict[str, Tensor]) -> None:

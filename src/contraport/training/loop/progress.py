@@ -12,7 +12,7 @@ from rich.table import Column
 from rich.text import Text
 
 from contraport.runs import Row
-from contraport.training.callbacks import Meter
+from contraport.training.loop.meter import Meter
 
 SECONDS_BETWEEN_LINES = 30.0
 

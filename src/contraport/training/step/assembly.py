@@ -14,10 +14,10 @@ from contraport.encoders import Model
 from contraport.errors import check, unknown_name
 from contraport.objectives import Cross, Loss, Objective
 from contraport.objectives.schedules import Schedule
-from contraport.training.comparison import Clustered, Comparison, InTurn, Reconstructed, Together, takes_several
-from contraport.training.memory import Bank, Memory, Queue
-from contraport.training.pipeline import Pipeline, keyed
-from contraport.training.target import Momentum, MomentumTarget, Predictor
+from contraport.training.step.comparison import Clustered, Comparison, InTurn, Reconstructed, Together, takes_several
+from contraport.training.step.memory import Bank, Memory, Queue
+from contraport.training.step.momentum import Momentum, MomentumTarget, Predictor
+from contraport.training.step.pipeline import Pipeline, keyed
 
 NEGATIVES = ("in-batch", "queue", "bank")
 """Where negatives come from."""

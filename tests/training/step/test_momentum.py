@@ -9,7 +9,7 @@ import torch
 
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.training.target import Momentum, MomentumTarget, Predictor
+from contraport.training.step.momentum import Momentum, MomentumTarget, Predictor
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import replay, train
 
-from .conftest import Pull
-from .test_train import same, weights_of
+from ..conftest import Pull
+from ..test_train import same, weights_of
 
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf])

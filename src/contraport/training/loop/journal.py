@@ -10,7 +10,7 @@ from rich.console import Console
 
 from contraport.distributed import is_first
 from contraport.runs import Run
-from contraport.training.folder import writing
+from contraport.training.loop.folder import writing
 
 log = logging.getLogger("contraport")
 

@@ -1,0 +1,1 @@
+"""One step of training, without the loop around it."""
