@@ -39,7 +39,7 @@ def test_the_interpreter_agrees():
 def test_what_has_no_kernel_is_said_and_falls_back():
     x = torch.randn(2000, 3)
     matrix = Geometry(MatrixLogKernel(torch.zeros(2000, 2000)))
-    link = Geometry(Gibbs("dot", 1.0)(x, x)).reshape(LogOf(torch.sigmoid))
+    link = Geometry(Gibbs("dot", 1.0)(x, x)).with_link(LogOf(torch.sigmoid))
     double = Geometry(Gibbs()(x.double(), x.double()))
     with policy("cuda"):
         for geometry, reason in [(matrix, "inner products"), (link, "LogOf"), (double, "float64")]:

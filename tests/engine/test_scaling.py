@@ -226,7 +226,7 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))
     bias = torch.randn(9, dtype=torch.float64, requires_grad=True)
     for link, psi in [(positive_part(2), lambda t: t.clamp_min(0) ** 2), (LogOf(torch.sigmoid), torch.sigmoid)]:
-        geometry = Geometry(kernel(x, y)).reshape(link, scale=1.5, row_bias=bias)
+        geometry = Geometry(kernel(x, y)).with_link(link, scale=1.5, row_bias=bias)
         with policy(name):
             ours = log_sums(geometry, "rows", torch.zeros(6, dtype=torch.float64)).exp()
         theirs = psi(1.5 * kernel(x, y).dense() + bias[:, None]).sum(1)

@@ -26,7 +26,7 @@ def test_relax_is_tighten_reversed():
         seen[type(schedule)] = []
         for step in range(15):
             schedule.apply(loss, step)
-            seen[type(schedule)].append(loss.allowed)
+            seen[type(schedule)].append(loss.constraint)
     assert seen[Tighten] == seen[Relax][::-1]
     assert len(set(seen[Tighten])) == 5
 

@@ -7,7 +7,7 @@ from contraport.engine.kernels import Bilinear, Gibbs, Kernel, RationalQuadratic
 from contraport.engine.links import Doubled, Link, LogOf, LogSoftplus, TimesCost, positive_part
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
 from contraport.engine.operations import converge, held_sums, log_sums, scale
-from contraport.engine.stripes import by_stripes
+from contraport.engine.row_blocks import by_row_blocks
 
 __all__ = [
     "POLICIES",
@@ -29,7 +29,7 @@ __all__ = [
     "StudentT",
     "TimesCost",
     "Weight",
-    "by_stripes",
+    "by_row_blocks",
     "choose",
     "converge",
     "explain",

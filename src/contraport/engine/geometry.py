@@ -96,9 +96,9 @@ class Geometry:
             value = value.masked_fill(mask.tile(slice(None), slice(None)), -torch.inf)
         return value
 
-    def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
-        """Return the same pairs under the kernel h(scale T_ij + bias_i); see `LogKernel.reshape`."""
-        return Geometry(self.log_kernel.reshape(link, scale=scale, row_bias=row_bias), self.masks)
+    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
+        """Return the same pairs under the kernel h(scale T_ij + bias_i); see `LogKernel.with_link`."""
+        return Geometry(self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks)
 
     @property
     def symmetric(self) -> bool:

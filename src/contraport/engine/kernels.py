@@ -124,7 +124,7 @@ class Gibbs(Kernel):
 
     def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel:
         kernel = self._over_cost(x, y, temperature ** (1 / self.power), temperature)
-        return kernel if self.power == 1 else kernel.reshape(PowerDecay(self.power))
+        return kernel if self.power == 1 else kernel.with_link(PowerDecay(self.power))
 
     def __repr__(self) -> str:
         power = "" if self.power == 1 else f", power={self.power!r}"
@@ -167,7 +167,7 @@ class RationalQuadratic(Kernel):
         self.power = power
 
     def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel:
-        return self._over_cost(x, y, temperature, temperature).reshape(LogDecay(self.power))
+        return self._over_cost(x, y, temperature, temperature).with_link(LogDecay(self.power))
 
     def __repr__(self) -> str:
         return f"RationalQuadratic({self.cost!r}, {self._written()}, power={self.power!r}{self._learnable()})"
@@ -202,7 +202,7 @@ class StudentT(Kernel):
         self.df = df
 
     def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel:
-        return self._over_cost(x, y, temperature * self.df, temperature).reshape(LogDecay((self.df + 1) / 2))
+        return self._over_cost(x, y, temperature * self.df, temperature).with_link(LogDecay((self.df + 1) / 2))
 
     def __repr__(self) -> str:
         return f"StudentT({self.df!r}, {self._written()}{self._learnable()})"

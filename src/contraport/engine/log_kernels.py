@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.engine.links import Link
-from contraport.engine.stripes import by_stripes
+from contraport.engine.row_blocks import by_row_blocks
 from contraport.errors import UsageError
 
 Cost: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -84,7 +84,7 @@ class LogKernel(ABC):
         """Return the same kernel between some of its rows and all columns."""
 
     @abstractmethod
-    def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
+    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         """Return the kernel h(scale T_ij + bias_i) with another link h on the same T; its unit is of T without bias."""
 
     @abstractmethod
@@ -101,7 +101,7 @@ class LogKernel(ABC):
         def inner(rows: slice) -> Tensor:
             return (weight.restrict(rows).dense() * self.restrict(rows).dense()).sum(1)
 
-        return torch.cat(by_stripes(inner, self.shape))
+        return torch.cat(by_row_blocks(inner, self.shape))
 
     def biases(self) -> tuple[Tensor, Tensor] | None:
         """Return a (N,) and b (M,) where log K_ij = core_ij + a_i + b_j, or None where the core is all of log K."""
@@ -177,7 +177,7 @@ class AffineLogKernel(LogKernel):
     def restrict(self, rows: slice) -> Self:
         return replace(self, x=self.x[rows], row_bias=self.row_bias[rows])
 
-    def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
+    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         x = self.x * scale**0.5
         y = x if self.y is self.x else self.y * scale**0.5
         r = self.row_bias * scale
@@ -300,7 +300,7 @@ class CallableLogKernel(LogKernel):
     def restrict(self, rows: slice) -> Self:
         return replace(self, x=self.x[rows], row_bias=None if self.row_bias is None else self.row_bias[rows])
 
-    def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
+    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         bias = None if self.row_bias is None else self.row_bias * scale
         if row_bias is not None:
             bias = row_bias if bias is None else bias + row_bias
@@ -394,7 +394,7 @@ class MatrixLogKernel(LogKernel):
     def restrict(self, rows: slice) -> Self:
         return replace(self, matrix=self.matrix[rows])
 
-    def reshape(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
+    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
         matrix = self.matrix * scale
         matrix = matrix if row_bias is None else matrix + row_bias[:, None]
         return replace(self, link=link, matrix=matrix, unit=self.unit / scale)

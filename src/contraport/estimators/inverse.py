@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from contraport.engine import Bilinear, Gibbs, Kernel, Step, scale
 from contraport.errors import check, check_positive, unknown_name
 from contraport.estimators.arrays import as_tensor
-from contraport.objectives import KL, Coupling, Matrix
+from contraport.objectives import KL, Matrix, Plan
 from contraport.objectives.layouts import Block
-from contraport.objectives.matching import Matching
+from contraport.objectives.outcome import Outcome
 
 
 class InverseOT(BaseEstimator):
@@ -103,15 +103,15 @@ class InverseOT(BaseEstimator):
 
         def value() -> Tensor:
             squares = torch.stack([p.square().sum() for p in self.module_.parameters()]).sum()
-            return KL()(problem.matching()) + self.ridge / 2 * squares
+            return KL()(problem.outcome()) + self.ridge / 2 * squares
 
         self.n_iter_ = _minimize([problem.shift, *self.module_.parameters()], value, self.max_iter, self.tolerance)
         with torch.no_grad():
-            found = problem.matching()
+            found = problem.outcome()
             self.cost_ = centered(self.module_(x, y).numpy())
-            self.coupling_ = found.coupling.dense().numpy()
+            self.coupling_ = found.plan.dense().numpy()
             self.kl_divergence_ = KL()(found).item()
-            self.marginal_error_ = (found.coupling.log_row_mass().exp() - observed.sum(1)).abs().sum().item()
+            self.marginal_error_ = (found.plan.log_row_mass().exp() - observed.sum(1)).abs().sum().item()
         if self.n_iter_ == self.max_iter:
             warnings.warn(
                 f"InverseOT: stopped after max_iter={self.max_iter} iterations, the masses of the rows off by "
@@ -163,12 +163,12 @@ class _Problem:
         self.unit = observed.sum(1).rsqrt()
         self.shift = torch.zeros_like(self.unit, requires_grad=True)
 
-    def matching(self) -> Matching:
+    def outcome(self) -> Outcome:
         """Return the observed coupling beside the plan, whose columns have their marginal exactly."""
         log_a, log_b = self.log_marginals
         geometry, f = self.block.geometry(self.kernel), log_a + self.unit * self.shift
         (g,) = scale(geometry, [Step("columns", 0)], self.log_marginals, given=[f])
-        return Matching(self.block, self.target, Coupling(geometry, f, g, known_log_column_mass=log_b))
+        return Outcome(self.block, self.target, Plan(geometry, f, g, known_log_column_mass=log_b))
 
 
 def _observed(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:

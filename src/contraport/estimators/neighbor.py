@@ -19,10 +19,10 @@ from contraport.encoders import build
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_positive, unknown_name
 from contraport.estimators.arrays import as_tensor
-from contraport.objectives import KL, Matrix, Objective, Plan, Rows, Simplex, Within
+from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, Within
 from contraport.objectives.affinities import affinities
 from contraport.objectives.divergences import Divergence
-from contraport.objectives.matching import Matching
+from contraport.objectives.outcome import Outcome
 
 EARLY = 250
 """How many iterations are exaggerated, as in every implementation since the first."""
@@ -39,11 +39,11 @@ SETTLED = 1e-4
 """Less progress than this share of the divergence from one look to the next ends it."""
 
 
-class _Attraction:
+class _Attraction(Divergence):
     """Minus the mean log-kernel of the wanted pairs: added to KL it makes neighbours draw each other more strongly."""
 
-    def __call__(self, matching: Matching) -> Tensor:
-        return -matching.target.row_inner(matching.coupling.geometry.log_kernel)
+    def __call__(self, outcome: Outcome) -> Tensor:
+        return -outcome.target.row_inner(outcome.plan.geometry.log_kernel)
 
 
 class _NeighborEmbedding(BaseEstimator, ABC):
@@ -82,7 +82,7 @@ class _NeighborEmbedding(BaseEstimator, ABC):
         self.verbose = verbose
 
     @abstractmethod
-    def _kernel_and_plan(self) -> tuple[Kernel, Plan]:
+    def _kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
         """Return how alike two points of the embedding are, and which plans are allowed there."""
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
@@ -188,7 +188,7 @@ class _NeighborEmbedding(BaseEstimator, ABC):
     def _objective(self, wanted: Matrix, exaggeration: float = 1.0) -> Objective:
         """Return what is minimised over the embedding, its attraction multiplied by the exaggeration."""
         penalties: dict[Divergence, float] = {_Attraction(): exaggeration - 1} if exaggeration > 1 else {}
-        return Objective(Within(), *self._kernel_and_plan(), wanted, KL(), penalties)
+        return Objective(Within(), *self._kernel_and_constraint(), wanted, KL(), penalties)
 
     def _minimize(self, wanted: Matrix, embed: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> None:
         """Move what `embed` depends on, first under exaggeration, until it settles or the iterations are spent."""
@@ -255,7 +255,7 @@ class SNE(_NeighborEmbedding):
 
     _symmetric = False
 
-    def _kernel_and_plan(self) -> tuple[Kernel, Plan]:
+    def _kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
         return Gibbs("sqeuclidean", 1.0), Rows()
 
 
@@ -280,7 +280,7 @@ class TSNE(_NeighborEmbedding):
 
     _symmetric = True
 
-    def _kernel_and_plan(self) -> tuple[Kernel, Plan]:
+    def _kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
         return StudentT(1.0), Simplex()
 
 

@@ -2,7 +2,7 @@
 
 from contraport.objectives.catalog import (
     CATALOG,
-    Recipe,
+    Method,
     align_uniform,
     alpha_cl,
     byol,
@@ -26,7 +26,17 @@ from contraport.objectives.catalog import (
     sup_con,
     t_simclr,
 )
-from contraport.objectives.coupling import Coupling
+from contraport.objectives.constraints import (
+    Balanced,
+    Columns,
+    Constraint,
+    Exact,
+    Free,
+    Quadratic,
+    Rows,
+    Simplex,
+    Unbalanced,
+)
 from contraport.objectives.divergences import (
     KL,
     ClosedFormQuadratic,
@@ -40,12 +50,12 @@ from contraport.objectives.divergences import (
     Rince,
     SquaredL2,
 )
+from contraport.objectives.divergences.logistic import Logistic, NoiseContrast
+from contraport.objectives.divergences.pairwise import PRESETS, Pairwise, SignedPairwise
 from contraport.objectives.layouts import Block, CoreView, Cross, FullGraph, Joint, Leading, Within
-from contraport.objectives.logistic import Logistic, NoiseContrast
-from contraport.objectives.matching import Matching
 from contraport.objectives.objective import Loss, Objective, Total
-from contraport.objectives.pairwise import PRESETS, Pairwise, SignedPairwise
-from contraport.objectives.plans import Balanced, Columns, Exact, Free, Plan, Quadratic, Rows, Simplex, Unbalanced
+from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Plan
 from contraport.objectives.prototypes import assignments
 from contraport.objectives.schedules import Relax, Temperature, Tighten
 from contraport.objectives.targets import Domains, Labels, Matrix, Neighbors, Pairs, Soft, TargetPlan
@@ -58,9 +68,9 @@ __all__ = [
     "Block",
     "ClosedFormQuadratic",
     "Columns",
+    "Constraint",
     "CoreView",
     "Cost",
-    "Coupling",
     "Cross",
     "Domains",
     "Energy",
@@ -75,17 +85,17 @@ __all__ = [
     "Logistic",
     "Loss",
     "MarginalPenalty",
-    "Matching",
     "Matrix",
+    "Method",
     "Neighbors",
     "NoiseContrast",
     "Objective",
+    "Outcome",
     "Pairs",
     "Pairwise",
     "Plan",
     "PlanUniformity",
     "Quadratic",
-    "Recipe",
     "Relax",
     "ReverseKL",
     "Rince",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from contraport.engine import Gibbs, RationalQuadratic, StudentT
 from contraport.errors import UsageError, check, unknown_name
+from contraport.objectives.constraints import Balanced, Constraint, Free, Quadratic, Rows, Simplex, Unbalanced
 from contraport.objectives.divergences import (
     KL,
     ClosedFormQuadratic,
@@ -23,16 +24,15 @@ from contraport.objectives.divergences import (
     PlanUniformity,
     Rince,
 )
+from contraport.objectives.divergences.logistic import Logistic, NoiseContrast
+from contraport.objectives.divergences.pairwise import PRESETS, SignedPairwise
 from contraport.objectives.layouts import CoreView, Cross, FullGraph, Joint, Layout, Leading, Within
-from contraport.objectives.logistic import Logistic, NoiseContrast
 from contraport.objectives.objective import Loss, Objective, Origin, Total
-from contraport.objectives.pairwise import PRESETS, SignedPairwise
-from contraport.objectives.plans import Balanced, Free, Plan, Quadratic, Rows, Simplex, Unbalanced
 from contraport.objectives.targets import Labels, Pairs, Target
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Method:
     """A row of the catalog.
 
     Attributes:
@@ -53,7 +53,7 @@ class Recipe:
         return (inspect.getdoc(self.make) or "").split("\n")[0]
 
 
-CATALOG: dict[str, Recipe] = {}
+CATALOG: dict[str, Method] = {}
 
 _GCA = (
     "Chen, Lin, Liu, Xiao and Dyer (2024), "
@@ -78,7 +78,7 @@ def recipe(citation: str, formula: str) -> Callable[[Callable[..., Loss]], Calla
             return loss
 
         name = make.__name__.replace("_", "-")
-        CATALOG[name] = Recipe(name, build, citation, formula)
+        CATALOG[name] = Method(name, build, citation, formula)
         return build
 
     return enter
@@ -95,7 +95,8 @@ def objective(name: str, **settings: Any) -> Loss:
         UsageError: the name or a setting is unknown (the nearest is offered), or a value does not fit.
 
     >>> objective("gca-ince", iterations=3)
-    Objective(layout=Joint(), kernel=Gibbs('cosine', 0.5), plan=Balanced(iterations=3), target=Pairs(), divergence=KL())
+    Objective(layout=Joint(), kernel=Gibbs('cosine', 0.5), constraint=Balanced(iterations=3), target=Pairs(),
+              divergence=KL())
     """
     key = str(name).replace("_", "-")
     if key not in CATALOG:
@@ -264,8 +265,8 @@ def gca_uot(
     """
     check(rince_weight >= 0, f"rince_weight: expected a nonnegative number, got {rince_weight!r}.")
     penalties: dict[Divergence, float] | None = {Rince(q, lam): rince_weight} if rince_weight else None
-    plan = Unbalanced(relaxation, iterations)
-    return Objective(Joint(), Gibbs("cosine", temperature), plan, Pairs(), KL(), penalties)
+    allowed = Unbalanced(relaxation, iterations)
+    return Objective(Joint(), Gibbs("cosine", temperature), allowed, Pairs(), KL(), penalties)
 
 
 @recipe(
@@ -284,11 +285,11 @@ def byol() -> Loss:
     return Objective(Cross(symmetric=False, stop_gradient=True), Gibbs("chordal", 1.0), Free(), Pairs(), Cost())
 
 
-def _constraint(constraint: str, iterations: int) -> Plan:
-    plans: dict[str, Plan] = {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(iterations)}
-    if constraint not in plans:
-        raise unknown_name("constraint", constraint, plans)
-    return plans[constraint]
+def _constraint(constraint: str, iterations: int) -> Constraint:
+    known: dict[str, Constraint] = {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(iterations)}
+    if constraint not in known:
+        raise unknown_name("constraint", constraint, known)
+    return known[constraint]
 
 
 @recipe(
@@ -310,8 +311,8 @@ def iot(temperature: float = 0.5, constraint: str = "balanced", iterations: int 
     """
     check(uniformity >= 0, f"uniformity: expected a nonnegative number, got {uniformity!r}.")
     penalties: dict[Divergence, float] | None = {PlanUniformity(): uniformity} if uniformity else None
-    kernel, plan = Gibbs("cosine", temperature), _constraint(constraint, iterations)
-    return Objective(Joint(), kernel, plan, Pairs(), KL(), penalties)
+    kernel, allowed = Gibbs("cosine", temperature), _constraint(constraint, iterations)
+    return Objective(Joint(), kernel, allowed, Pairs(), KL(), penalties)
 
 
 @recipe(_IOT, r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P)")
@@ -338,9 +339,9 @@ def iot_quadratic(
     layouts: dict[str, Layout] = {"joint": Joint(), "cross": Cross(symmetric=False)}
     if layout not in layouts:
         raise unknown_name("layout", layout, layouts)
-    plan: Plan = Free() if closed_form else Quadratic(constraint)
+    allowed: Constraint = Free() if closed_form else Quadratic(constraint)
     divergence: Divergence = ClosedFormQuadratic(constraint) if closed_form else FenchelYoung()
-    return Objective(layouts[layout], Gibbs("cosine", temperature), plan, Pairs(), divergence)
+    return Objective(layouts[layout], Gibbs("cosine", temperature), allowed, Pairs(), divergence)
 
 
 @recipe(
@@ -441,8 +442,8 @@ def alpha_cl(
     }
     if regularizer not in entropic:
         raise unknown_name("regularizer", regularizer, entropic)
-    plan: Plan = Quadratic("rows", conditional=True) if regularizer == "square" else Rows()
-    return Objective(_negatives(negatives), entropic[regularizer](), plan, Pairs(), Energy(detach))
+    allowed: Constraint = Quadratic("rows", conditional=True) if regularizer == "square" else Rows()
+    return Objective(_negatives(negatives), entropic[regularizer](), allowed, Pairs(), Energy(detach))
 
 
 @recipe(f"{_ALPHA}, the quadratic loss.", r"\tfrac1{2n} \sum_i \tfrac1{2n-2} \sum_j (d_i^2 - d_{ij}^2)")
@@ -488,8 +489,8 @@ def t_simclr(temperature: float = 8.0, df: float = 5.0, conditional: bool = Fals
         df: degrees of freedom.
         conditional: normalise each row, as SNE does, rather than all pairs at once, as t-SNE does.
     """
-    plan: Plan = Rows() if conditional else Simplex()
-    return Objective(Joint(), StudentT(df, temperature), plan, Pairs(), KL())
+    allowed: Constraint = Rows() if conditional else Simplex()
+    return Objective(Joint(), StudentT(df, temperature), allowed, Pairs(), KL())
 
 
 @recipe(

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from contraport.distributed import Processes, gather_batch, world
 from contraport.engine import Kernel
 from contraport.errors import UsageError, check
-from contraport.objectives.divergences import KL, Cost, Divergence, FenchelYoung
+from contraport.objectives.constraints import Constraint
+from contraport.objectives.divergences import Divergence
 from contraport.objectives.layouts import Block, Layout, check_negatives, check_views
-from contraport.objectives.matching import Matching
-from contraport.objectives.plans import Plan, Quadratic
+from contraport.objectives.outcome import Outcome
 from contraport.objectives.targets import Attributes, Matrix, Target, TargetPlan
 
 Known: TypeAlias = Tensor | Target | bool | None
@@ -53,7 +53,7 @@ class Loss(nn.Module, ABC):
         """Return the named parts of the value, their factors included; the loss is their sum."""
 
     @abstractmethod
-    def matchings(self, *views: Tensor, **known: Known) -> Iterator[Matching]:
+    def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
 
     @abstractmethod
@@ -129,12 +129,12 @@ class Loss(nn.Module, ABC):
     def plan(self, *views: Tensor, **known: Known) -> Tensor:
         """Return the plan that came out on the first block, (N, M), to look at; the keywords are those of the call."""
         with torch.no_grad():
-            return next(self.matchings(*views, **known)).coupling.dense()
+            return next(self.outcomes(*views, **known)).plan.dense()
 
     def target_plan(self, *views: Tensor, **known: Known) -> Tensor:
         """Return the plan that is wanted on the first block, (N, M), to look at; the keywords are those of the call."""
         with torch.no_grad():
-            return next(self.matchings(*views, **known)).target.dense()
+            return next(self.outcomes(*views, **known)).target.dense()
 
     def explain(self) -> str:
         """Say the answers to the five questions, and where the objective comes from.
@@ -167,7 +167,7 @@ class Objective(Loss):
     Args:
         layout: which pairs are compared.
         kernel: how alike two embeddings are.
-        plan: which plans are allowed.
+        constraint: which plans are allowed.
         target: which plan is wanted.
         divergence: how far one is from the other.
         penalties: what is added, each with its factor.
@@ -190,22 +190,17 @@ class Objective(Loss):
         self,
         layout: Layout,
         kernel: Kernel,
-        plan: Plan,
+        constraint: Constraint,
         target: Target,
         divergence: Divergence,
         penalties: Mapping[Divergence, float] | None = None,
     ) -> None:
         super().__init__()
-        quadratic = isinstance(plan, Quadratic)
-        check(
-            not (quadratic and isinstance(divergence, KL)),
-            "divergence: KL is infinite on the exact zeros of the plan Quadratic; FenchelYoung is its divergence.",
-        )
-        check(
-            quadratic or not isinstance(divergence, FenchelYoung),
-            "divergence: FenchelYoung belongs to the plan Quadratic; for entropic plans it is KL.",
-        )
-        self.layout, self.kernel, self.allowed, self.divergence = layout, kernel, plan, divergence
+        # A constraint without a gradient is to look at, and no divergence is taken from its plan.
+        for term in (divergence, *(penalties or {})) if constraint.differentiable else ():
+            if (mismatch := term.mismatch(constraint)) is not None:
+                raise UsageError(f"divergence: {mismatch}")
+        self.layout, self.kernel, self.constraint, self.divergence = layout, kernel, constraint, divergence
         self.target = _rule(target)
         self.penalties = dict(penalties or {})
         self._log_masses: list[Tensor | None] = []
@@ -240,20 +235,21 @@ class Objective(Loss):
 
     def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
         """Return the divergence and each penalty, factors included; see `forward` for the keywords."""
-        check(self.allowed.differentiable, f"plan: {self.allowed!r} has no gradient; use it in plan(...), to look at.")
+        if not self.constraint.differentiable:
+            raise UsageError(f"constraint: {self.constraint!r} has no gradient; use it in plan(...), to look at.")
         terms = [(self.divergence, 1.0), *self.penalties.items()]
-        repels = any(not isinstance(term, Cost) for term, _ in terms)
-        check(repels or known.get("negatives") is None, "negatives: the divergence Cost pushes nothing apart.")
+        if known.get("negatives") is not None and not any(term.repels for term, _ in terms):
+            raise UsageError(f"negatives: the divergence {self.divergence!r} pushes nothing apart.")
         totals: dict[str, Tensor] = {}
         self._log_masses = []
-        for matching in self.matchings(*views, **known):
-            log_mass = matching.coupling.known_log_mass
+        for outcome in self.outcomes(*views, **known):
+            log_mass = outcome.plan.known_log_marginal
             self._log_masses.append(None if log_mass is None else log_mass.detach())
             for term, factor in terms:
-                _add(totals, type(term).__name__, factor * matching.block.weight * matching.sum(term(matching)))
+                _add(totals, type(term).__name__, factor * outcome.block.weight * outcome.sum(term(outcome)))
         return totals
 
-    def matchings(self, *views: Tensor, **known: Known) -> Iterator[Matching]:
+    def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
         shared = self.layout.shared_columns
         check_views(views, shared_columns=shared)
@@ -264,26 +260,24 @@ class Objective(Loss):
         items, columns = (views[:-1], [processes.shared(views[-1])]) if shared else (views, [])
         gathered, attributes = gather_batch(items, _attributes(views, known))
         if shared:
-            if not isinstance(rule, Matrix):
-                raise UsageError(f"target: nothing is positive with shared columns; expected a matrix, got {rule!r}.")
             rule = rule.gathered()
         with torch.autocast(views[0].device.type, enabled=False):
             for block in self.layout(*gathered, *columns):
                 if "ids" in attributes:
                     block = block.without_duplicates(attributes["ids"])
                 directions = [(block, rule)] + ([(block.T, rule.mirrored())] if block.reciprocal else [])
-                matchings = [
+                outcomes = [
                     (side, wanted, _importance(side, wanted, attributes.get("weights"), complete=rule.complete))
                     for side, rule in directions
                     for wanted in [rule(side, attributes)]
                 ]
                 if negatives is None:
-                    couplings = self.allowed(block.geometry(self.kernel), reciprocal=block.reciprocal)
+                    plans = self.constraint(block.geometry(self.kernel), reciprocal=block.reciprocal)
                 else:
-                    matchings = [self._widened(*matching, *negatives, attributes) for matching in matchings]
-                    couplings = [found for side, *_ in matchings for found in self.allowed(side.geometry(self.kernel))]
-                for (side, wanted, importance), coupling in zip(matchings, couplings, strict=True):
-                    yield Matching(side, wanted, coupling, importance)
+                    outcomes = [self._widened(*outcome, *negatives, attributes) for outcome in outcomes]
+                    plans = [found for side, *_ in outcomes for found in self.constraint(side.geometry(self.kernel))]
+                for (side, wanted, importance), plan in zip(outcomes, plans, strict=True):
+                    yield Outcome(side, wanted, plan, importance)
 
     def _widened(
         self,
@@ -304,7 +298,7 @@ class Objective(Loss):
         questions = {
             "Which pairs are compared?": self.layout,
             "How alike are two embeddings?": self.kernel,
-            "Which plans are allowed?": self.allowed,
+            "Which plans are allowed?": self.constraint,
             "Which plan do we want?": self.target,
             "How far is one from the other?": self.divergence,
         }
@@ -314,7 +308,7 @@ class Objective(Loss):
     def __repr__(self) -> str:
         penalties = f", penalties={self.penalties!r}" if self.penalties else ""
         return (
-            f"Objective(layout={self.layout!r}, kernel={self.kernel!r}, plan={self.allowed!r}, "
+            f"Objective(layout={self.layout!r}, kernel={self.kernel!r}, constraint={self.constraint!r}, "
             f"target={self.target!r}, divergence={self.divergence!r}{penalties})"
         )
 
@@ -368,10 +362,10 @@ class Total(Loss):
                 _add(totals, name, factor * value)
         return totals
 
-    def matchings(self, *views: Tensor, **known: Known) -> Iterator[Matching]:
-        """Yield the matchings of each objective in turn."""
+    def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
+        """Yield the outcomes of each objective in turn."""
         for objective, _ in self._terms():
-            yield from objective.matchings(*views, **known)
+            yield from objective.outcomes(*views, **known)
 
     def answers(self) -> dict[str, str]:
         """Return the answers of each objective."""

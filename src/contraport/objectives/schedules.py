@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.objectives.answer import Answer
+from contraport.objectives.constraints import Balanced, Constraint, Rows
 from contraport.objectives.objective import Loss, Objective
-from contraport.objectives.part import Part
-from contraport.objectives.plans import Balanced, Plan, Rows
 
 SHAPES: dict[str, Callable[[float], float]] = {
     "constant": lambda x: 0.0,
@@ -56,7 +56,7 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True, repr=False)
-class Temperature(Part):
+class Temperature(Answer):
     """A temperature that goes from one value to another, geometrically, so that equal steps are equal factors.
 
     Args:
@@ -110,7 +110,7 @@ class Temperature(Part):
 
 
 @dataclass(frozen=True, repr=False)
-class Tighten(Part):
+class Tighten(Answer):
     """An allowed set that narrows: rows only, then balanced by 1, 2, 4 and 8 iterations, at a fixed interval.
 
     Args:
@@ -125,7 +125,7 @@ class Tighten(Part):
     >>> loss = contraport.nt_xent()
     >>> for step in (0, 10, 25, 1000):
     ...     Tighten(every=10).apply(loss, step)
-    ...     print(loss.allowed)
+    ...     print(loss.constraint)
     Rows()
     Balanced(iterations=1)
     Balanced(iterations=2)
@@ -137,7 +137,7 @@ class Tighten(Part):
     def __post_init__(self) -> None:
         check(self.every >= 1, f"every: expected at least 1, got {self.every!r}.")
 
-    def _sets(self) -> Sequence[Plan]:
+    def _sets(self) -> Sequence[Constraint]:
         return _NARROWING
 
     def apply(self, loss: Loss, step: int) -> None:
@@ -145,7 +145,7 @@ class Tighten(Part):
         if not isinstance(loss, Objective):
             raise UsageError(f"loss: expected a single Objective, whose allowed set can change, got {loss!r}.")
         sets = self._sets()
-        loss.allowed = sets[min(step // self.every, len(sets) - 1)]
+        loss.constraint = sets[min(step // self.every, len(sets) - 1)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,7 +155,7 @@ class Relax(Tighten):
     Source: inverse optimal transport for contrastive learning, eq. 18.
     """
 
-    def _sets(self) -> Sequence[Plan]:
+    def _sets(self) -> Sequence[Constraint]:
         return _NARROWING[::-1]
 
 
@@ -185,4 +185,4 @@ def parse_constraint(text: str, unit: int) -> Tighten:
     return CONSTRAINTS[name](int(value) * unit)
 
 
-_NARROWING: tuple[Plan, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))
+_NARROWING: tuple[Constraint, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))

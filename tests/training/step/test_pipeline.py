@@ -93,7 +93,7 @@ def test_schedules_follow_the_steps() -> None:
     seen = []
     for step in (0, 8, 16, 99):
         pipeline(some_batches(dataset, 1)[0], step)
-        seen.append((round(pipeline.objective.temperature, 4), repr(pipeline.objective.allowed)))
+        seen.append((round(pipeline.objective.temperature, 4), repr(pipeline.objective.constraint)))
     assert seen == [
         (0.5, "Rows()"),
         (round(0.5 * 0.1**0.4, 4), "Balanced(iterations=1)"),

@@ -77,7 +77,7 @@ class Collapsing(Backend):
 def held_sums_written_down(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
     """Return the held sums by their definition, for autograd to differentiate."""
     plan = torch.exp(geometry.dense() + f[:, None] + g).detach()
-    return (plan * geometry.log_kernel.reshape(None).dense()).sum(1)
+    return (plan * geometry.log_kernel.with_link(None).dense()).sum(1)
 
 
 class _HeldSums(torch.autograd.Function):

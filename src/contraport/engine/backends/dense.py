@@ -48,7 +48,7 @@ class Dense(Backend):
     def gradient(self, terms: Sequence[Term], wanted: Sequence[bool], *, held: bool = False) -> list[Tensor | None]:
         def log_kernel(*inputs: Tensor) -> list[Tensor]:
             geometry = self.geometry_on(inputs)
-            return [geometry.log_kernel.reshape(None).dense() if held else geometry.dense()]
+            return [geometry.log_kernel.with_link(None).dense() if held else geometry.dense()]
 
         weight = torch.stack([self._weight(term) for term in terms]).sum(0)
         return differentiably(log_kernel, self.inputs(), [weight], wanted, again=False)

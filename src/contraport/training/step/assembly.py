@@ -12,7 +12,7 @@ from contraport.data import Dataset, Views
 from contraport.distributed import local
 from contraport.encoders import Model
 from contraport.errors import check, unknown_name
-from contraport.objectives import Cross, Loss, Objective
+from contraport.objectives import Loss, Objective
 from contraport.objectives.schedules import Schedule
 from contraport.training.step.comparison import Clustered, Comparison, InTurn, Reconstructed, Together, takes_several
 from contraport.training.step.memory import Bank, Memory, Queue
@@ -127,7 +127,7 @@ def _check_fits(comparison: Comparison, dataset: Dataset, views: int, dimensions
     objective = comparison.objective
     if not isinstance(objective, Loss):
         return
-    fixed = isinstance(objective, Objective) and isinstance(objective.layout, Cross) and objective.layout.stop_gradient
+    fixed = isinstance(objective, Objective) and objective.layout.attracts_to_fixed
     check(
         predictor or not fixed,
         "objective: it pushes nothing apart, so that without a predictor all embeddings become one; "

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from contraport.data import Batch
 from contraport.encoders import Decoder, Model
 from contraport.errors import UsageError, check, unknown_name
-from contraport.objectives import Cost, Cross, Loss, Objective, assignments
+from contraport.objectives import Cross, Loss, Objective, assignments
 from contraport.training.step.memory import Memory
 
 FEW_ITEMS = 32
@@ -111,7 +111,7 @@ class Compared(Comparison):
 
     def doubt(self, items: int) -> str | None:
         """Return that an item has few others to be told from, where the objective tells them apart in the batch."""
-        attracts_only = isinstance(self.objective, Objective) and isinstance(self.objective.divergence, Cost)
+        attracts_only = isinstance(self.objective, Objective) and not self.objective.divergence.repels
         if items >= FEW_ITEMS or attracts_only or not isinstance(self.objective, Loss):
             return None
         return (
@@ -207,8 +207,8 @@ class Clustered(Compared):
         if not isinstance(objective, Objective):
             raise UsageError(f"prototypes: expected a single Objective to compare them by, got {objective!r}.")
         layout = Cross(symmetric=False, shared_columns=True)
-        kernel, plan, divergence = objective.kernel, objective.allowed, objective.divergence
-        compared = Objective(layout, kernel, plan, objective.target, divergence, objective.penalties)
+        kernel, constraint, divergence = objective.kernel, objective.constraint, objective.divergence
+        compared = Objective(layout, kernel, constraint, objective.target, divergence, objective.penalties)
         super().__init__(compared, views=views)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(prototypes, dimensions)))
 

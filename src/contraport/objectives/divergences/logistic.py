@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from contraport.distributed import world
 from contraport.engine import LogSoftplus, log_sums
 from contraport.errors import check
-from contraport.objectives.divergences import log_mean
-from contraport.objectives.matching import Matching
+from contraport.objectives.divergences.divergence import Divergence
+from contraport.objectives.divergences.penalties import log_mean
+from contraport.objectives.outcome import Outcome
 
 
-class Logistic(nn.Module):
+class Logistic(nn.Module, Divergence):
     """The cross-entropy of a logistic regression of "matched" on log K_ij + bias, summed over each row, then averaged.
 
     A pair's label is the share of its row that is wanted there. It takes one pass over the pairs, and goes with the
@@ -39,15 +40,15 @@ class Logistic(nn.Module):
         check(isinstance(bias, int | float), f"bias: expected a number, got {bias!r}.")
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
-    def forward(self, matching: Matching) -> Tensor:
+    def forward(self, outcome: Outcome) -> Tensor:
         """Return the cross-entropy of each row."""
-        return _cross_entropy(matching, world().shared(self.bias))
+        return _cross_entropy(outcome, world().shared(self.bias))
 
     def __repr__(self) -> str:
         return f"Logistic({self.bias.item():g})"
 
 
-class NoiseContrast(nn.Module):
+class NoiseContrast(nn.Module, Divergence):
     """The cross-entropy of telling each row's positive from its K other columns, taken as noise.
 
     A pair's odds of being matched are K_ij / (K Z), Z the mean of the kernel over the compared pairs. A single batch
@@ -72,18 +73,18 @@ class NoiseContrast(nn.Module):
         self.momentum = momentum
         self.register_buffer("log_normalizer", torch.tensor(math.nan))
 
-    def forward(self, matching: Matching) -> Tensor:
+    def forward(self, outcome: Outcome) -> Tensor:
         """Return the cross-entropy of each row; in training with gradients it moves the average first."""
-        noise = matching.block.shape[1] - 1
+        noise = outcome.block.shape[1] - 1
         check(noise > 0, "z0: noise contrastive estimation needs noise: negatives=, or at least 2 items, got 1.")
-        return _cross_entropy(matching, -self._average(matching) - math.log(noise))
+        return _cross_entropy(outcome, -self._average(outcome) - math.log(noise))
 
-    def _average(self, matching: Matching) -> Tensor:
+    def _average(self, outcome: Outcome) -> Tensor:
         """Return log Z."""
         past = self.log_normalizer
         training = self.training and torch.is_grad_enabled()
         with torch.no_grad():
-            present = log_mean(matching)
+            present = log_mean(outcome)
             moved = past if not training else _log_mix(past.to(present), present, self.momentum)
             average = torch.where(past.isnan(), present, moved)
             if training:
@@ -99,14 +100,14 @@ def _log_mix(past: Tensor, present: Tensor, momentum: float) -> Tensor:
     return torch.logaddexp(past + math.log(momentum) if momentum else past - torch.inf, present + math.log1p(-momentum))
 
 
-def _cross_entropy(matching: Matching, bias: Tensor) -> Tensor:
+def _cross_entropy(outcome: Outcome, bias: Tensor) -> Tensor:
     """Return a_i sum_j log(1 + e^s_ij) - sum_j t_ij s_ij of each row, s = log K + bias, t the target with row masses
     a.
     """
-    geometry, target = matching.coupling.geometry, matching.target
+    geometry, target = outcome.plan.geometry, outcome.target
     check(geometry.log_kernel.link is None, "kernel: logistic divergences need a Gibbs kernel of power 1.")
-    check(matching.block.compares_positives, "layout: logistic divergences need the positives to be compared.")
+    check(outcome.block.compares_positives, "layout: logistic divergences need the positives to be compared.")
     a = target.row_mass()
     by_row = bias.to(a).expand_as(a)
-    every = log_sums(geometry.reshape(LogSoftplus(), row_bias=by_row), "rows", a.new_zeros(geometry.shape[1])).exp()
+    every = log_sums(geometry.with_link(LogSoftplus(), row_bias=by_row), "rows", a.new_zeros(geometry.shape[1])).exp()
     return a * (every - by_row) - target.row_inner(geometry.log_kernel)

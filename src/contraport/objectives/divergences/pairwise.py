@@ -18,8 +18,9 @@ from torch import Tensor
 
 from contraport.engine import Link, LogOf, log_sums, positive_part
 from contraport.errors import check
-from contraport.objectives.matching import Matching
-from contraport.objectives.part import Part
+from contraport.objectives.answer import Answer
+from contraport.objectives.divergences.divergence import Divergence
+from contraport.objectives.outcome import Outcome
 
 Pointwise = Callable[[Tensor], Tensor]
 
@@ -28,7 +29,7 @@ Phi = Callable[[Tensor, "float | Tensor"], Tensor]
 
 
 @dataclass(frozen=True, repr=False)
-class Pairwise(Part):
+class Pairwise(Answer, Divergence):
     """mean_i phi(log sum_j psi((d_i^2 - d_ij^2) / temperature + shift)) over the negatives j of each row.
 
     Args:
@@ -48,14 +49,14 @@ class Pairwise(Part):
     psi: Link | None = field(default=None, repr=False)
     shift: float = 0.0
 
-    def __call__(self, matching: Matching) -> Tensor:
+    def __call__(self, outcome: Outcome) -> Tensor:
         """Return the loss of each row."""
-        temperature = matching.coupling.geometry.log_kernel.temperature
-        return _rows(matching, self.phi(_log_sum(matching, self.psi, self.shift), temperature))
+        temperature = outcome.plan.geometry.log_kernel.temperature
+        return _rows(outcome, self.phi(_log_sum(outcome, self.psi, self.shift), temperature))
 
 
 @dataclass(frozen=True, repr=False)
-class SignedPairwise(Part):
+class SignedPairwise(Answer, Divergence):
     """mean_i phi(sum_j psi(d_i^2 - d_ij^2)) for a psi of any sign: its positive and its negative part, a pass each.
 
     Args:
@@ -69,24 +70,24 @@ class SignedPairwise(Part):
     phi: Pointwise
     psi: Pointwise
 
-    def __call__(self, matching: Matching) -> Tensor:
+    def __call__(self, outcome: Outcome) -> Tensor:
         """Return the loss of each row."""
-        above = _log_sum(matching, LogOf(lambda t: self.psi(t).clamp_min(0)), 0.0).exp()
-        below = _log_sum(matching, LogOf(lambda t: (-self.psi(t)).clamp_min(0)), 0.0).exp()
-        return _rows(matching, self.phi(above - below))
+        above = _log_sum(outcome, LogOf(lambda t: self.psi(t).clamp_min(0)), 0.0).exp()
+        below = _log_sum(outcome, LogOf(lambda t: (-self.psi(t)).clamp_min(0)), 0.0).exp()
+        return _rows(outcome, self.phi(above - below))
 
 
-def _log_sum(matching: Matching, psi: Link | None, shift: float) -> Tensor:
-    check(matching.block.size > 1, "z0: pairwise objectives need negatives: at least 2 items, got 1.")
-    geometry = matching.coupling.geometry
-    a = matching.target.row_mass()
-    positive = -matching.target.row_inner(geometry.log_kernel) / torch.where(a > 0, a, 1)
-    contrast = geometry.reshape(psi, row_bias=positive + shift)
+def _log_sum(outcome: Outcome, psi: Link | None, shift: float) -> Tensor:
+    check(outcome.block.size > 1, "z0: pairwise objectives need negatives: at least 2 items, got 1.")
+    geometry = outcome.plan.geometry
+    a = outcome.target.row_mass()
+    positive = -outcome.target.row_inner(geometry.log_kernel) / torch.where(a > 0, a, 1)
+    contrast = geometry.with_link(psi, row_bias=positive + shift)
     return log_sums(contrast, "rows", a.new_zeros(geometry.shape[1]))
 
 
-def _rows(matching: Matching, by_row: Tensor) -> Tensor:
-    a = matching.target.row_mass()
+def _rows(outcome: Outcome, by_row: Tensor) -> Tensor:
+    a = outcome.target.row_mass()
     return a * torch.where(a > 0, by_row, 0)
 
 

@@ -1,4 +1,4 @@
-"""A matching: what is compared, what is wanted of it, and what came out."""
+"""A outcome: what is compared, what is wanted of it, and what came out."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from contraport.objectives.coupling import Coupling
 from contraport.objectives.layouts import Block
+from contraport.objectives.plan import Plan
 from contraport.objectives.targets import TargetPlan
 
 
 @dataclass(frozen=True, eq=False)
-class Matching:
+class Outcome:
     """One direction of one block, on which divergences and penalties are evaluated.
 
     Attributes:
         block: the compared pairs, (N, M).
         target: the plan that is wanted.
-        coupling: the plan that came out.
+        plan: the plan that came out.
         importance: the factor of each row, (N,), 0 for those that want nothing, under which the mass of the target is
             1; None where it is 1 throughout.
     """
 
     block: Block
     target: TargetPlan
-    coupling: Coupling
+    plan: Plan
     importance: Tensor | None = None
 
     def sum(self, values: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-STRIPE_ENTRIES = 1 << 20
+BLOCK_ENTRIES = 1 << 20
 """How many pairs are held at a time."""
 
 
-def by_stripes(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> list[Tensor]:
+def by_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> list[Tensor]:
     """Return what a function makes of each stripe of rows; differentiable, in the memory of one stripe.
 
     Args:
@@ -19,11 +19,11 @@ def by_stripes(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> l
         shape: (N, M), the number of rows and of columns.
 
     >>> import torch
-    >>> torch.cat(by_stripes(lambda rows: torch.arange(5)[rows], (5, STRIPE_ENTRIES // 2))).tolist()
+    >>> torch.cat(by_row_blocks(lambda rows: torch.arange(5)[rows], (5, BLOCK_ENTRIES // 2))).tolist()
     [0, 1, 2, 3, 4]
     """
     n, m = shape
-    height = max(1, STRIPE_ENTRIES // m)
+    height = max(1, BLOCK_ENTRIES // m)
     stripes = [slice(top, min(top + height, n)) for top in range(0, n, height)]
     if len(stripes) == 1:
         return [function(stripes[0])]

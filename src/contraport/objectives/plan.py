@@ -1,4 +1,4 @@
-"""A coupling: the plan that came out, as potentials over the compared pairs, and never as a matrix unless asked for."""
+"""A plan: the plan that came out, as potentials over the compared pairs, and never as a matrix unless asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contraport.objectives.targets import TargetPlan
 
 
 @dataclass(frozen=True, eq=False)
-class Coupling:
+class Plan:
     """A plan P_ij = exp(log K_ij + f_i + g_j), differentiable in the embeddings.
 
     Attributes:
@@ -35,10 +35,10 @@ class Coupling:
         return self.geometry.shape
 
     @property
-    def T(self) -> Coupling:
+    def T(self) -> Plan:
         """The same plan with rows and columns exchanged."""
         masses = self.known_log_column_mass, self.known_log_row_mass
-        return Coupling(self.geometry.T, self.g, self.f, *masses)
+        return Plan(self.geometry.T, self.g, self.f, *masses)
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log P at the given entries: index tensors (k,) to a tensor (k,)."""
@@ -58,11 +58,11 @@ class Coupling:
 
     def mass(self) -> Tensor:
         """Return the total mass, from the marginal that is known where one is."""
-        known = self.known_log_mass
+        known = self.known_log_marginal
         return (self.log_row_mass() if known is None else known).exp().sum()
 
     @property
-    def known_log_mass(self) -> Tensor | None:
+    def known_log_marginal(self) -> Tensor | None:
         """The logarithm of the mass of each row, or else of each column, where finding the plan has left it known."""
         return self.known_log_row_mass if self.known_log_row_mass is not None else self.known_log_column_mass
 
@@ -75,13 +75,13 @@ class Coupling:
     def row_square_mass(self) -> Tensor:
         """Return sum_j P_ij^2, (N,); one pass over the pairs."""
         link = self.geometry.log_kernel.link
-        squared = self.geometry.reshape(None, scale=2.0) if link is None else self.geometry.reshape(Doubled(link))
+        squared = self.geometry.with_link(None, scale=2.0) if link is None else self.geometry.with_link(Doubled(link))
         return torch.exp(2 * self.f + log_sums(squared, "rows", 2 * self.g))
 
     @property
     def cost_kernel(self) -> LogKernel:
         """The log-kernel without its link, T = -C / unit."""
-        return self.geometry.log_kernel.reshape(None)
+        return self.geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, held: bool) -> Tensor:
         """Return sum_j P_ij C_ij, (N,), for a cost that is a distance; one pass over the pairs.
@@ -92,12 +92,12 @@ class Coupling:
         unit = self.cost_kernel.unit
         if held:
             return -unit * held_sums(self.geometry, self.f, self.g)
-        weighted = self.geometry.reshape(TimesCost(self.geometry.log_kernel.link))
+        weighted = self.geometry.with_link(TimesCost(self.geometry.log_kernel.link))
         return unit * torch.exp(self.f + log_sums(weighted, "rows", self.g))
 
-    def restrict(self, rows: slice) -> Coupling:
+    def restrict(self, rows: slice) -> Plan:
         """Return the plan on some of its rows."""
-        return Coupling(self.geometry.restrict(rows), self.f[rows], self.g)
+        return Plan(self.geometry.restrict(rows), self.f[rows], self.g)
 
     def log_dense(self) -> Tensor:
         """Return log P as an (N, M) tensor."""

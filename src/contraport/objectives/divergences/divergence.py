@@ -1,0 +1,36 @@
+"""What a divergence is: a function of an outcome.
+
+It is written with the few questions that a plan and a target plan answer, and sees no (N, M) matrix. Penalties, which
+judge the plan by itself, have the same form.
+
+What is a sum over rows is given row by row: the objective weighs the rows, leaves out those that want nothing, and adds
+them up.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+from torch import Tensor
+
+from contraport.objectives.constraints import Constraint
+from contraport.objectives.outcome import Outcome
+
+
+class Divergence:
+    """How far the plan that came out is from the plan that is wanted; or, as a penalty, what the plan is worth.
+
+    Attributes:
+        repels: whether it pushes anything apart.
+    """
+
+    repels: ClassVar[bool] = True
+
+    def mismatch(self, constraint: Constraint) -> str | None:
+        """Say why it does not go with a constraint, or None where it does."""
+        return None
+
+    @abstractmethod
+    def __call__(self, outcome: Outcome) -> Tensor:
+        """Return the value of each row, (N,), whose sum is meant; or a tensor without dimensions, which is no sum."""

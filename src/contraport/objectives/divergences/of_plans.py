@@ -1,0 +1,106 @@
+"""Divergences between plans, entropic ones above all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contraport.engine import by_row_blocks
+from contraport.errors import check
+from contraport.objectives.answer import Answer
+from contraport.objectives.constraints import Constraint
+from contraport.objectives.divergences.divergence import Divergence
+from contraport.objectives.outcome import Outcome
+
+
+@dataclass(frozen=True, repr=False)
+class KL(Answer, Divergence):
+    """The generalised Kullback-Leibler divergence, sum t log(t / P) - sum t + sum P: nonnegative, zero where P = t.
+
+    Where the layout keeps the positives out of the denominators, they count with the mass that they would have had.
+    """
+
+    def mismatch(self, constraint: Constraint) -> str | None:
+        if constraint.has_zeros:
+            return f"KL is infinite on the exact zeros of {constraint!r}; FenchelYoung is its divergence."
+        return None
+
+    def __call__(self, outcome: Outcome) -> Tensor:
+        """Return the rows of KL(target | plan); each carries its share of what the masses differ by."""
+        target, plan = outcome.target, outcome.plan
+        of_mass = target.row_mass() * (plan.mass() - 1)
+        return of_mass - target.row_entropy() - plan.row_inner_log(target)
+
+
+@dataclass(frozen=True, repr=False)
+class ReverseKL(Answer, Divergence):
+    """KL(P | t): it punishes mass where the target has none, so that the target must have some on every compared pair.
+
+    Raises:
+        UsageError: in the call, for a target that is zero where the plan is not.
+    """
+
+    def __call__(self, outcome: Outcome) -> Tensor:
+        """Return the rows of KL(plan | target)."""
+        plan, target = outcome.plan, outcome.target
+
+        def divergence(rows: slice) -> Tensor:
+            log_plan, wanted = plan.restrict(rows).log_dense(), target.restrict(rows).dense()
+            present = log_plan > -torch.inf
+            check(
+                bool((wanted[present] > 0).all()), "target: ReverseKL expects mass on every compared pair, got zeros."
+            )
+            log_plan = torch.where(present, log_plan, 0)
+            log_ratio = log_plan - torch.where(present, wanted, 1).log()
+            return torch.where(present, log_plan.exp() * (log_ratio - 1), 0).sum(1) + wanted.sum(1)
+
+        return torch.cat(by_row_blocks(divergence, plan.shape))
+
+
+@dataclass(frozen=True, repr=False)
+class SquaredL2(Answer, Divergence):
+    """Half the squared distance of the plans, N/2 sum (P - t)^2, so that a row counts by its shares, not by its
+    mass.
+    """
+
+    def __call__(self, outcome: Outcome) -> Tensor:
+        """Return the rows of N/2 |plan - target|^2."""
+        target, plan = outcome.target, outcome.plan
+        crossed = target.row_expectation(plan, torch.exp)
+        return plan.shape[0] * (plan.row_square_mass() / 2 - crossed + target.row_square_mass() / 2)
+
+
+@dataclass(frozen=True, repr=False)
+class Rince(Answer, Divergence):
+    """The robust divergence of RINCE, mean_i 1/q [(lam sum_j N P_ij)^q - (N P_i+)^q]. It can be negative.
+
+    q -> 0 gives the logarithm, InfoNCE; q = 1 is symmetric between positives and negatives, and tolerates noise.
+
+    Args:
+        q: in (0, 1].
+        lam: weight of the negatives, in (0, 1].
+
+    Raises:
+        UsageError: q or lam is outside its interval.
+
+    Source: Chuang et al. (2022), Robust contrastive learning against noisy views, eq. 4.
+    """
+
+    q: float = 0.5
+    lam: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("q", "lam"):
+            value = getattr(self, name)
+            check(0 < value <= 1, f"{name}: expected a number in (0, 1], got {value!r}.")
+
+    def __call__(self, outcome: Outcome) -> Tensor:
+        """Return the divergence of each row."""
+        target, plan = outcome.target, outcome.plan
+        log_n = math.log(plan.shape[0])
+        attracted = target.row_expectation(plan, lambda log_p: torch.exp(self.q * (log_p + log_n)))
+        repelled = torch.exp(self.q * (math.log(self.lam) + plan.log_row_mass() + log_n))
+        return (target.row_mass() * repelled - attracted) / self.q

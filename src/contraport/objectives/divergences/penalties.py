@@ -1,0 +1,81 @@
+"""What judges a plan, or its kernel, by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contraport.errors import check
+from contraport.objectives.answer import Answer
+from contraport.objectives.divergences.divergence import Divergence
+from contraport.objectives.outcome import Outcome
+
+
+@dataclass(frozen=True, repr=False)
+class LogMean(Answer, Divergence):
+    """log of the mean of the kernel over the compared pairs: low where the embeddings spread out.
+
+    Raises:
+        UsageError: in the call, where there is no pair.
+
+    Source: the uniformity of Wang and Isola (2020), eq. 2, with a kernel exp(-2 |x - y|^2).
+    """
+
+    def __call__(self, outcome: Outcome) -> Tensor:
+        """Return log mean K."""
+        check(outcome.block.size > 1, "z0: uniformity needs at least 2 items, got 1.")
+        return log_mean(outcome)
+
+
+@dataclass(frozen=True, repr=False)
+class PlanUniformity(Answer, Divergence):
+    """KL(Q | P), Q the plan with its mass on negatives spread evenly over them: it asks for no more than even
+    negatives.
+
+    With the cosine cost it takes no pass over the pairs.
+
+    Source: the uniformity penalty of inverse optimal transport for contrastive learning, eq. 19-20.
+    """
+
+    def __call__(self, outcome: Outcome) -> Tensor:
+        """Return the penalty."""
+        plan, negatives = outcome.plan, outcome.block.negatives()
+        on_positives = plan.log_at(*outcome.block.positives).exp().sum()
+        by_row, by_column = negatives.counts(plan.f), negatives.T.counts(plan.g)
+        count = by_row.sum()
+        mean = (plan.mass() - on_positives) / count.clamp_min(1)
+        log_total = plan.geometry.log_kernel.row_inner(negatives).sum()
+        log_total = log_total + by_row @ plan.f + by_column @ plan.g
+        # With no negatives, or none that has mass, there is nothing to spread: 0, without gradient.
+        return mean * (count * torch.where(mean > 0, mean, 1).log() - log_total)
+
+
+@dataclass(frozen=True, repr=False)
+class MarginalPenalty(Answer, Divergence):
+    """KL of the masses of rows and columns from uniform ones: what a plan pays for mass that it creates or lets go."""
+
+    def __call__(self, outcome: Outcome) -> Tensor:
+        """Return KL(P 1 | a) + KL(P^T 1 | b)."""
+        plan = outcome.plan
+        return _kl_from_uniform(plan.log_row_mass()) + _kl_from_uniform(plan.log_column_mass())
+
+
+def log_mean(outcome: Outcome) -> Tensor:
+    """Return log of the mean of the kernel over the compared pairs; 0, without gradient, where there are none.
+
+    It takes one pass unless the plan has left it known.
+    """
+    plan = outcome.plan
+    by_row = plan.log_row_mass() - plan.f
+    count = outcome.block.compared().counts(plan.f).sum()
+    compared = count > 0
+    return torch.where(compared, by_row, 0).logsumexp(0) - torch.where(compared, count, len(by_row)).log()
+
+
+def _kl_from_uniform(log_mass: Tensor) -> Tensor:
+    mass, size = log_mass.exp(), len(log_mass)
+    present = mass > 0
+    return (mass * (torch.where(present, log_mass, 0) + math.log(size) - 1)).sum() + 1

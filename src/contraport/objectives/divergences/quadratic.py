@@ -1,0 +1,86 @@
+"""Divergences under the quadratic regulariser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contraport.errors import UsageError, check_positive, unknown_name
+from contraport.objectives.answer import Answer
+from contraport.objectives.constraints import Constraint, QuadraticPlan
+from contraport.objectives.divergences.divergence import Divergence
+from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Plan
+
+
+@dataclass(frozen=True, repr=False)
+class FenchelYoung(Answer, Divergence):
+    """The Fenchel-Young loss of a quadratic plan: its own divergence, as KL is that of entropic plans.
+
+    Per unit of shared mass, with logits theta: Omega*(theta) - <theta, t> + Omega(t), Omega = |.|^2 / 2; zero where P =
+        t.
+
+    Raises:
+        UsageError: in the call, for a plan other than `Quadratic`.
+
+    Source: Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 4.
+    """
+
+    def mismatch(self, constraint: Constraint) -> str | None:
+        if not constraint.has_zeros:
+            return f"FenchelYoung belongs to the constraint Quadratic; for {constraint!r} it is KL."
+        return None
+
+    def __call__(self, outcome: Outcome) -> Tensor:
+        """Return the loss of each row."""
+        target, plan = outcome.target, outcome.plan
+        if not isinstance(plan, QuadraticPlan):
+            raise UsageError(f"divergence: FenchelYoung expects a plan of Quadratic, got a {type(plan).__name__}.")
+        mass = target.row_mass()
+        served = mass if plan.per_row else mass.sum()
+        own = target.row_square_mass() / torch.where(served > 0, served, 1) / 2
+        return mass * plan.conjugate() - plan.row_inner_logits(target) + own
+
+
+@dataclass(frozen=True, repr=False)
+class ClosedFormQuadratic(Answer, Divergence):
+    """-log of a quadratic plan's positives when negative entries are let pass: no pass over the pairs at all.
+
+    rows: -mean_i log((1 + sum_j (C_ij - C_i+)) / n); simplex: -mean_i log((N + sum_st (C_st - C_i+)) / n^2), with sums
+    over the compared pairs, n of them in a row and n^2 in all. Where the argument falls below a small floor the
+    logarithm goes on as its tangent, so that value and gradient stay finite and still pull the pair together.
+
+    Args:
+        over: ``"rows"`` or ``"simplex"``.
+
+    Raises:
+        UsageError: over is neither.
+
+    Source: the losses L_G of inverse optimal transport for contrastive learning.
+    """
+
+    over: str = "rows"
+    floor: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.over not in ("rows", "simplex"):
+            raise unknown_name("over", self.over, ("rows", "simplex"))
+        check_positive("floor", self.floor)
+
+    def __call__(self, outcome: Outcome) -> Tensor:
+        """Return the loss of each row."""
+        plan, compared = outcome.plan, outcome.block.compared()
+        totals, counts = -plan.geometry.log_kernel.row_inner(compared), compared.counts(plan.f)
+        mass = 1.0
+        if self.over == "simplex":
+            totals, counts, mass = totals.sum(), counts.sum(), float(len(plan.f))
+        level = ((mass + totals) / counts.clamp_min(1)).expand_as(plan.f)
+        # As T is minus the cost in units of the temperature, the argument at (i, j) is the level of its row plus T.
+        arguments = Plan(plan.geometry, level, torch.zeros_like(plan.g))
+        return -outcome.target.row_expectation(arguments, self._log)
+
+    def _log(self, argument: Tensor) -> Tensor:
+        safe = argument.clamp_min(self.floor)
+        return safe.log() + (argument - safe) / self.floor

@@ -1,0 +1,21 @@
+"""Which pairs are compared?"""
+
+from contraport.objectives.layouts.block import Block
+from contraport.objectives.layouts.checks import check_negatives, check_views
+from contraport.objectives.layouts.layout import Layout
+from contraport.objectives.layouts.leading import Leading
+from contraport.objectives.layouts.many_views import CoreView, FullGraph, Within
+from contraport.objectives.layouts.two_views import Cross, Joint
+
+__all__ = [
+    "Block",
+    "CoreView",
+    "Cross",
+    "FullGraph",
+    "Joint",
+    "Layout",
+    "Leading",
+    "Within",
+    "check_negatives",
+    "check_views",
+]

@@ -1,0 +1,26 @@
+"""Which plan do we want?
+
+A target (`Pairs`, `Labels`, ...) is a rule; on the block of a batch it becomes a target plan, which is sparse,
+structured or a matrix, has total mass 1 and never enters a pass over the pairs.
+"""
+
+from contraport.objectives.targets.features import Neighbors, Soft
+from contraport.objectives.targets.given import Matrix
+from contraport.objectives.targets.known import Domains, Labels, Pairs
+from contraport.objectives.targets.target import Attributes, Target
+from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, StructuredTarget, TargetPlan
+
+__all__ = [
+    "Attributes",
+    "DenseTarget",
+    "Domains",
+    "Labels",
+    "Matrix",
+    "Neighbors",
+    "Pairs",
+    "Soft",
+    "SparseTarget",
+    "StructuredTarget",
+    "Target",
+    "TargetPlan",
+]

@@ -1,0 +1,221 @@
+"""The plan that is wanted, in whatever form is cheap: by its entries, by groups of equal labels, or as a matrix."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contraport.engine import LogKernel, by_row_blocks
+from contraport.objectives.equality import Indicator
+
+
+class LogPlan(Protocol):
+    """The logarithm of a plan, (N, M), known where it is asked for: what a target wants to know of a plan."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, M)."""
+
+    def restrict(self, rows: slice) -> LogPlan:
+        """Return it on some of its rows."""
+
+    def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return log P at the given entries: index tensors (k,) to a tensor (k,)."""
+
+    def log_dense(self) -> Tensor:
+        """Return log P as an (N, M) tensor."""
+
+
+class TargetPlan(ABC):
+    """The plan that is wanted on one block: an (N, M) matrix of nonnegative numbers, in whatever form is cheap."""
+
+    @abstractmethod
+    def apply(self, y: Tensor) -> Tensor:
+        """Return the plan times y: (M, ...) to (N, ...)."""
+
+    @abstractmethod
+    def row_mass(self) -> Tensor:
+        """Return the mass of the rows, (N,)."""
+
+    @abstractmethod
+    def row_entropy(self) -> Tensor:
+        """Return -sum_j p_ij log p_ij, (N,)."""
+
+    @abstractmethod
+    def row_square_mass(self) -> Tensor:
+        """Return sum_j p_ij^2, (N,)."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """Return it as an (N, M) tensor."""
+
+    @property
+    @abstractmethod
+    def T(self) -> TargetPlan:
+        """The same plan with rows and columns exchanged."""
+
+    @abstractmethod
+    def restrict(self, rows: slice) -> TargetPlan:
+        """Return the plan on some of its rows."""
+
+    @abstractmethod
+    def beside(self, columns: int) -> TargetPlan:
+        """Return the plan with so many further columns, on which it has no mass."""
+
+    def row_inner(self, log_kernel: LogKernel) -> Tensor:
+        """Return sum_j p_ij log K_ij, (N,), masks aside."""
+        return log_kernel.row_inner(self)
+
+    def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return sum_j p_ij function(log P_ij), (N,), P another plan, where this one has mass."""
+
+        def expected(rows: slice) -> Tensor:
+            matrix = self.restrict(rows).dense()
+            wanted = matrix > 0
+            log_plan = torch.where(wanted, plan.restrict(rows).log_dense(), 0)
+            return torch.where(wanted, matrix * function(log_plan), 0).sum(1)
+
+        return torch.cat(by_row_blocks(expected, plan.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseTarget(TargetPlan):
+    """A target plan by its nonzero entries: p at (rows[k], columns[k]) is values[k]."""
+
+    rows: Tensor
+    columns: Tensor
+    values: Tensor
+    shape: tuple[int, int]
+
+    def _by_row(self, values: Tensor) -> Tensor:
+        return values.new_zeros(self.shape[0], *values.shape[1:]).index_add(0, self.rows, values)
+
+    def apply(self, y: Tensor) -> Tensor:
+        return self._by_row(_times(self.values.to(y.dtype), y[self.columns]))
+
+    def row_mass(self) -> Tensor:
+        return self._by_row(self.values)
+
+    def row_entropy(self) -> Tensor:
+        return -self._by_row(torch.xlogy(self.values, self.values))
+
+    def row_square_mass(self) -> Tensor:
+        return self._by_row(self.values.square())
+
+    def row_inner(self, log_kernel: LogKernel) -> Tensor:
+        return self._by_row(self.values * log_kernel.at(self.rows, self.columns))
+
+    def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return self._by_row(self.values * function(plan.log_at(self.rows, self.columns)))
+
+    def dense(self) -> Tensor:
+        return self.values.new_zeros(self.shape).index_put((self.rows, self.columns), self.values, accumulate=True)
+
+    @property
+    def T(self) -> SparseTarget:
+        return SparseTarget(self.columns, self.rows, self.values, self.shape[::-1])
+
+    def restrict(self, rows: slice) -> SparseTarget:
+        top, bottom, _ = rows.indices(self.shape[0])
+        here = (self.rows >= top) & (self.rows < bottom)
+        shape = bottom - top, self.shape[1]
+        return SparseTarget(self.rows[here] - top, self.columns[here], self.values[here], shape)
+
+    def beside(self, columns: int) -> SparseTarget:
+        return replace(self, shape=(self.shape[0], self.shape[1] + columns))
+
+
+@dataclass(frozen=True, eq=False)
+class DenseTarget(TargetPlan):
+    """A target plan as a matrix, (N, M)."""
+
+    matrix: Tensor
+
+    def apply(self, y: Tensor) -> Tensor:
+        return self.matrix.to(y.dtype) @ y
+
+    def row_mass(self) -> Tensor:
+        return self.matrix.sum(1)
+
+    def row_entropy(self) -> Tensor:
+        return -torch.xlogy(self.matrix, self.matrix).sum(1)
+
+    def row_square_mass(self) -> Tensor:
+        return self.matrix.square().sum(1)
+
+    def dense(self) -> Tensor:
+        return self.matrix
+
+    @property
+    def T(self) -> DenseTarget:
+        return DenseTarget(self.matrix.T)
+
+    def restrict(self, rows: slice) -> DenseTarget:
+        return DenseTarget(self.matrix[rows])
+
+    def beside(self, columns: int) -> DenseTarget:
+        return DenseTarget(F.pad(self.matrix, (0, columns)))
+
+
+@dataclass(frozen=True, eq=False)
+class StructuredTarget(TargetPlan):
+    """A target plan that is constant on a few sets of pairs: p_ij = r_i c_j sum_k level_k [(i, j) in set k].
+
+    Attributes:
+        levels: each set, disjoint from the others, with its level, positive.
+        row_scale: r, (N,).
+        column_scale: c, (M,).
+    """
+
+    levels: tuple[tuple[float, Indicator], ...]
+    row_scale: Tensor
+    column_scale: Tensor
+
+    def apply(self, y: Tensor) -> Tensor:
+        y = _times(self.column_scale.to(y.dtype), y)
+        total = sum((level * indicator.apply(y) for level, indicator in self.levels), torch.zeros_like(y[:1]))
+        return _times(self.row_scale.to(y.dtype), total)
+
+    def row_mass(self) -> Tensor:
+        return self.apply(torch.ones_like(self.column_scale))
+
+    def row_entropy(self) -> Tensor:
+        # p log p with log p = log r_i + log c_j + log level_k, each part a sum against the plan's own structure
+        of_columns = self.apply(torch.where(self.column_scale > 0, self.column_scale, 1).log())
+        of_levels = sum(
+            (level * math.log(level) * indicator.apply(self.column_scale) for level, indicator in self.levels),
+            torch.zeros_like(self.row_scale),
+        )
+        return -(torch.xlogy(self.row_mass(), self.row_scale) + of_columns + self.row_scale * of_levels)
+
+    def row_square_mass(self) -> Tensor:
+        squared = tuple((level**2, indicator) for level, indicator in self.levels)
+        return StructuredTarget(squared, self.row_scale.square(), self.column_scale.square()).row_mass()
+
+    def dense(self) -> Tensor:
+        total = sum(level * indicator.dense().to(self.row_scale) for level, indicator in self.levels)
+        return self.row_scale[:, None] * total * self.column_scale
+
+    @property
+    def T(self) -> StructuredTarget:
+        levels = tuple((level, indicator.T) for level, indicator in self.levels)
+        return StructuredTarget(levels, self.column_scale, self.row_scale)
+
+    def restrict(self, rows: slice) -> StructuredTarget:
+        levels = tuple((level, indicator.restrict(rows)) for level, indicator in self.levels)
+        return StructuredTarget(levels, self.row_scale[rows], self.column_scale)
+
+    def beside(self, columns: int) -> StructuredTarget:
+        levels = tuple((level, indicator.beside(columns)) for level, indicator in self.levels)
+        return StructuredTarget(levels, self.row_scale, F.pad(self.column_scale, (0, columns)))
+
+
+def _times(weights: Tensor, rows: Tensor) -> Tensor:
+    return weights.view(-1, *[1] * (rows.ndim - 1)) * rows
