@@ -1,6 +1,8 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from contraport.data import Dataset, Views, from_arrays, load
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed_dataset
-from contraport.evaluation.embedding import RawInputs, Reader, frozen, represent_views
+from contraport.evaluation.embedding import RawInputs, Reader, frozen, in_blocks, represent_views
 
 ROOT = Path(__file__).parents[2]
 ENCODERS = [
@@ -68,17 +70,23 @@ def test_embeddings_are_the_models_in_the_order_of_the_data(model: Model, digits
 
 
 def features_bit_for_bit(encoder: str, shape: tuple[int, ...]) -> None:
-    """Fail unless the features of an item depend neither on the batch size nor on the items after it."""
+    """Fail unless features depend neither on the batch size, the items beside one, its place nor the threads."""
     torch.manual_seed(0)
-    model, items = Model(encoder, [shape]), torch.rand(150, *shape).numpy()
+    model, items, threads = Model(encoder, [shape]), torch.rand(150, *shape).numpy(), torch.get_num_threads()
     expected = embed_dataset(model, from_arrays(items), batch_size=512).features
     for batch_size, number in ((1, 150), (100, 150), (512, 149), (512, 64), (7, 3), (512, 1)):
         features = embed_dataset(model, from_arrays(items[:number]), batch_size=batch_size).features
         assert torch.equal(features, expected[:number]), (encoder, shape, batch_size, number)
+    features = embed_dataset(model, from_arrays(np.roll(items, 37, axis=0))).features
+    assert torch.equal(features, expected.roll(37, dims=0)), (encoder, shape)
+    for number in (1, 5):
+        torch.set_num_threads(number)
+        assert torch.equal(embed_dataset(model, from_arrays(items)).features, expected), (encoder, shape, number)
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("encoder", "shape"), ENCODERS)
-def test_the_batch_size_and_the_number_of_items_change_no_bit(encoder: str, shape: tuple[int, ...]) -> None:
+def test_neither_batch_size_nor_number_nor_place_nor_threads_change_a_bit(encoder: str, shape: tuple[int, ...]) -> None:
     features_bit_for_bit(encoder, shape)
 
 
@@ -89,13 +97,49 @@ MACHINES = [
 
 
 @pytest.mark.parametrize("machine", [MACHINES[0], pytest.param(MACHINES[1], marks=pytest.mark.slow)])
-def test_nor_on_older_processors_with_many_threads(machine: dict[str, str]) -> None:
+def test_nor_on_older_processors(machine: dict[str, str]) -> None:
     code = "import torch; torch.set_num_threads(5)\nfrom tests.evaluation.test_embedding import *\n"
     code += "for given in ENCODERS: features_bit_for_bit(*given)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | machine, cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_callers_threads_stay_as_they_are() -> None:
+    threads, found = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    seen = in_blocks(lambda x: x.new_full((len(x), 1), torch.get_num_threads()), [torch.zeros(90, 2)], model=nn.ReLU())
+    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert (seen == 1).all()
+    assert [torch.get_num_threads(), *found] == [3, 3]
+    torch.set_num_threads(threads)
+
+
+class Remembers(nn.Module):
+    """Keeps something from one part of a pass to the next, which another thread must not replace."""
+
+    num_features = 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept = x.clone()
+        time.sleep(0.001)
+        return self.kept
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_model_that_keeps_something_sees_one_block_after_the_other(hooked: bool) -> None:
+    threads, model, items = torch.get_num_threads(), Remembers(), torch.rand(1000, 2)
+    torch.set_num_threads(4)
+    if hooked:
+        model, kept = nn.Identity(), {}
+        model.register_forward_pre_hook(lambda _, given: kept.update(x=given[0].clone()))
+        model.register_forward_hook(lambda *_: (time.sleep(0.001), kept["x"])[1])
+    with frozen(model):
+        assert torch.equal(in_blocks(model, [items], model=model), items)
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("augment", ["standard", "mixup"])

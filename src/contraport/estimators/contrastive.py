@@ -206,10 +206,10 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         dataset, model = self._dataset(X, None, reset=False), self._model
 
         def embed(*given: Tensor) -> Tensor:
-            return torch.stack(model.project(model.encode(self.pipeline_.views(given))), dim=1)
+            return torch.stack(model.project(model.encode(given)), dim=1)
 
         with seeded(0, self._reader.device), frozen(model):
-            z = self._reader.apply(embed, dataset, "score").unbind(dim=1)
+            z = self._reader.apply(embed, model, self.pipeline_.views, dataset, "score").unbind(dim=1)
             losses = [
                 min(float(info_nce(temperature=temperature)(one, other)) for temperature in SCORE_TEMPERATURES)
                 for one, other in combinations(z, 2)

@@ -19,6 +19,7 @@ from contraport.encoders import build
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_positive, unknown_name
 from contraport.estimators.arrays import as_tensor
+from contraport.evaluation.embedding import frozen, in_blocks
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, Within
 from contraport.objectives.affinities import affinities
 from contraport.objectives.divergences import Divergence
@@ -124,9 +125,9 @@ class _NeighborEmbedding(BaseEstimator, ABC):
         """
         check(self.encoder is not None, "encoder: transform embeds other data by an encoder; fit with encoder='mlp'.")
         check(hasattr(self, "encoder_"), f"{type(self).__name__}: call fit before transform.")
-        with torch.no_grad():
-            embedding = self.encoder_.eval()(as_tensor("X", X, "(n, d, ...)").float().to(self.device))
-        return np.asarray(embedding.cpu())
+        data = as_tensor("X", X, "(n, d, ...)").float().to(self.device)
+        with frozen(self.encoder_):
+            return in_blocks(self.encoder_, [data], model=self.encoder_).cpu().numpy()
 
     def _checked(self, X: ArrayLike) -> Tensor:
         """Return the data, once everything that can be checked before the work is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -22,6 +23,9 @@ RAW_FEATURES = 4_096
 
 BLOCK = 64
 """How many items pass an encoder together, always: the last bit of a product may depend on the shape of its factors."""
+
+
+Prepare = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 
 
 class Embeddings(NamedTuple):
@@ -68,8 +72,10 @@ class Reader(NamedTuple):
         """Return the views of a batch on the device."""
         return tuple(view.to(self.device) for view in batch.views)
 
-    def apply(self, function: Callable[..., Tensor], dataset: Dataset, description: str) -> Tensor:
-        """Return what a function of raw views gives for each item, in one tensor on the CPU; it sees them `in_blocks`.
+    def apply(
+        self, function: Callable[..., Tensor], model: nn.Module, views: Prepare, dataset: Dataset, description: str
+    ) -> Tensor:
+        """Return what a function of views gives for each item, in one tensor on the CPU; it sees them `in_blocks`.
 
         Raises:
             UsageError: `batch_size` is no positive whole number.
@@ -87,23 +93,67 @@ class Reader(NamedTuple):
                 console=Console(stderr=True),
                 transient=True,
             )
-        return torch.cat([in_blocks(function, self.moved(batch)).float().cpu() for batch in batches])
+        parts = [in_blocks(function, self.moved(batch), model=model, views=views) for batch in batches]
+        return torch.cat([part.float().cpu() for part in parts])
 
 
-def in_blocks(function: Callable[..., Tensor], views: Sequence[Tensor]) -> Tensor:
-    """Return what a function gives of items, of which it sees `BLOCK` at a time, too few of them over and over.
+def in_blocks(
+    function: Callable[..., Tensor], items: Sequence[Tensor], *, model: nn.Module, views: Prepare = tuple
+) -> Tensor:
+    """Return what a frozen model gives of items, of which it sees `BLOCK` at a time, too few of them over and over.
 
-    So what it gives of an item, bit for bit, depends neither on how many there are nor on how many are fetched at once.
+    On a CPU each block is computed by one thread, and as many at once as torch has threads. So what comes of an item,
+    bit for bit, depends neither on how many there are, nor on how many are fetched at once, nor on the threads.
 
-    >>> in_blocks(lambda x: x.new_full((len(x), 1), len(x)), [torch.zeros(3, 2)]).flatten()
+    Args:
+        function: of the views of a block, by the model.
+        items: (n, ...) each.
+        model: what the function uses. Where parts of it are not torch's, timm's or ours, or have hooks, one block after
+            the other passes it: they may keep something from one part of a pass to the next.
+        views: makes the views of a block, one block after the other, as they may be random; default: the items.
+
+    >>> in_blocks(lambda x: x.new_full((len(x), 1), len(x)), [torch.zeros(3, 2)], model=nn.Identity()).flatten()
     tensor([64., 64., 64.])
     """
-    parts = []
-    for block in zip(*(view.split(BLOCK) for view in views), strict=True):
-        items = len(block[0])
-        places = torch.arange(BLOCK, device=block[0].device) % items
-        parts.append(function(*(view[places] for view in block))[:items])
-    return torch.cat(parts)
+    blocks = list(zip(*(view.split(BLOCK) for view in items), strict=True))
+
+    @torch.inference_mode()
+    def prepared(block: tuple[Tensor, ...]) -> Sequence[Tensor]:
+        places = torch.arange(BLOCK, device=block[0].device) % len(block[0])
+        return views(tuple(view[places] for view in block))
+
+    @torch.inference_mode()
+    def passed(given: Sequence[Tensor]) -> Tensor:
+        return function(*given)
+
+    if items[0].device.type != "cpu":
+        parts = [passed(prepared(block)) for block in blocks]
+    else:
+        threads = torch.get_num_threads()
+        try:
+            with ThreadPoolExecutor(threads if _is_shared(model) else 1, initializer=_compute_alone) as pool:
+                futures: list[Future[Tensor]] = []
+                for block in blocks:
+                    futures.append(pool.submit(passed, pool.submit(prepared, block).result()))
+                parts = [future.result() for future in futures]
+        finally:
+            torch.set_num_threads(threads)  # for threads to come, which take what was set last
+    return torch.cat([part[: len(block[0])] for part, block in zip(parts, blocks, strict=True)])
+
+
+def _compute_alone() -> None:
+    """Let torch compute by this thread alone."""
+    torch.get_num_threads()  # else the first computation sets what was set last in any thread
+    torch.set_num_threads(1)
+
+
+def _is_shared(model: nn.Module) -> bool:
+    """Return whether several threads may use a model at once, as nothing of it keeps anything of a pass."""
+    return all(
+        type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
+        and not (part._forward_hooks or part._forward_pre_hooks)
+        for part in model.modules()
+    )
 
 
 @contextmanager
@@ -172,7 +222,7 @@ def represent(encoder: nn.Module, dataset: Dataset, views: Views, reader: Reader
     encoder.to(reader.device)
     views.to(reader.device)
     with frozen(encoder):
-        features = reader.apply(lambda *given: encoder(*views.plain(given)), dataset, f"{name}: {dataset.split} items")
+        features = reader.apply(encoder, encoder, views.plain, dataset, f"{name}: {dataset.split} items")
     check_finite(features)
     return features.clone()  # outside inference mode, so that it may enter a graph
 
@@ -184,11 +234,11 @@ def represent_views(
     encoder.to(reader.device)
     views.to(reader.device)
 
-    def pair(*given: Tensor) -> Tensor:
-        return torch.stack(encoder.encode(views(given)[:2]), dim=1)
+    def encode(*given: Tensor) -> Tensor:
+        return torch.stack(encoder.encode(given[:2]), dim=1)
 
     with seeded(0, reader.device), frozen(encoder):
-        both = reader.apply(pair, dataset, f"{name}: two views")
+        both = reader.apply(encode, encoder, views, dataset, f"{name}: two views")
     return both[:, 0], both[:, 1]
 
 
