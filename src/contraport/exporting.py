@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.encoders import Model, Represented
+from contraport.encoders import Model, Represented, is_described
 from contraport.errors import UsageError, check, require, unknown_name
 from contraport.files import replacing, replacing_files
 from contraport.runs import Run
@@ -82,7 +82,7 @@ def export(
         warnings.simplefilter("ignore")
         try:
             chosen.write(model, temporary)
-            again = chosen.read(temporary)
+            again = chosen.read(temporary, model)
             differences = [_difference(model, again, items) for items in CHECKED_ITEMS]
         except Exception as error:  # exporters raise whatever they like of a network that they cannot follow
             raise UsageError(f"format: the model cannot be exported to {format}: {_first_line(error)}") from error
@@ -134,7 +134,7 @@ def _write_onnx(model: Model, path: Path) -> None:
     )
 
 
-def _read_onnx(path: Path) -> Features:
+def _read_onnx(path: Path, _: Model) -> Features:
     onnxruntime = require("onnxruntime", "export", "format: onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
@@ -152,7 +152,7 @@ def _write_torchscript(model: Model, path: Path) -> None:
         torch.jit.save(traced, file)
 
 
-def _read_torchscript(path: Path) -> Features:
+def _read_torchscript(path: Path, _: Model) -> Features:
     loaded: Features = torch.jit.load(str(path), map_location="cpu")
     return loaded
 
@@ -161,13 +161,17 @@ def _write_safetensors(model: Model, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def _read_safetensors(folder: Path) -> Features:
-    return Represented(Model.from_pretrained(folder, trust=True))  # what it names, this process has run
+def _read_safetensors(folder: Path, model: Model) -> Features:
+    # What it names, this process has run; what it only describes, this process has.
+    names = model.config["encoder"]
+    encoders = [model.tower(view).encoder if is_described(name) else name for view, name in enumerate(names)]
+    own = any(map(is_described, names))
+    return Represented(Model.from_pretrained(folder, trust=True, encoder=encoders if own else None))
 
 
 class _Format(NamedTuple):
     write: Callable[[Model, Path], None]
-    read: Callable[[Path], Features]
+    read: Callable[[Path, Model], Features]
     replacing: Callable[[Path], AbstractContextManager[Path]]
     is_folder: bool
     packages: Sequence[str]

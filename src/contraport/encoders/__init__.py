@@ -1,6 +1,14 @@
 """Networks that map items to embeddings."""
 
-from contraport.encoders.build import Encoder, build, check_trusted, default_encoder, list_encoders
+from contraport.encoders.build import (
+    Encoder,
+    build,
+    check_trusted,
+    default_encoder,
+    described,
+    is_described,
+    list_encoders,
+)
 from contraport.encoders.model import Model, Represented
 from contraport.encoders.networks import Decoder, Projector
 from contraport.encoders.tower import Tower
@@ -15,5 +23,7 @@ __all__ = [
     "build",
     "check_trusted",
     "default_encoder",
+    "described",
+    "is_described",
     "list_encoders",
 ]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
+import hashlib
 import importlib
 import inspect
 import sys
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import timm
 import torch
 from timm.models import ResNet
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from contraport.encoders.networks import MLP, SmallCNN, SmallTCN
 from contraport.errors import UsageError, check, unknown_name
@@ -80,12 +83,35 @@ def check_trusted(encoder: object, where: str, *, trust: bool) -> None:
     )
 
 
-def build(name: str, shape: Shape) -> nn.Module:
-    """Return an untrained encoder with an attribute ``num_features``.
+def described(encoder: object) -> Any:
+    """Return an encoder as a file names it: a name as it is, a module by its class and a digest of all but its weights.
+
+    >>> described(["mlp", nn.Linear(3, 2)])
+    ['mlp', '<Linear of 8 weights, ...>']
+    """
+    if isinstance(encoder, list | tuple):
+        return [described(one) for one in encoder]
+    if not isinstance(encoder, nn.Module):
+        return encoder
+    state = {name: tuple(value.shape) for name, value in encoder.state_dict().items()}
+    parts = [(name, type(part).__name__) for name, part in encoder.named_modules()]
+    weights = sum(parameter.numel() for parameter in encoder.parameters())
+    digest = hashlib.sha256(repr((state, parts)).encode()).hexdigest()[:12]
+    return f"<{type(encoder).__name__} of {weights:,} weights, {digest}>"
+
+
+def is_described(name: object) -> bool:
+    """Return whether a name stands for a module that only its owner has."""
+    return isinstance(name, str) and name.startswith("<")
+
+
+def build(name: str | nn.Module, shape: Shape) -> nn.Module:
+    """Return an encoder with an attribute ``num_features``, untrained where it is built by its name.
 
     Args:
-        name: ``small-cnn``, ``mlp``, ``small-tcn``, a timm name, or ``module:attribute`` of an importable callable that
-            takes the shape of an item and returns an ``nn.Module``, mapping ``(b, *shape)`` to ``(b, num_features)``.
+        name: a module, of which a copy is returned; ``small-cnn``, ``mlp``, ``small-tcn``, a timm name, or
+            ``module:attribute`` of an importable callable that takes the shape of an item and returns an ``nn.Module``,
+            mapping ``(b, *shape)`` to ``(b, num_features)``.
         shape: of one item: an image ``(C, H, W)``, a vector ``(d,)`` or a time series ``(C, T)``.
 
     A ResNet of timm gets the low-resolution stem (a convolution of stride 1, no pooling) for images of at most 64
@@ -100,16 +126,24 @@ def build(name: str, shape: Shape) -> nn.Module:
     shape = tuple(int(side) for side in shape)
     good = len(shape) in _DEFAULTS and min(shape) > 0
     check(good, f"shape: expected (C, H, W), (d,) or (C, T), all positive, got {shape}.")
-    check(isinstance(name, str), f"encoder: expected a name, got {name!r}.")
-    if name in _OURS:
+    check(isinstance(name, str | nn.Module), f"encoder: expected a name or a module, got {name!r}.")
+    if isinstance(name, nn.Module):
+        lazy = any(is_lazy(value) for value in [*name.parameters(), *name.buffers()])
+        check(
+            not lazy, f"encoder: {type(name).__name__} has weights without a shape yet; pass a batch through it first."
+        )
+        encoder, name, own = copy.deepcopy(name), type(name).__name__, True
+    elif name in _OURS:
         return _OURS[name][1](shape)
-    own = ":" in name
-    encoder = _own(name, shape) if own else _from_timm(name, shape)
+    else:
+        own = ":" in name
+        encoder = _own(name, shape) if own else _from_timm(name, shape)
     features = _features(encoder, name, shape)
     if own:  # timm declares the width before pooling, which some of its models widen after
         declared = getattr(encoder, "num_features", features)
         check(declared == features, f"encoder: {name!r} declares {declared} features and returns {features}.")
-    encoder.num_features = features  # type: ignore[assignment]
+    if getattr(encoder, "num_features", None) != features:
+        encoder.num_features = features  # type: ignore[assignment]
     return encoder
 
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 import torch
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_model
 from torch import Tensor, nn
 
-from contraport.encoders.build import Shape, check_trusted, default_encoder
+from contraport.encoders.build import Shape, check_trusted, default_encoder, described, is_described
 from contraport.encoders.tower import Tower
 from contraport.errors import UsageError, check, reason, unknown_name
 from contraport.files import check_checksum, checksum_of, write_checksum
@@ -22,6 +22,9 @@ from contraport.files import check_checksum, checksum_of, write_checksum
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CONCATENATE = "concatenate"
+Encoders = str | nn.Module | Sequence[str | nn.Module] | None
+"""An encoder for each tower, or one per tower: a name or a module each; or those that there are by default."""
+
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _MODEL_CARD = """---
 {{ card_data }}
@@ -35,7 +38,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     """One tower that all views share, or one per view, which take raw items and standardise them inside.
 
     Args:
-        encoder: a name as `build` takes it, or one per tower; default: `default_encoder` of each tower's shape.
+        encoder: a name or a module, as `build` takes it, or one per tower; default: `default_encoder` of each tower's
+            shape.
         shapes: of one item of each plain view, of which the representation is made: images ``(C, H, W)``, vectors
             ``(d,)`` or time series ``(C, T)``.
         projection: number of features that the loss sees; 0: no projector, it sees the encoder's.
@@ -63,7 +67,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     def __init__(
         self,
-        encoder: str | Sequence[str] | None = None,
+        encoder: Encoders = None,
         shapes: Sequence[Sequence[int]] = ((1, 28, 28),),
         projection: int = 128,
         mean: Sequence[Sequence[float]] | None = None,
@@ -78,8 +82,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(isinstance(shared, bool), f"shared: expected true or false, got {shared!r}.")
         check(not shared or len(set(self.shapes)) == 1, f"shared: expected views of one shape, got {self.shapes}.")
         inputs = self.shapes[:1] if shared else self.shapes
-        if encoder is None or isinstance(encoder, str):
-            encoder = [encoder or default_encoder(shape) for shape in inputs]
+        if encoder is None or isinstance(encoder, str | nn.Module):
+            encoder = [default_encoder(shape) if encoder is None else encoder for shape in inputs]
         rows = (
             inputs,
             _one_each("encoder", encoder, inputs),
@@ -92,7 +96,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self.represented = _represented(representation, len(self.shapes))
         self.num_features = sum(self.tower(view).num_features for view in self.represented)
         self.config: dict[str, Any] = {
-            "encoder": list(encoder),
+            "encoder": described(list(encoder)),
             "shapes": [list(shape) for shape in self.shapes],
             "projection": projection,
             "mean": [self.tower(number).mean.flatten().tolist() for number in range(len(inputs))],
@@ -152,6 +156,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         *,
         map_location: str = "cpu",
         trust: bool = False,
+        encoder: Encoders = None,
         **download: Any,
     ) -> Self:
         """Return a saved model in evaluation mode.
@@ -163,6 +168,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
                 hub.
             map_location: the device.
             trust: import and run the encoder that the folder names as ``module:attribute``.
+            encoder: the module that was trained, or one per tower, where it is one of your own: the folder holds its
+                weights.
             download: options of ``huggingface_hub.snapshot_download``, such as ``revision``.
 
         Raises:
@@ -171,10 +178,11 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         folder = _local_folder(str(pretrained_model_name_or_path), download)
         config = _read_config(folder / CONFIG_FILE)
         check_trusted(config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust=trust)
+        config["encoder"] = _given(encoder, config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
         try:
             check_checksum(folder / WEIGHTS_FILE)
             model = cls(**config)
-            model.load_state_dict(load_file(folder / WEIGHTS_FILE), strict=True)
+            load_model(model, folder / WEIGHTS_FILE)  # with weights that are tied
         except (OSError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
             raise UsageError(f"model: {folder} does not hold a model: {reason(error)}") from error
         return model.to(map_location).eval()
@@ -195,6 +203,23 @@ class Represented(nn.Module):
     def forward(self, *views: Tensor) -> Tensor:
         """Return the features, ``(b, F)``."""
         return torch.cat([tower(view) for tower, view in zip(self.towers, views, strict=True)], dim=1)
+
+
+def _given(encoder: Encoders, kept: Any, where: str) -> Any:
+    """Return the encoders of a saved model: as they are kept by name, or those given, which must be the kept ones."""
+    names = kept if isinstance(kept, list) else [kept]
+    own = [name for name in names if is_described(name)]
+    if encoder is None:
+        check(
+            not own,
+            f"encoder: {where} has the weights of a module of your own, {', '.join(own)}; pass it: "
+            "Run(folder, encoder=module), or Model.from_pretrained(folder, encoder=module).",
+        )
+        return kept
+    given = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else list(encoder)
+    same = bool(own) and described(given) == names
+    check(same, f"encoder: {where} is of {', '.join(map(str, names))}, got {', '.join(map(str, described(given)))}.")
+    return given
 
 
 def _checked_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:

@@ -16,7 +16,7 @@ class Tower(nn.Module):
     """A standardisation, an encoder and a projector, for raw items of one shape.
 
     Args:
-        encoder: a name as `build` takes it.
+        encoder: a name or a module, as `build` takes it.
         shape: of one item: an image ``(C, H, W)``, a vector ``(d,)`` or a time series ``(C, T)``.
         projection: number of features that the loss sees; 0: no projector, it sees the encoder's.
         mean: of each channel (images in units of [0, 1], time series) or feature (vectors), to be subtracted.
@@ -38,7 +38,7 @@ class Tower(nn.Module):
     std: Tensor
 
     def __init__(
-        self, encoder: str, shape: Shape, projection: int, mean: Sequence[float], std: Sequence[float]
+        self, encoder: str | nn.Module, shape: Shape, projection: int, mean: Sequence[float], std: Sequence[float]
     ) -> None:
         super().__init__()
         self.encoder = build(encoder, shape)

@@ -57,7 +57,8 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     Args:
         objective: a name, or a module that is called with the projections of two views and of which a copy is trained;
             default: nt-xent.
-        encoder: a name, or one per view; default: mlp for vectors, small-tcn for time series, small-cnn for images.
+        encoder: a name, or a module of which a copy is trained, or one per view; default: mlp for vectors, small-tcn
+            for time series, small-cnn for images.
         recipe: a named way to train, such as "moco" or "byol".
         objective_settings: further settings of a named objective.
         temperature: of a named objective, or its course.
@@ -95,7 +96,7 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def __init__(
         self,
         objective: str | nn.Module | None = None,
-        encoder: str | Sequence[str] | None = None,
+        encoder: str | nn.Module | Sequence[str | nn.Module] | None = None,
         *,
         recipe: str | None = None,
         objective_settings: dict[str, Any] | None = None,

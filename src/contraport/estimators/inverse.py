@@ -103,14 +103,14 @@ class InverseOT(BaseEstimator):
 
         def value() -> Tensor:
             squares = torch.stack([p.square().sum() for p in self.module_.parameters()]).sum()
-            return KL()(problem.outcome()) + self.ridge / 2 * squares
+            return KL()(problem.outcome()).sum() + self.ridge / 2 * squares
 
         self.n_iter_ = _minimize([problem.shift, *self.module_.parameters()], value, self.max_iter, self.tolerance)
         with torch.no_grad():
             found = problem.outcome()
             self.cost_ = centered(self.module_(x, y).numpy())
             self.coupling_ = found.plan.dense().numpy()
-            self.kl_divergence_ = KL()(found).item()
+            self.kl_divergence_ = KL()(found).sum().item()
             self.marginal_error_ = (found.plan.log_row_mass().exp() - observed.sum(1)).abs().sum().item()
         if self.n_iter_ == self.max_iter:
             warnings.warn(

@@ -100,7 +100,7 @@ def evaluate(
 
     rows: dict[str, dict[str, float]] = {}
     features = torch.empty(0)
-    encoders: dict[str, Model | RawInputs] = {"raw": raw, "untrained": _untrained(model, config), "trained": model}
+    encoders: dict[str, Model | RawInputs] = {"raw": raw, "untrained": _untrained(run, model, config), "trained": model}
     for name, encoder in encoders.items():
         features = represent(encoder, test, views, reader, name)
         rows[name] = {"uniformity": uniformity(features), "effective_rank": effective_rank(features)}
@@ -274,10 +274,11 @@ def _views(config: dict[str, Any], dataset: Dataset) -> Views:
     return Views(dataset, augment=config.get("augment"), views=config.get("views"))
 
 
-def _untrained(model: Model, config: dict[str, Any]) -> Model:
-    """Build the encoder as the training began with it."""
+def _untrained(run: Run, model: Model, config: dict[str, Any]) -> Model:
+    """Build the encoder as the training began with it; a module of the user's own is taken as it is given."""
+    given = {} if run.encoder is None else {"encoder": run.encoder}
     with seeded(config.get("seed", 0), torch.device("cpu")):
-        return Model(**model.config)
+        return Model(**model.config | given)
 
 
 def _objective(run: Run, config: dict[str, Any], epochs: int | None) -> Loss | str:

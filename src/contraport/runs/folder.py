@@ -32,6 +32,7 @@ from contraport.files import write_text
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
+    from contraport.encoders.model import Encoders
 
 Row = dict[str, Any]
 NUMBER = (int, float)
@@ -42,12 +43,19 @@ class Run:
 
     Making a `Run` touches no file; the methods that read raise `UsageError` where a file is missing or corrupt.
 
+    Args:
+        path: the folder.
+        encoder: where the run trained a module of your own rather than a named encoder, this module as it was given to
+            `contraport.train`, or one per view: the folder holds no code. The run that `contraport.train` returns has
+            it.
+
     >>> Run("runs/demo/nt-xent").name
     'nt-xent'
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, encoder: Encoders = None) -> None:
         self.path = Path(path)
+        self.encoder = encoder
         self.config_path = self.path / "config.yaml"
         self.metrics_path = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
@@ -137,7 +145,9 @@ class Run:
         from contraport.encoders import Model
 
         self._check_is_run()
-        model: Model = read(self.model_path, lambda path: Model.from_pretrained(path, trust=trust))
+        model: Model = read(
+            self.model_path, lambda path: Model.from_pretrained(path, trust=trust, encoder=self.encoder)
+        )
         return model.eval()
 
     def model_epochs(self) -> int | None:

@@ -15,7 +15,7 @@ import torch
 
 from contraport.data import AUGMENTS
 from contraport.distributed import together
-from contraport.encoders import check_trusted
+from contraport.encoders import check_trusted, described
 from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.objectives import Temperature
 from contraport.objectives.schedules import parse_constraint
@@ -70,7 +70,8 @@ def config_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     >>> config_of({"data": Path("photos"), "epochs": 3, "out": "runs/x", "objective": object()})
     {'data': 'photos', 'epochs': 3, 'objective': '<object>'}
     """
-    return {name: _plain(value) for name, value in arguments.items() if name not in _OF_THE_CALL}
+    plain = {name: _plain(value) for name, value in arguments.items() if name not in _OF_THE_CALL}
+    return plain | {"encoder": described(arguments["encoder"])} if "encoder" in plain else plain
 
 
 def name_of(value: Any) -> str:
@@ -105,13 +106,14 @@ def _continued(given: Mapping[str, Any], function: Callable[..., Any]) -> dict[s
             _fits(value, expected), f"run: {out}/config.yaml is corrupt: {name} is {value!r}, no {_written(expected)}."
         )
         check(
-            name in given or not _is_object(value),
+            name in given or not any(map(_is_object, value if isinstance(value, list) else [value])),
             f"{name}: the run in {out} was given the object {value}; pass it again to go on.",
         )
     trust = given.get("trust", False) or "encoder" in given
     check_trusted(kept.get("encoder"), f"{out}/config.yaml", trust=trust)
+    plain = config_of(given)
     for name in given.keys() & kept.keys() - _OF_THE_MACHINE:
-        _check_agrees(name, _plain(given[name]), kept[name], out)
+        _check_agrees(name, plain[name], kept[name], out)
     return {**kept, **given}
 
 

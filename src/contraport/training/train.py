@@ -51,7 +51,7 @@ def train(
     predict: str | None = None,
     views: int | str | None = None,
     augment: str | None = None,
-    encoder: list[str] | str | None = None,
+    encoder: list[str | nn.Module] | str | nn.Module | None = None,
     shared_encoder: bool | None = None,
     projection: int = 128,
     representation: str = "concatenate",
@@ -120,8 +120,9 @@ def train(
             multi-crop, which is 2+6: two large and six small crops; default: two, or all that the data give.
         augment: how views are changed at random: none, weak, standard, strong, noise or mixup; default: standard, or
             none where the data give several views.
-        encoder: a name (see `contraport list encoders`), any timm name, or `module:attribute` of your own; or a list
-            of one per view; default: small-cnn for images, mlp for vectors, small-tcn for time series.
+        encoder: a name (see `contraport list encoders`), any timm name, `module:attribute` of your own, or a module of
+            which a copy is trained; or a list of one per view; default: small-cnn for images, mlp for vectors,
+            small-tcn for time series.
         shared_encoder: one encoder for all views rather than one each; default: where views are random changes of one.
         projection: features of the projection that the objective sees; 0: no projection, it sees the encoder's, as is
             so with `predict`.
@@ -185,7 +186,9 @@ def train(
             check_chunks(batch_size, cache_chunk)
         epoch = steps_of_epoch(len(dataset), batch_size=batch_size, accumulate=accumulate)
         pipeline = make_pipeline(dataset, criterion, arguments, epoch=epoch)
-        run = Run(out or default_path(dataset.name, recipe or name_of(objective or f"predict-{predict}")))
+        own = any(isinstance(one, nn.Module) for one in (encoder if isinstance(encoder, list) else [encoder]))
+        path = out or default_path(dataset.name, recipe or name_of(objective or f"predict-{predict}"))
+        run = Run(path, encoder if own else None)
         config = config_of(arguments)
         if not resume:
             run.check_free(overwrite=overwrite)

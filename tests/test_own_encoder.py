@@ -1,0 +1,132 @@
+"""A module of the user's own as encoder: a copy is trained, its weights kept, and no other takes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from contraport import embed, evaluate, export, train
+from contraport.data import from_arrays
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.estimators import ContrastiveEncoder
+from contraport.evaluation.commands import _untrained
+from contraport.runs import Run
+
+VECTORS = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)
+DATA = from_arrays(VECTORS, name="vectors")
+
+
+class Net(nn.Module):
+    """An encoder that ties two layers and tells its width by a property."""
+
+    def __init__(self, width: int = 5, activation: type[nn.Module] = nn.ReLU) -> None:
+        super().__init__()
+        self.first, self.act, self.again = nn.Linear(6, width), activation(), nn.Linear(6, width)
+        self.again.weight = self.first.weight
+
+    @property
+    def num_features(self) -> int:
+        return int(self.first.out_features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.first(x)) + self.again(x)
+
+
+def quick(out: Path, encoder: Any, **settings: Any) -> Run:
+    given = {"data": DATA, "encoder": encoder, "out": out, "epochs": 1, "batch_size": 32, "lr": 0.05}
+    return train(**given | settings, progress=False)
+
+
+@pytest.fixture(scope="module")
+def net() -> Net:
+    torch.manual_seed(3)
+    return Net()
+
+
+@pytest.fixture(scope="module")
+def run(net: Net, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return quick(tmp_path_factory.mktemp("own") / "run", net)
+
+
+def test_a_copy_is_trained_and_the_module_stays(net: Net, run: Run) -> None:
+    torch.manual_seed(3)
+    assert torch.equal(net.first.weight, Net().first.weight)
+    assert not torch.equal(run.model().tower(0).encoder.first.weight, net.first.weight)
+    assert run.model().num_features == 5
+
+
+def test_the_folder_describes_it_and_gives_its_weights_to_it_alone(net: Net, run: Run, tmp_path: Path) -> None:
+    (described,) = json.loads((run.model_path / "config.json").read_text())["encoder"]
+    assert described.startswith("<Net of 40 weights, ")
+    assert run.config()["encoder"] == described
+    again = Model.from_pretrained(run.model_path, encoder=Net())
+    assert torch.equal(again(torch.from_numpy(VECTORS)), run.model()(torch.from_numpy(VECTORS)))
+    with pytest.raises(
+        UsageError, match=r"encoder: .*config.json has the weights of a module of your own, <Net of 40 "
+    ):
+        Model.from_pretrained(run.model_path)
+    with pytest.raises(UsageError, match=r"pass it: Run\(folder, encoder=module\)"):
+        embed(run.path, data=DATA, out=tmp_path / "x.npz", progress=False)
+    for other in (Net(7), Net(activation=nn.Tanh), nn.Linear(6, 5), "mlp", [Net(), Net()]):
+        with pytest.raises(UsageError, match=r"encoder: .*config.json is of <Net of 40 weights, \w+>, got "):
+            Run(run.path, encoder=other).model()
+    named = Model("mlp", [(6,)])
+    named.save_pretrained(tmp_path / "named")
+    with pytest.raises(UsageError, match=r"is of mlp, got <Net of 40"):
+        Model.from_pretrained(tmp_path / "named", encoder=net)
+
+
+def test_it_is_measured_embedded_and_exported(net: Net, run: Run, tmp_path: Path) -> None:
+    opened = Run(run.path, encoder=net)
+    untrained = _untrained(opened, opened.model(), opened.config())
+    assert torch.equal(untrained.tower(0).encoder.first.weight, net.first.weight)
+    rows = [evaluate(one, data=(DATA, DATA), progress=False)["rows"] for one in (run, opened)]
+    assert rows[0] == rows[1]
+    features = np.load(embed(opened, data=DATA, out=tmp_path / "f.npz", progress=False))["features"]
+    path = export(opened, format="safetensors", out=tmp_path / "exported")
+    with torch.no_grad():
+        exported = Model.from_pretrained(path, encoder=net)(torch.from_numpy(VECTORS)).numpy()
+    np.testing.assert_allclose(features, exported, atol=1e-6)
+
+
+def test_resuming_needs_it_and_ends_where_it_would_have(net: Net, tmp_path: Path) -> None:
+    whole = quick(tmp_path / "whole", net, epochs=2, sched="constant")
+    half = quick(tmp_path / "half", net, sched="constant", warmup_epochs=0.2)
+    with pytest.raises(UsageError, match=r"encoder: the run in .* was given the object <Net of 40 weights"):
+        train(resume=True, data=DATA, out=half.path, epochs=2, progress=False)
+    with pytest.raises(UsageError, match=r"encoder: the run in .* has '<Net of 40 .*, got '<Net of 56"):
+        train(resume=True, data=DATA, encoder=Net(7), out=half.path, epochs=2, progress=False)
+    resumed = train(resume=True, data=DATA, encoder=Net(), out=half.path, epochs=2, progress=False)
+    for name, weights in whole.model().state_dict().items():
+        assert torch.equal(weights, resumed.model().state_dict()[name]), name
+
+
+def test_views_have_one_each(tmp_path: Path) -> None:
+    data = from_arrays((VECTORS, VECTORS[:, :3]))
+    encoders = [nn.Sequential(nn.Linear(6, 4)), "mlp"]
+    model = quick(tmp_path / "run", encoders, data=data).model()
+    assert model.num_features == 4 + 256
+    assert model.config["encoder"][1] == "mlp"
+    with pytest.raises(UsageError, match=r"encoder: 'Linear' does not take items of shape \(3,\)"):
+        quick(tmp_path / "other", nn.Linear(6, 4), data=data)
+
+
+def test_the_estimator_takes_one(net: Net) -> None:
+    fitted = ContrastiveEncoder(encoder=net, epochs=1, random_state=0).fit(VECTORS)
+    assert fitted.transform(VECTORS).shape == (64, 5)
+
+
+def test_modules_that_are_no_encoders_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="encoder: LazyLinear has weights without a shape yet; pass a batch"):
+        quick(tmp_path / "run", nn.LazyLinear(3))
+    with pytest.raises(UsageError, match=r"encoder: 'Unflatten' must return \(b, features\), got \(2, 6, 1\)"):
+        quick(tmp_path / "run", nn.Unflatten(1, (6, 1)))
+    with pytest.raises(UsageError, match="encoder: expected a name or a module, got 3"):
+        Model([3], [(6,)])
