@@ -7,13 +7,14 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
 from sklearn.manifold import TSNE as Peer
 from sklearn.manifold import trustworthiness
 from sklearn.manifold._t_sne import _joint_probabilities, squareform
 from sklearn.metrics import pairwise_distances
+from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-from contraport.errors import UsageError
 from contraport.estimators import SNE, TSNE
 from contraport.objectives.affinities import affinities, nearest, spread
 
@@ -161,9 +162,9 @@ GOOD = np.random.default_rng(0).normal(size=(20, 3))
         ({"perplexity": "auto"}, GOOD, "perplexity: .* got 'auto'"),
         ({}, np.where(np.arange(60).reshape(20, 3) == 4, np.nan, GOOD), "X: expected finite numbers, got 1 that"),
         ({}, np.ones((20, 3)), "X: all 20 items are equal"),
-        ({"perplexity": 1}, GOOD[:3], "X: expected at least 4 items, got 3"),
-        ({}, GOOD[0], r"X: expected shape \(n, d\), got \(3,\)"),
-        ({}, [["a", "b"]] * 5, r"X: expected numbers of shape \(n, d\)"),
+        ({"perplexity": 1}, GOOD[:3], r"3 sample\(s\) \(shape=\(3, 3\)\) while a minimum of 4 is required by TSNE"),
+        ({}, GOOD[0], "Expected 2D array, got 1D array instead"),
+        ({}, [["a", "b"]] * 5, "not compatible with arrays of bytes/strings"),
         ({"n_components": 0}, GOOD, "n_components: expected an integer of at least 1, got 0"),
         ({"perplexity": 3, "n_components": 4}, GOOD, "n_components: the init 'pca' has at most 3, got 4"),
         ({"max_iter": 2.5}, GOOD, "max_iter: expected an integer"),
@@ -178,15 +179,29 @@ GOOD = np.random.default_rng(0).normal(size=(20, 3))
     ],
 )
 def test_mistakes_are_told(settings, X, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(ValueError, match=message):
         TSNE(**settings).fit(X)
 
 
 def test_transform_needs_an_encoder_and_a_fit():
-    with pytest.raises(UsageError, match="encoder: transform embeds other data by an encoder"):
+    assert not hasattr(TSNE(), "transform")
+    with pytest.raises(AttributeError, match="has no attribute 'transform'") as told:
         TSNE().transform(GOOD)
-    with pytest.raises(UsageError, match="call fit before transform"):
+    assert "encoder: transform embeds other data by an encoder" in str(told.value.__cause__)
+    with pytest.raises(NotFittedError):
         TSNE(encoder="mlp").transform(GOOD)
+
+
+@parametrize_with_checks(
+    [made(perplexity=2, max_iter=5, encoder=encoder) for made in ESTIMATORS for encoder in (None, "mlp")]
+)
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def test_the_embedding_may_be_a_table():
+    fitted = TSNE(perplexity=3, max_iter=5).set_output(transform="pandas")
+    assert list(fitted.fit_transform(GOOD).columns) == ["tsne0", "tsne1"]
 
 
 @pytest.mark.slow

@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from contraport.encoders import build
@@ -47,7 +49,14 @@ class _Attraction(Divergence):
         return -outcome.target.row_inner(outcome.plan.geometry.log_kernel)
 
 
-class _NeighborEmbedding(BaseEstimator, ABC):
+def _has_encoder(estimator: _NeighborEmbedding) -> bool:
+    """Return true, or say why other data cannot be embedded, as scikit-learn asks of methods that may be missing."""
+    if estimator.encoder is None:
+        raise AttributeError("encoder: transform embeds other data by an encoder; fit with encoder='mlp'.")
+    return True
+
+
+class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):
     """What SNE and t-SNE have in common: all but the symmetry of the data's plan, the kernel and the allowed plans."""
 
     _symmetric: ClassVar[bool]
@@ -95,6 +104,7 @@ class _NeighborEmbedding(BaseEstimator, ABC):
 
         Raises:
             UsageError: a parameter does not fit, X is not finite or constant, or the embedding diverges.
+            ValueError: X is not what scikit-learn's checks ask for.
         """
         data = self._checked(X)
         wanted = Matrix(affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric).float())
@@ -108,7 +118,7 @@ class _NeighborEmbedding(BaseEstimator, ABC):
                 self.encoder_ = self._encoder(tuple(data.shape[1:])).to(data)
                 optimizer = torch.optim.Adam(self.encoder_.parameters(), self._rates(len(data))[1])
                 self._minimize(wanted, lambda: self._encode(data), optimizer)
-                embedding = torch.from_numpy(self.transform(data)).to(data)
+                embedding = self._embedded(data)
         self.embedding_ = embedding.detach().cpu().numpy()
         self.kl_divergence_ = self._objective(wanted).terms(embedding)["KL"]
         return self
@@ -121,24 +131,41 @@ class _NeighborEmbedding(BaseEstimator, ABC):
         """Return the encoder's embedding of other data, (m, n_components).
 
         Raises:
-            UsageError: there is no encoder, it is not fitted, or X is not finite.
+            AttributeError: there is no encoder.
+            NotFittedError: `fit` has not been called.
+            ValueError: X is not finite, or does not fit what was fitted.
         """
-        check(self.encoder is not None, "encoder: transform embeds other data by an encoder; fit with encoder='mlp'.")
-        check(hasattr(self, "encoder_"), f"{type(self).__name__}: call fit before transform.")
-        data = as_tensor("X", X, "(n, d, ...)").float().to(self.device)
+        check_is_fitted(self)
+        return self._embedded(self._read(X, reset=False).float()).cpu().numpy()
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.embedding_.shape[1])
+
+    def _embedded(self, data: Tensor) -> Tensor:
         with frozen(self.encoder_):
-            return in_blocks(self.encoder_, [data], model=self.encoder_).cpu().numpy()
+            return in_blocks(self.encoder_, [data], model=self.encoder_).clone()
+
+    def _read(self, X: ArrayLike, *, reset: bool) -> Tensor:
+        """Return the data, once they have passed scikit-learn's checks; what is not finite passes these."""
+        images, least = self.encoder is not None, 4 if reset else 1
+        array = validate_data(self, X, reset=reset, allow_nd=images, ensure_all_finite=False, ensure_min_samples=least)
+        return as_tensor("X", array, "(n, d, ...)" if images else "(n, d)").to(self.device)
 
     def _checked(self, X: ArrayLike) -> Tensor:
         """Return the data, once everything that can be checked before the work is."""
-        data = as_tensor("X", X, "(n, d)" if self.encoder is None else "(n, d, ...)").to(self.device)
+        data = self._read(X, reset=True)
         for name in ("n_components", "max_iter"):
             value = getattr(self, name)
             good = isinstance(value, int) and value >= 1
             check(good, f"{name}: expected an integer of at least 1, got {value!r}.")
         good = isinstance(self.early_exaggeration, int | float) and self.early_exaggeration >= 1
         check(good, f"early_exaggeration: expected a number of at least 1, got {self.early_exaggeration!r}.")
-        check(len(data) >= 4, f"X: expected at least 4 items, got {len(data)}.")
         check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal; there is nothing to embed.")
         return data
 
@@ -216,6 +243,10 @@ class _NeighborEmbedding(BaseEstimator, ABC):
             last = torch.inf if exaggerated else value
 
 
+# Here, not above: TransformerMixin wraps what a class defines, for set_output, and would unwrap this.
+_NeighborEmbedding.transform = available_if(_has_encoder)(_NeighborEmbedding.transform)  # type: ignore[method-assign]
+
+
 class SNE(_NeighborEmbedding):
     """Stochastic neighbour embedding: each item finds its neighbours again by a Gaussian in the embedding.
 
@@ -241,7 +272,8 @@ class SNE(_NeighborEmbedding):
         embedding_: (n, n_components), float32.
         kl_divergence_: KL(P | Q) of the embedding, in nats; of SNE the mean over the items.
         n_iter_: iterations made.
-        encoder_: the trained encoder, where one was asked for.
+        encoder_: the trained encoder, where one was asked for; there is a `transform` only then.
+        n_features_in_: the length of the second axis of X.
 
     Raises:
         UsageError: in `fit`, for values that do not fit.
