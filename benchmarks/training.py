@@ -28,10 +28,11 @@ from torch import nn
 
 import contraport
 from benchmarks.engine import machine
-from contraport.data import Batch, Dataset, Views, from_arrays, load, loader
+from contraport.data import Batch, Dataset, from_arrays, load, loader
 from contraport.encoders import Model
+from contraport.runs.settings import Settings
+from contraport.training.build import build_objective, build_pipeline
 from contraport.training.loop.optimization import make_optimizer
-from contraport.training.step.assembly import assemble
 
 TEMPERATURE = 0.5
 WARM_UP = 2
@@ -62,7 +63,8 @@ def timed_steps(batches: Iterator[object], step: Callable[[object], None], steps
 
 def ours(images: Dataset, batch_size: int) -> Loop:
     """The steps of `contraport.train`: its loader, its pipeline and its optimiser."""
-    pipeline = assemble(fresh_model(images), Views(images), contraport.nt_xent(temperature=TEMPERATURE), images, seed=0)
+    settings = Settings(encoder="small-cnn", temperature=TEMPERATURE)
+    pipeline = build_pipeline(settings, images, build_objective(settings), epoch=1)
     optimizer = make_optimizer(pipeline, opt="sgd", lr=0.06, weight_decay=0)
     count = iter(range(1 << 30))
 

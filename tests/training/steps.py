@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from typing import Any
 
@@ -13,12 +12,11 @@ from torch import Tensor, nn
 
 from contraport.data import Batch, Dataset, Share, from_arrays
 from contraport.distributed import local
-from contraport.training import train
-from contraport.training.build import make_objective, make_pipeline
+from contraport.runs.settings import Settings
+from contraport.training.build import build_objective, build_pipeline
 from contraport.training.recipes import resolve
 from contraport.training.step.pipeline import Pipeline
 
-DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(train).parameters.items()}
 KINDS: dict[str, dict[str, Any]] = {
     "in-batch": {},
     "queue": {"recipe": "moco", "queue_size": 10},
@@ -40,8 +38,8 @@ def data(*, views: int = 1) -> Dataset:
 
 
 def pipeline_of(dataset: Dataset, **chosen: Any) -> Pipeline:
-    arguments = {**DEFAULTS, "projection": 8, "epochs": 5, **resolve(chosen)}
-    return make_pipeline(dataset, make_objective(arguments), arguments, epoch=4)
+    settings = Settings(**{"projection": 8, "epochs": 5, **resolve(chosen)})
+    return build_pipeline(settings, dataset, build_objective(settings), epoch=4)
 
 
 def gradients(pipeline: Pipeline) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from contraport.data import Dataset, from_arrays, loader
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed_dataset, knn
+from contraport.runs.settings import Settings
 from contraport.training import train
 from contraport.training.recipes import RECIPES, replaced, resolve
 from tests.training.steps import pipeline_of
@@ -98,7 +99,7 @@ def test_settings_go_with_what_they_belong_to() -> None:
 def test_resolving_twice_changes_nothing(name: str) -> None:
     once = resolve({"recipe": name})
     assert resolve(once) == once
-    assert replaced(once) == []
+    assert replaced(Settings(**once)) == []
 
 
 def test_an_unknown_recipe() -> None:

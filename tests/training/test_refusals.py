@@ -49,7 +49,7 @@ from .conftest import Pull
         ({"negatives": "queue", "queue_size": 0}, "queue_size: expected a whole number from 1 on, got 0"),
         ({"negatives": "queue", "bank_negatives": 8}, "bank_negatives: expected nothing"),
         ({"negatives": "queue", "objective": Pull()}, "negatives: the call of Pull has no keyword `negatives`"),
-        ({"negatives": "queue", "recipe": "byol"}, "negatives: the divergence Cost pushes nothing apart"),
+        ({"negatives": "queue", "recipe": "byol"}, "negatives: the divergence Cost() pushes nothing apart"),
         ({"negatives": "queue", "prototypes": 5}, "prototypes: stand in the place of negatives"),
         ({"prototypes": 1}, "prototypes: expected a whole number from 2 on, got 1"),
         ({"prototypes": 5, "objective": "align-uniform"}, "prototypes: expected a single Objective"),

@@ -22,8 +22,11 @@ FILES = {
     "metrics.jsonl",
     "train.log",
     "checkpoints/last.ckpt",
+    "checkpoints/last.ckpt.sha256",
     "model/config.json",
     "model/model.safetensors",
+    "model/model.safetensors.sha256",
+    "model/training.json",
 }
 ROW = {"step", "epoch", "seconds", "loss", "lr", "temperature", "plan_mass", "images_per_second", "data_wait"}
 
@@ -184,8 +187,8 @@ def test_data_with_two_views_of_its_own(tmp_path: Path) -> None:
 
 def test_keep_every(settings: dict[str, Any]) -> None:
     run = train(**{**settings, "epochs": 5}, keep_every=2)
-    kept = sorted(path.name for path in run.checkpoints.iterdir())
-    assert kept == ["epoch-0002.ckpt", "epoch-0004.ckpt", "last.ckpt"]
+    kept = ["epoch-0002.ckpt", "epoch-0004.ckpt", "last.ckpt"]
+    assert {path.name for path in run.checkpoints.iterdir()} == {*kept, *(f"{name}.sha256" for name in kept)}
     torch.load(run.checkpoints / "last.ckpt", weights_only=True)
 
 

@@ -15,31 +15,37 @@ import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
 from contraport.errors import UsageError, cannot_read, unknown_name
+from contraport.runs.options import Option, described
 
 _MODE = "yaml-1.2"
 _SHOWN = 60
-_SCALARS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_SCALARS = (int, float, bool, str)
 
 
 def parse(
-    function: Callable[..., Any], argv: Sequence[str], *, prog: str, examples: Iterable[str], groups: Mapping[str, str]
+    function: Callable[..., Any],
+    argv: Sequence[str],
+    *,
+    prog: str,
+    examples: Iterable[str],
+    resolve: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
 ) -> dict[str, Any] | None:
     """Return the keyword arguments that a command line, and the file of its ``--config``, give for a function.
 
     What is not given is left out, so the function's own defaults hold. None is returned where ``--help`` or
-    ``--print_config`` was asked for, and printed. Where the function has an attribute `resolve`, from what is given to
-    what follows from it, as a recipe's settings do, both show that. In the help, each parameter that `groups` names
-    starts a group with a heading of its own.
+    ``--print_config`` was asked for, and printed. Both show what `resolve` says to follow from what is given, as a
+    recipe's settings do. In the help, options stand under the headings of their groups, where the function has
+    `options` that say so.
 
     Raises:
         UsageError: an unknown option or key (the nearest is offered), or a value of the wrong type.
     """
-    parser = _parser(function, prog, examples, groups)
+    parser = _parser(function, prog, examples)
     asked = [argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"]
     try:
-        if asked and hasattr(function, "resolve"):
+        if asked and resolve is not None:
             given = _given(parser, [argument for argument in argv if argument not in asked])
-            parser.set_defaults(function.resolve(given))
+            parser.set_defaults(resolve(given))
         return _given(parser, argv, complete=bool(asked))
     except SystemExit:
         return None
@@ -116,7 +122,7 @@ class _Parser(ArgumentParser):
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             return UsageError(f"config: {match[1]}")
         if match := re.match(r'Parser key "(\w+)\S*": .*(?:Got|Given) value: (.*)', message):
-            return UsageError(f"{match[1]}: expected {_described(self.kinds[match[1]])}, got {match[2]!r}.")
+            return UsageError(f"{match[1]}: expected {described(self.kinds[match[1]])}, got {match[2]!r}.")
         if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)
@@ -131,7 +137,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
         return text if told else f"{text} (default: %(default)s)"
 
 
-def _parser(function: Callable[..., Any], prog: str, examples: Iterable[str], groups: Mapping[str, str]) -> _Parser:
+def _parser(function: Callable[..., Any], prog: str, examples: Iterable[str]) -> _Parser:
     documentation = docstring_parser.parse(inspect.getdoc(function) or "")
     parameters = inspect.signature(function).parameters
     positional = [name.upper() for name, parameter in parameters.items() if _is_positional(parameter)]
@@ -148,9 +154,11 @@ def _parser(function: Callable[..., Any], prog: str, examples: Iterable[str], gr
     hints = get_type_hints(function)
     parser.kinds = {name: _shell_type(hints[name]) for name in parameters}
     meanings = {entry.arg_name: " ".join((entry.description or "").split()) for entry in documentation.params}
-    group: Any = parser
+    options: Mapping[str, Option] = getattr(function, "options", {})
+    headings = dict.fromkeys(option.group for option in options.values())
+    groups: dict[str, Any] = {heading: parser.add_argument_group(heading) for heading in headings}
     for name, parameter in parameters.items():
-        group = parser.add_argument_group(groups[name]) if name in groups else group
+        group = groups[options[name].group] if name in options else parser
         _add(group, parameter, parser.kinds[name], meanings.get(name, ""))
     return parser
 
@@ -198,13 +206,4 @@ def _shell_type(hint: Any) -> Any:
 
 
 def _from_words(hint: Any) -> bool:
-    return hint in (*_SCALARS, NoneType) or get_origin(hint) in (dict, list, Literal)
-
-
-def _described(kind: Any) -> str:
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return " or ".join(_described(part) for part in parts if part is not NoneType)
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, parts))
-    return _SCALARS.get(kind, "keys with values")
+    return hint in (*_SCALARS, NoneType) or get_origin(hint) in (dict, list, Sequence, Literal)

@@ -18,7 +18,7 @@ class Verb(NamedTuple):
         summary: what it does, in a few words.
         examples: command lines to start from.
         show: what is printed of its result.
-        groups: headings of its help, by the first option that is under each.
+        resolve: where the function is that says what follows from what is given, if some does.
         word: the name of the one word that is all it takes, if so: then it needs no parser, which an extra brings.
     """
 
@@ -27,7 +27,7 @@ class Verb(NamedTuple):
     summary: str
     examples: tuple[str, ...]
     show: Callable[[Any], None]
-    groups: tuple[tuple[str, str], ...] = ()
+    resolve: tuple[str, str] | None = None
     word: str | None = None
 
 
@@ -46,8 +46,8 @@ def run_verb(name: str, argv: list[str]) -> None:
             # Here, not above: `contraport --help` is quick, and needs none of the extras.
             from contraport.cli.parsing import parse
 
-            prog = f"contraport {name}"
-            arguments = parse(function, argv, prog=prog, examples=verb.examples, groups=dict(verb.groups))
+            resolve = getattr(import_module(verb.resolve[0]), verb.resolve[1]) if verb.resolve else None
+            arguments = parse(function, argv, prog=f"contraport {name}", examples=verb.examples, resolve=resolve)
     if arguments is not None:
         with needing("train,report", name):
             result = function(**arguments)
@@ -83,17 +83,7 @@ VERBS = {
             "contraport train --resume --out runs/photos",
         ),
         _nothing,
-        (
-            ("data", "what to train on, and how"),
-            ("objective", "objective"),
-            ("negatives", "what embeddings are compared with"),
-            ("views", "views"),
-            ("encoder", "networks"),
-            ("epochs", "optimisation"),
-            ("image_size", "reading the data"),
-            ("device", "computing"),
-            ("log_every", "the run and its folder"),
-        ),
+        resolve=("contraport.training.recipes", "resolve"),
     ),
     "evaluate": Verb(
         "contraport.evaluation",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -14,32 +13,28 @@ import torch.distributed as dist
 from contraport.distributed.processes import world
 from contraport.errors import check
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def joined(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function with a keyword `device` run as one of the processes that torchrun started; alone, change nothing.
+@contextmanager
+def joined(device: str = "auto") -> Iterator[None]:
+    """Be one of the processes that torchrun started while the block runs; alone, or among others already, do nothing.
 
     Raises:
-        UsageError: there are more processes on this machine than GPUs.
+        UsageError: there are more processes on this machine than GPUs, and the device is not the CPU.
     """
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not dist.is_torchelastic_launched() or dist.is_initialized():
-            return function(*args, **kwargs)
-        if torch.cuda.is_available() and kwargs.get("device") != "cpu":
-            local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-            check(local < gpus, f"nproc_per_node: expected at most the {gpus} GPUs of this machine.")
-            torch.cuda.set_device(local)
-        dist.init_process_group()  # gloo between CPUs, NCCL between GPUs
-        try:
-            return function(*args, **kwargs)
-        finally:
-            dist.destroy_process_group()
-
-    return call
+    if not dist.is_torchelastic_launched() or dist.is_initialized():
+        yield
+        return
+    if torch.cuda.is_available() and device != "cpu":
+        local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        check(local < gpus, f"nproc_per_node: expected at most the {gpus} GPUs of this machine.")
+        torch.cuda.set_device(local)
+    dist.init_process_group()  # gloo between CPUs, NCCL between GPUs
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def is_first() -> bool:

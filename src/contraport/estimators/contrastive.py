@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,9 +26,8 @@ from contraport.errors import UsageError, check
 from contraport.estimators.arrays import unreadable_columns
 from contraport.evaluation.embedding import Reader, frozen, represent, seeded
 from contraport.objectives import info_nce
-from contraport.training import train
-from contraport.training.arguments import check_arguments
-from contraport.training.build import make_objective, make_pipeline
+from contraport.runs.settings import Settings
+from contraport.training.build import build_objective, build_pipeline, check_parts
 from contraport.training.loop.optimization import make_optimizer, make_schedule
 from contraport.training.recipes import resolve
 from contraport.training.step.pipeline import Pipeline
@@ -273,27 +271,25 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _start(self, dataset: Dataset) -> None:
         """Make what is trained."""
-        arguments = self._arguments()
-        check_arguments(arguments)
+        settings = self._settings()
+        check_parts(settings)
         check(self.device != "auto", "device: expected cpu, cuda or mps, got 'auto'.")
-        criterion = copy.deepcopy(make_objective(arguments))
-        self.pipeline_ = make_pipeline(dataset, criterion, arguments, epoch=self._batches(len(dataset)))
+        criterion = copy.deepcopy(build_objective(settings))
+        self.pipeline_ = build_pipeline(settings, dataset, criterion, epoch=self._batches(len(dataset)))
         self.pipeline_.to(self.device).views.release()
         self.loss_curve_ = []
         self.n_iter_ = 0
-        self._negatives = arguments["negatives"]
+        self._negatives = settings.negatives
         self._shapes = dataset.shapes
         self._optimizer: Optimizer = make_optimizer(
             self.pipeline_, opt=self.opt, lr=self.lr, weight_decay=self.weight_decay
         )
 
-    def _arguments(self) -> dict[str, Any]:
-        """Return all arguments of a training."""
+    def _settings(self) -> Settings:
+        """Return the settings of a training."""
         own = self.get_params(deep=False)
         given = {name: value for name, value in own.items() if value is not None and name != "random_state"}
-        parameters = inspect.signature(train).parameters
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        return {name: parameter.default for name, parameter in parameters.items()} | resolve(given) | {"seed": seed}
+        return Settings(**resolve(given), seed=int(check_random_state(self.random_state).randint(2**31)))
 
     def _batches(self, items: int) -> int:
         return max(1, items // self.batch_size)

@@ -21,6 +21,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ import yaml
 
 from contraport.errors import UsageError, check, check_regular, reason
 from contraport.files import write_text
+from contraport.runs.settings import KEPT, Settings, check_kept
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
@@ -113,8 +115,21 @@ class Run:
         self._check_is_run()
         config = read(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
         check(isinstance(config, dict), f"run: {self.config_path} is corrupt: expected keys and values.")
-        _check_kinds(self.config_path, config, _CONFIG)
+        check_kept(config, self.config_path)
         return dict(config)
+
+    def settings(self, **given: Any) -> Settings:
+        """Return the settings of the training, with some that are given in place of its own.
+
+        Raises:
+            UsageError: the folder is missing or no run, or its `config.yaml` is corrupt.
+        """
+        config = self.config()
+        try:
+            kept = Settings(**{name: config[name] for name in KEPT.keys() & config.keys()})
+        except UsageError as error:
+            raise UsageError(f"run: {self.config_path} is corrupt: {error}") from error
+        return replace(kept, **given)
 
     def metrics(self) -> list[Row]:
         """Return one row per logged step; a last line that was cut off while it was written is left out.
@@ -286,22 +301,7 @@ def _check_kinds(
         check(good, f"run: {path} is corrupt: {name} is {values.get(name)!r}{remedy}")
 
 
-# What is read of a file beside the training that wrote it, and what it may be.
-_CONFIG: dict[str, tuple[Any, ...]] = {
-    "data": (str, None),
-    "objective": (str, None),
-    "objective_settings": (dict, None),
-    "temperature": (*NUMBER, str, None),
-    "constraint": (str, None),
-    "prototypes": (int, None),
-    "views": (int, str, None),
-    "augment": (str, None),
-    "encoder": (str, list, None),
-    "columns": (dict, None),
-    "root": (str, None),
-    "epochs": (int,),
-    "seed": (int,),
-}
+# What is read of an evaluation, and what it may be.
 _EVALUATION: dict[str, tuple[Any, ...]] = {
     "data": (str,),
     "notes": (list,),

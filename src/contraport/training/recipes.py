@@ -7,15 +7,12 @@ the row says so.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from contraport.errors import unknown_name
 from contraport.objectives import CATALOG
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from contraport.runs.settings import Settings
 
 
 class Recipe(NamedTuple):
@@ -134,21 +131,9 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     return resolved
 
 
-def replaced(arguments: Mapping[str, Any]) -> list[str]:
-    """Return the names of the recipe's settings that the arguments of a training do not follow."""
-    settings = _settings(arguments.get("recipe"))
-    return [name for name, value in settings.items() if arguments[name] != value]
-
-
-def with_recipes(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function take from the table what a call with ``recipe=`` leaves out."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return cast(Callable[..., T], function)(*args, **resolve(kwargs))
-
-    call.resolve = resolve  # type: ignore[attr-defined]  # so that the command line can show what follows
-    return call
+def replaced(settings: Settings) -> list[str]:
+    """Return the names of the recipe's settings that a training does not follow."""
+    return [name for name, value in _settings(settings.recipe).items() if getattr(settings, name) != value]
 
 
 def _settings(recipe: str | None) -> dict[str, Any]:

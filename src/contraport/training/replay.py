@@ -14,7 +14,8 @@ from contraport.data import Batch
 from contraport.encoders import check_trusted
 from contraport.errors import check
 from contraport.runs import Run, read
-from contraport.training.build import load_data, make_objective, make_pipeline, steps_of_epoch
+from contraport.runs.options import is_object
+from contraport.training.build import build
 from contraport.training.loop.folder import nonfinite_checkpoint, nonfinite_items, read_checkpoint
 from contraport.training.step.pipeline import Pipeline
 
@@ -53,16 +54,14 @@ def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> Replay:
         UsageError: no step stopped it, or an object is missing, or the run names code to run.
     """
     run = Run(path)
-    config = {**run.config(), **objects}
     file = nonfinite_items(run)
     check(file.exists(), f"run: {run.path} has no {file.name}: no step of it had a loss that is not finite.")
-    missing = [name for name, value in config.items() if isinstance(value, str) and value.startswith("<")]
+    settings = run.settings(**{"workers": 0, **objects})
+    missing = [name for name, value in settings.kept().items() if is_object(value) and name not in objects]
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.")
-    check_trusted(config.get("encoder"), str(run.config_path), trust=trust or "encoder" in objects)
+    check_trusted(settings.encoder, str(run.config_path), trust=trust or "encoder" in objects)
     step, part = read(run.nonfinite_path, _step)
-    dataset = load_data(config)
-    epoch = steps_of_epoch(len(dataset), batch_size=config["batch_size"], accumulate=config["accumulate"])
-    pipeline = make_pipeline(dataset, make_objective(config), config, epoch=epoch)
+    pipeline = build(settings).pipeline
 
     def restore(file: Path) -> None:
         weights = read_checkpoint(file)["state_dict"]

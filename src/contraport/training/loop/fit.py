@@ -21,38 +21,32 @@ from contraport.data import Batch, BatchOrder
 from contraport.distributed import machines, raise_once
 from contraport.errors import UsageError, reason
 from contraport.runs import Run
-from contraport.training.arguments import DEVICES
+from contraport.runs.settings import Settings
 from contraport.training.loop.batch_norm import share_batch_norm
 from contraport.training.loop.checkpoints import CheckpointFile, Checkpoints
 from contraport.training.loop.finite import FiniteGuard
 from contraport.training.loop.folder import Position, how_to_go_on, last_checkpoint, without_checkpoint
 from contraport.training.loop.meter import Meter, TimedLoader
-from contraport.training.loop.module import ContrastiveTask
+from contraport.training.loop.module import ContrastiveModule
 from contraport.training.loop.progress import progress_on
 from contraport.training.loop.signals import Stopped, StopRequest, signals_kept
 from contraport.training.step.pipeline import Pipeline
 
 _KNOWN_WHOLE = ("contraport", "torch")
+_ACCELERATORS = {"cuda": "gpu"}  # what Lightning calls otherwise than we do
 
 
 def fit(
-    task: ContrastiveTask,
+    module: ContrastiveModule,
     batches: DataLoader[Batch],
     run: Run,
+    settings: Settings,
     *,
-    epochs: int,
-    batch_size: int,
-    accumulate: int,
-    device: str,
-    amp: bool,
-    log_every: int,
-    save_every: float,
-    keep_every: int | None,
     done: Position,
     loggers: Sequence[Logger],
     console: Console,
 ) -> Meter:
-    """Train until `epochs` are done, from the last checkpoint where some steps are, and return what was measured.
+    """Train until all epochs are done, from the last checkpoint where some steps are, and return what was measured.
 
     Raises:
         FloatingPointError: the loss or its gradient is not finite.
@@ -61,21 +55,21 @@ def fit(
     """
     cast(BatchOrder, batches.batch_sampler).begin_at(epoch=done.epoch, batch=done.batch)
     loader = TimedLoader(batches)
-    meter = Meter(run, loader, batch_size=batch_size, every=log_every)
+    meter = Meter(run, loader, batch_size=settings.batch_size, every=settings.log_every)
     file, stop = CheckpointFile(run), StopRequest()
     callbacks = [
-        FiniteGuard(run, file, seed=task.seed),
+        FiniteGuard(run, file, seed=settings.seed),
         meter,
-        Checkpoints(run, file, minutes=save_every, keep_every=keep_every, stop=stop),
+        Checkpoints(run, file, minutes=settings.save_every, keep_every=settings.keep_every, stop=stop),
         progress_on(console, meter),
     ]
     with _quiet(), _interruptible(run), torch.random.fork_rng(devices=_current_gpu()):
         trainer = Trainer(
-            max_epochs=epochs,
-            accumulate_grad_batches=accumulate,
-            accelerator=DEVICES[device],
-            **_processes(file, task),
-            precision="bf16-mixed" if amp else "32-true",
+            max_epochs=settings.epochs,
+            accumulate_grad_batches=settings.accumulate,
+            accelerator=_ACCELERATORS.get(settings.device, settings.device),
+            **_processes(file, module),
+            precision="bf16-mixed" if settings.amp else "32-true",
             callbacks=callbacks,
             default_root_dir=run.path,
             logger=loggers,
@@ -84,9 +78,9 @@ def fit(
             enable_model_summary=False,
         )
         if trainer.world_size > 1:
-            share_batch_norm(task, trainer.strategy.root_device)
+            share_batch_norm(module, trainer.strategy.root_device)
         try:
-            trainer.fit(task, loader, ckpt_path=last_checkpoint(run) if done.step else None, weights_only=True)
+            trainer.fit(module, loader, ckpt_path=last_checkpoint(run) if done.step else None, weights_only=True)
         except Exception as error:  # a checkpoint of another training fits in no one way
             if done.step == 0 or meter.started or isinstance(error, UsageError):
                 raise
@@ -95,13 +89,13 @@ def fit(
     return meter
 
 
-def _processes(file: CheckpointFile, task: ContrastiveTask) -> Mapping[str, Any]:
+def _processes(file: CheckpointFile, module: ContrastiveModule) -> Mapping[str, Any]:
     here, nodes = machines()
     if here * nodes == 1:
         # Named, so that within a Slurm job Lightning does not take the job's tasks for processes of this training.
         return {"devices": 1, "plugins": [file, LightningEnvironment()]}
     # All processes make the same buffers (statistics, queue, bank). Our parts have no parameter without a gradient.
-    strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=_has_foreign_parts(task.pipeline))
+    strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=_has_foreign_parts(module.pipeline))
     return {
         "devices": here,
         "num_nodes": nodes,

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError, check
 from contraport.files import check_checksum, replacing_files, write_text
 from contraport.runs import Run, read
+from contraport.runs.settings import Settings
 
 _NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
 
@@ -79,29 +80,29 @@ def writing(run: Run) -> Iterator[None]:
         raise UsageError(f"out: {run.path} cannot be written to: {error}.{remedy}") from error
 
 
-def open_run(run: Run, config: Mapping[str, Any], *, resume: bool, overwrite: bool) -> Position:
+def open_run(run: Run, settings: Settings) -> Position:
     """Make the run's folder; or, to resume, take it back to its last checkpoint.
 
     Raises:
         UsageError: the folder is in the way or cannot be written to, or the checkpoint is corrupt; nothing was changed.
     """
-    if not resume:
+    if not settings.resume:
         with writing(run):
-            Run.create(run.path, config, overwrite=overwrite)
+            Run.create(run.path, settings.kept(), overwrite=settings.overwrite)
         return Position(epoch=0, batch=0, step=0)
     position = _position(run)
     check(
-        position.epoch <= config["epochs"],
-        f"epochs: {last_checkpoint(run)} has done {position.epoch}, more than the {config['epochs']} asked for.",
+        position.epoch <= settings.epochs,
+        f"epochs: {last_checkpoint(run)} has done {position.epoch}, more than the {settings.epochs} asked for.",
     )
     with writing(run):
         _remove_halves(run)
         if run.metrics_path.exists():
             run.write_metrics(row for row in run.metrics() if row["step"] <= position.step)
-        if position.epoch < config["epochs"]:
+        if position.epoch < settings.epochs:
             for outdated in (run.evaluation_path, run.samples_path):
                 outdated.unlink(missing_ok=True)
-        write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        write_text(run.config_path, yaml.safe_dump(settings.kept(), sort_keys=False, allow_unicode=True))
     return position
 
 

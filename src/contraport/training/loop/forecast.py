@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from contraport.data import Dataset
+from contraport.runs.settings import Settings
 from contraport.training.step.comparison import Comparison
 
 FEW_STEPS = 200
@@ -16,22 +15,22 @@ FEW_STEPS = 200
 log = logging.getLogger("contraport.training")
 
 
-def foretell(dataset: Dataset, arguments: Mapping[str, Any], comparison: Comparison, *, steps: int) -> None:
+def foretell(settings: Settings, dataset: Dataset, comparison: Comparison, *, steps: int) -> None:
     """Log what will happen, and warn, with what to do, of too few steps or too small batches.
 
     Args:
+        settings: of the training.
         dataset: what is trained on.
-        arguments: those of `contraport.train`, by name.
         comparison: makes the loss of a batch.
         steps: of the whole training.
     """
     if dataset.held_out is not None:
         log.info("%s more are held out, to evaluate on; --test_fraction says how many", f"{dataset.held_out:,}")
-    elif isinstance(arguments["data"], str | Path):
+    elif isinstance(settings.data, str | Path):
         log.info("the test split that the data have is held out, to evaluate on")
-    size, epochs = arguments["batch_size"], arguments["epochs"]
+    size, epochs = settings.batch_size, settings.epochs
     batches, left_out = divmod(len(dataset), size)
-    summed = f", {arguments['accumulate']} to a step" if arguments["accumulate"] > 1 else ""
+    summed = f", {settings.accumulate} to a step" if settings.accumulate > 1 else ""
     rest = f"; an epoch leaves out {left_out} items, each time others" if left_out else ""
     log.info("%s steps: %d epochs of %d batches of %d items%s%s", f"{steps:,}", epochs, batches, size, summed, rest)
     if steps < FEW_STEPS:

@@ -16,7 +16,7 @@ from contraport.data import Batch
 from contraport.runs import Row, Run
 from contraport.training.loop.folder import writing
 from contraport.training.loop.loggers import log_row
-from contraport.training.loop.module import ContrastiveTask
+from contraport.training.loop.module import ContrastiveModule
 
 log = logging.getLogger("contraport.training")
 
@@ -95,7 +95,7 @@ class Meter(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Count the step; note the learning rate, the temperature and the plan's mass that it used."""
-        assert isinstance(pl_module, ContrastiveTask)
+        assert isinstance(pl_module, ContrastiveModule)
         self.steps += 1
         self._steps_of_row += 1
         self._used = {

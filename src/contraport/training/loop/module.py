@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch import Tensor
 
 from contraport.data import Batch, own_share
-from contraport.encoders import Model
+from contraport.runs.settings import Settings
+from contraport.training.loop.optimization import make_optimizer, make_schedule
 from contraport.training.step.pipeline import Pipeline
 
 
-class ContrastiveTask(LightningModule):
+class ContrastiveModule(LightningModule):
     """A pipeline, its optimiser and its schedule.
 
     All that is random in a step is a function of the seed and of the number of the step, so a run that stops after any
     step and goes on gives the same weights, bit for bit, as one that never stopped.
     """
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        *,
-        batch_size: int,
-        make_optimizer: Callable[[nn.Module], Optimizer],
-        make_schedule: Callable[[Optimizer], LRScheduler],
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, settings: Settings, *, steps: int, warmup: int) -> None:
         super().__init__()
         self.pipeline = pipeline
-        self._batch_size = batch_size
-        self._make_optimizer = make_optimizer
-        self._make_schedule = make_schedule
+        self._settings = settings
+        self._steps = steps
+        self._warmup = warmup
         self._part = 0
-
-    @property
-    def model(self) -> Model:
-        """The model that is trained."""
-        return self.pipeline.model
-
-    @property
-    def seed(self) -> int:
-        """What all that is random depends on."""
-        return self.pipeline.seed
 
     @property
     def temperature(self) -> float | None:
@@ -64,7 +45,7 @@ class ContrastiveTask(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the loss of one batch."""
-        loss: Tensor = self.pipeline(batch, self.global_step, self._part, own_share(self._batch_size))
+        loss: Tensor = self.pipeline(batch, self.global_step, self._part, own_share(self._settings.batch_size))
         self._part += 1
         return loss
 
@@ -77,6 +58,7 @@ class ContrastiveTask(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return the optimiser, and the schedule that sets its rate at each step."""
-        optimizer = self._make_optimizer(self)
-        schedule: Any = {"scheduler": self._make_schedule(optimizer), "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        own = self._settings
+        optimizer = make_optimizer(self, opt=own.opt, lr=own.lr, weight_decay=own.weight_decay)
+        schedule: Any = make_schedule(optimizer, sched=own.sched, steps=self._steps, warmup=self._warmup)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

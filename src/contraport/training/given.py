@@ -1,0 +1,58 @@
+"""From what a call gives to all settings of its training: the rest is as the run that goes on has it, or the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from contraport.encoders import check_trusted
+from contraport.errors import check, unknown_name
+from contraport.runs import Run
+from contraport.runs.options import is_object
+from contraport.runs.settings import KEPT, Settings
+from contraport.training.recipes import resolve
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """Return the settings of a training that was given some of them.
+
+    Raises:
+        UsageError: a wrong setting, an unknown recipe, or what differs from the run that is to go on.
+
+    >>> settings_of({"recipe": "byol", "momentum": 0.9}).predictor
+    True
+    """
+    return Settings(**resolve(_continued(given) if given.get("resume") else given))
+
+
+def _continued(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given, over what the run in `out` has."""
+    out = given.get("out")
+    check(out is not None, "out: resume needs the folder of the run.")
+    run = Run(str(out))
+    config, kept = run.config(), run.settings()
+    for name, value in config.items():
+        if name not in KEPT:
+            raise unknown_name(f"{out}/config.yaml", name, KEPT)
+        if name not in given:
+            check(
+                not is_object(value), f"{name}: the run in {out} was given the object {value}; pass it again to go on."
+            )
+    check_trusted(kept.encoder, f"{out}/config.yaml", trust=given.get("trust", False) or "encoder" in given)
+    for name in KEPT.keys() & given.keys() & config.keys():
+        _check_agrees(name, given[name], config[name], out)
+    return {**config, **given}
+
+
+def _check_agrees(name: str, value: Any, kept: Any, out: object) -> None:
+    known = KEPT[name]
+    if known.grows:
+        known.judge(value)
+        check(value >= kept, f"{name}: the run in {out} has {kept}, got {value}; on resume {name} may only grow.")
+    elif known.holds == "run":
+        value = known.written(value)
+        grow = " and ".join(name for name, known in KEPT.items() if known.grows)
+        check(
+            value == kept,
+            f"{name}: the run in {out} has {kept!r}, got {value!r}; on resume only {grow} may change.",
+        )
