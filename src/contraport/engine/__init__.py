@@ -1,8 +1,9 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
 from contraport.engine.backends import POLICIES, PRECISIONS, choose, explain, policy, precision
+from contraport.engine.constants import constant, remembered
 from contraport.engine.geometry import Geometry, Mask
-from contraport.engine.half_steps import Axis, Step
+from contraport.engine.half_steps import OTHER, Axis, Step
 from contraport.engine.kernels import Bilinear, Gibbs, Kernel, RationalQuadratic, StudentT, normalize
 from contraport.engine.links import Doubled, Link, LogOf, LogSoftplus, TimesCost, positive_part
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
@@ -10,6 +11,7 @@ from contraport.engine.operations import converge, held_sums, log_sums, scale
 from contraport.engine.row_blocks import by_row_blocks
 
 __all__ = [
+    "OTHER",
     "POLICIES",
     "PRECISIONS",
     "Axis",
@@ -31,6 +33,7 @@ __all__ = [
     "Weight",
     "by_row_blocks",
     "choose",
+    "constant",
     "converge",
     "explain",
     "held_sums",
@@ -39,5 +42,6 @@ __all__ = [
     "policy",
     "positive_part",
     "precision",
+    "remembered",
     "scale",
 ]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from contraport.engine.links import Link
 from contraport.engine.log_kernels import LogKernel
+
+FEW_PAIRS = 1 << 16
+"""Up to so many pairs (256 by 256) a mask as a whole is remembered: 64 KiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +51,17 @@ class Mask:
         """Whether rows and columns have the same labels."""
         return self.labels[0] is self.labels[1] and (self.kept is None or self.kept[0] is self.kept[1])
 
+    @cached_property
+    def _few(self) -> Tensor:
+        with torch.inference_mode(False):
+            return self.tile(slice(None), slice(None))
+
+    def whole(self) -> Tensor:
+        """Return the mask on all pairs, (N, M); few pairs are remembered."""
+        n, m = len(self.labels[0]), len(self.labels[1])
+        few = n * m <= FEW_PAIRS and not torch.compiler.is_compiling()
+        return self._few if few else self.tile(slice(None), slice(None))
+
     def tile(self, rows: slice, columns: slice) -> Tensor:
         """Return the mask on a tile: a boolean tensor, true where the pair is excluded."""
         excluded = self.labels[0][rows, None] == self.labels[1][columns]
@@ -63,10 +78,21 @@ class Geometry:
     """The compared pairs: a log-kernel between N rows and M columns, less the pairs that any of the masks excludes.
 
     What is computed over all pairs is the engine's business; everything here costs only what it returns.
+
+    Attributes:
+        log_kernel: log K, (N, M).
+        masks: what is excluded.
+        crowded: whether the masks are known to leave something of every row and column.
     """
 
     log_kernel: LogKernel
     masks: tuple[Mask, ...] = ()
+    crowded: bool = False
+
+    @property
+    def full(self) -> bool:
+        """Whether every row and every column is known to have some weight."""
+        return self.crowded and self.log_kernel.finite
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -76,7 +102,7 @@ class Geometry:
     @property
     def T(self) -> Geometry:
         """The same pairs with rows and columns exchanged."""
-        return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks))
+        return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.crowded)
 
     def restrict(self, rows: slice) -> Geometry:
         """Return the pairs of some of the rows."""
@@ -93,12 +119,12 @@ class Geometry:
         """Return log K as an (N, M) tensor, minus infinity where masked; plain autograd."""
         value = self.log_kernel.dense()
         for mask in self.masks:
-            value = value.masked_fill(mask.tile(slice(None), slice(None)), -torch.inf)
+            value = value.masked_fill(mask.whole(), -torch.inf)
         return value
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
         """Return the same pairs under the kernel h(scale T_ij + bias_i); see `LogKernel.with_link`."""
-        return Geometry(self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks)
+        return Geometry(self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.crowded)
 
     @property
     def symmetric(self) -> bool:

@@ -25,6 +25,8 @@ from contraport.engine.passes import Passes, Term, differentiably
 
 Axis: TypeAlias = Literal["rows", "columns"]
 
+OTHER: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
+
 
 class Step(NamedTuple):
     """One half step.
@@ -65,16 +67,18 @@ class HalfSteps(NamedTuple):
             position += len(batch)
 
     def written_down(
-        self, geometry: Geometry, log_marginals: tuple[Tensor, Tensor], dampings: Tensor, given: Sequence[Tensor]
+        self, geometry: Geometry, log_marginals: tuple[Tensor, Tensor], dampings: Tensor | None, given: Sequence[Tensor]
     ) -> list[Tensor]:
         """Return the potential of each step by the definition, for autograd to differentiate."""
         s = geometry.dense()
         potentials = list(given)
-        for step, damping in zip(self.steps, dampings, strict=True):
+        for k, step in enumerate(self.steps):
             oriented, log_marginal = (s, log_marginals[0]) if step.axis == "rows" else (s.T, log_marginals[1])
             if step.source is not None:
                 oriented = oriented + potentials[step.source]
-            potentials.append(damping * (log_marginal - _log_sum_exp(oriented, self.empty)))
+            log_sum = oriented.logsumexp(1) if geometry.full else _log_sum_exp(oriented, self.empty)
+            potential = log_marginal - log_sum
+            potentials.append(potential if dampings is None else dampings[k] * potential)
         return potentials[len(given) :]
 
 
@@ -96,7 +100,13 @@ class Scaled(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, passes: Passes, chain: HalfSteps, log_a: Tensor, log_b: Tensor, dampings: Tensor, *tensors: Tensor
+        ctx: Any,
+        passes: Passes,
+        chain: HalfSteps,
+        log_a: Tensor,
+        log_b: Tensor,
+        dampings: Tensor | None,
+        *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         steps, zeros = chain.steps, {"rows": torch.zeros_like(log_a), "columns": torch.zeros_like(log_b)}
         potentials: list[Tensor] = list(tensors[: chain.given])
@@ -107,9 +117,13 @@ class Scaled(torch.autograd.Function):
             for k in batch:
                 log_sum, log_marginal = (by_row, log_a) if steps[k].axis == "rows" else (by_column, log_b)
                 assert log_sum is not None
-                weightless = log_sum == -torch.inf
-                log_sums.append(log_sum.masked_fill(weightless, 0))
-                potentials.append(dampings[k] * (log_marginal - log_sum.masked_fill(weightless, chain.empty)))
+                potential = log_marginal - log_sum
+                if not passes.geometry.full:
+                    weightless = log_sum == -torch.inf
+                    potential = log_marginal - log_sum.masked_fill(weightless, chain.empty)
+                    log_sum = log_sum.masked_fill(weightless, 0)
+                log_sums.append(log_sum)
+                potentials.append(potential if dampings is None else dampings[k] * potential)
         ctx.passes, ctx.chain = passes, chain
         ctx.save_for_backward(log_a, log_b, dampings, *potentials, *log_sums)
         ctx.set_materialize_grads(False)
@@ -123,7 +137,9 @@ class Scaled(torch.autograd.Function):
         log_a, log_b, dampings, *saved = ctx.saved_tensors
         if torch.is_grad_enabled():
 
-            def written_down(log_a: Tensor, log_b: Tensor, dampings: Tensor, *others: Tensor) -> Sequence[Tensor]:
+            def written_down(
+                log_a: Tensor, log_b: Tensor, dampings: Tensor | None, *others: Tensor
+            ) -> Sequence[Tensor]:
                 given, inputs = others[: chain.given], others[chain.given :]
                 return chain.written_down(passes.geometry_on(inputs), (log_a, log_b), dampings, given)
 
@@ -138,7 +154,7 @@ def _adjoint(
     passes: Passes,
     chain: HalfSteps,
     log_marginals: tuple[Tensor, Tensor],
-    dampings: Tensor,
+    dampings: Tensor | None,
     log_sums: Sequence[Tensor],
     potentials: Sequence[Tensor],
     seeds: Sequence[Tensor | None],
@@ -149,7 +165,7 @@ def _adjoint(
     zeros = {"rows": torch.zeros_like(log_a), "columns": torch.zeros_like(log_b)}
     cotangents: list[Tensor | None] = [*(None for _ in range(given)), *seeds]
     d_log_a, d_log_b, d_dampings = (
-        torch.zeros_like(value) if want else None
+        torch.zeros_like(value) if want and value is not None else None
         for value, want in zip((log_a, log_b, dampings), wanted[:3], strict=True)
     )
     wanted_given, wanted_inputs = wanted[3 : 3 + given], wanted[3 + given :]
@@ -163,12 +179,13 @@ def _adjoint(
             log_marginal, d_log_marginal = (log_a, d_log_a) if step.axis == "rows" else (log_b, d_log_b)
             if d_dampings is not None:
                 d_dampings[k] = (cotangent * (log_marginal - log_sums[k])).sum()
+            damped = cotangent if dampings is None else dampings[k] * cotangent
             if d_log_marginal is not None:
-                d_log_marginal += dampings[k] * cotangent
+                d_log_marginal += damped
             # The weights of this step's softmax are exp(S + A + B), A (or B) minus its log-sum, B (or A) what it read.
             exponents = -log_sums[k], _read(potentials, step, zeros)
             log_rows, log_columns = exponents if step.axis == "rows" else exponents[::-1]
-            term = Term(log_rows, log_columns, step.axis, -dampings[k] * cotangent)
+            term = Term(log_rows, log_columns, step.axis, -damped)
             terms.append(term)
             if step.source is not None and (step.source >= given or wanted_given[step.source]):
                 arriving.append((step.source, term))

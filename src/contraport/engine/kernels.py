@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import world
+from contraport.engine.constants import constant
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, Cost, LogKernel
 from contraport.errors import check, check_positive, unknown_name
@@ -57,9 +58,10 @@ class Kernel(nn.Module, ABC):
         """Return log K between the rows x (N, d) and the columns y (M, d), in at least single precision."""
         with torch.autocast(x.device.type, enabled=False):
             same = x is y
-            dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
-            x = x.to(dtype)
-            return self._log_kernel(x, x if same else y.to(dtype), self._scale())
+            if x.dtype != y.dtype or x.dtype not in (torch.float32, torch.float64):
+                dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
+                x, y = x.to(dtype), y.to(dtype)
+            return self._log_kernel(x, x if same else y, self._scale())
 
     @abstractmethod
     def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel: ...
@@ -72,9 +74,14 @@ class Kernel(nn.Module, ABC):
             # Distances do not change when all points move together, and near the origin less cancels in the square.
             centre = x.detach().mean(0)
             x, y = (x - centre, y - centre) if x is not y else (x - centre,) * 2
+        same = x is y
         rows = _SIDES[self.cost](x, unit)
-        columns = rows if y is x else _SIDES[self.cost](y, unit)
-        return AffineLogKernel(rows[0], columns[0], rows[1], columns[1], temperature, unit)
+        columns = rows if same else _SIDES[self.cost](y, unit)
+        (x, row_bias), (y, column_bias) = rows, columns
+        level = row_bias + column_bias if isinstance(row_bias, float) and isinstance(column_bias, float) else None
+        r = _vector(row_bias, x)
+        c = r if same else _vector(column_bias, y)
+        return AffineLogKernel(x, y, r, c, temperature, unit, level=level)
 
     def _written(self) -> str:
         """Return the temperature as written; a learned one has the digits of single precision."""
@@ -244,29 +251,37 @@ def normalize(z: Tensor) -> Tensor:
 def _directions(z: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows in units of their largest entry, (n, d), and their length in these units, (n, 1)."""
     largest = torch.linalg.vector_norm(z.detach(), torch.inf, 1, keepdim=True)
-    largest = largest.masked_fill(largest < torch.finfo(z.dtype).tiny, torch.inf)
-    units = z / largest
-    return units, torch.linalg.vector_norm(units, dim=1, keepdim=True).clamp_min(1)  # at least 1 but for zero rows
+    zero = largest < torch.finfo(z.dtype).tiny
+    units = z / largest.masked_fill(zero, torch.inf)
+    return units, torch.linalg.vector_norm(units, dim=1, keepdim=True) + zero
 
 
-Side: TypeAlias = tuple[Tensor, Tensor]
+Bias: TypeAlias = Tensor | float
+"""The bias of each embedding, (n,), or of all of them."""
+
+Side: TypeAlias = tuple[Tensor, Bias]
 """What a cost makes of one side's embeddings in T = <x, y> + r + c: the embeddings and their bias, in some unit."""
 
 
+def _vector(bias: Bias, z: Tensor) -> Tensor:
+    """Return the bias of each embedding."""
+    if isinstance(bias, Tensor):
+        return bias.expand(len(z))
+    return constant(len(z), bias, z)
+
+
 def _dot(z: Tensor, unit: float | Tensor) -> Side:
-    z = z / unit**0.5
-    return z, z.new_zeros(len(z))
+    return z / unit**0.5, 0.0
 
 
 def _negative_cosine(z: Tensor, unit: float | Tensor) -> Side:
     units, length = _directions(z)
-    z = units / (length * unit**0.5)
-    return z, z.new_zeros(len(z))
+    return units / (length * unit**0.5), 0.0
 
 
 def _cosine(z: Tensor, unit: float | Tensor) -> Side:
-    z, bias = _negative_cosine(z, unit)
-    return z, bias - 0.5 / unit
+    z, _ = _negative_cosine(z, unit)
+    return z, -0.5 / unit
 
 
 def _chordal(z: Tensor, unit: float | Tensor) -> Side:

@@ -35,6 +35,9 @@ class Weight(Protocol):
     def apply(self, y: Tensor) -> Tensor:
         """Return the weight times y: (M, ...) to (N, ...)."""
 
+    def row_mass(self) -> Tensor:
+        """Return its sum over each row, (N,)."""
+
     def restrict(self, rows: slice) -> Weight:
         """Return it on some of its rows."""
 
@@ -90,6 +93,15 @@ class LogKernel(ABC):
     @abstractmethod
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log K at the given entries: two index tensors of shape (k,) to a tensor of shape (k,)."""
+
+    def along(self, columns: Tensor) -> Tensor:
+        """Return log K of each row at one column: an index tensor (N,) to a tensor (N,)."""
+        return self.at(torch.arange(len(columns), device=columns.device), columns)
+
+    @property
+    def finite(self) -> bool:
+        """Whether log K is known to be finite everywhere, as far as the numbers reach."""
+        return False
 
     @abstractmethod
     def dense(self) -> Tensor:
@@ -148,6 +160,7 @@ class AffineLogKernel(LogKernel):
         y: (M, d). The same tensor as x where rows and columns are the same embeddings.
         row_bias: r, (N,).
         column_bias: c, (M,).
+        level: r_i + c_j where it is one known number.
     """
 
     x: Tensor
@@ -157,6 +170,7 @@ class AffineLogKernel(LogKernel):
     temperature: float | Tensor
     unit: float | Tensor
     link: Link | None = None
+    level: float | None = None
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -178,27 +192,45 @@ class AffineLogKernel(LogKernel):
         return replace(self, x=self.x[rows], row_bias=self.row_bias[rows])
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
-        x = self.x * scale**0.5
-        y = x if self.y is self.x else self.y * scale**0.5
-        r = self.row_bias * scale
-        c = r if self.column_bias is self.row_bias else self.column_bias * scale
-        r = r if row_bias is None else r + row_bias
-        return replace(self, x=x, y=y, row_bias=r, column_bias=c, unit=self.unit / scale, link=link)
+        changed = self
+        if not isinstance(scale, float) or scale != 1:
+            x = self.x * scale**0.5
+            y = x if self.y is self.x else self.y * scale**0.5
+            r = self.row_bias * scale
+            c = r if self.column_bias is self.row_bias else self.column_bias * scale
+            changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, unit=self.unit / scale, level=None)
+        if row_bias is not None:
+            changed = replace(changed, row_bias=changed.row_bias + row_bias, level=None)
+        return replace(changed, link=link)
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
         # index_select, as its gradient is several times as fast as that of indexing.
         inner = torch.linalg.vecdot(self.x.index_select(0, rows), self.y.index_select(0, columns))
-        biases = self.row_bias.index_select(0, rows) + self.column_bias.index_select(0, columns)
-        return self._linked(inner + biases)
+        return self._linked(inner + self._bias_at(rows, columns))
+
+    def along(self, columns: Tensor) -> Tensor:
+        inner = torch.linalg.vecdot(self.x, self.y.index_select(0, columns))
+        if self.level is not None:
+            return self._linked(inner + self.level)
+        return self._linked(inner + self.row_bias + self.column_bias.index_select(0, columns))
+
+    def _bias_at(self, rows: Tensor, columns: Tensor) -> Tensor | float:
+        if self.level is not None:
+            return self.level
+        return self.row_bias.index_select(0, rows) + self.column_bias.index_select(0, columns)
 
     def dense(self) -> Tensor:
+        if self.level is not None:
+            return self._linked(torch.mm(self.x, self.y.T) + self.level)
         return self._linked(torch.addmm(self.column_bias, self.x, self.y.T) + self.row_bias[:, None])
 
     def row_inner(self, weight: Weight) -> Tensor:
         if self.link is not None:
             return super().row_inner(weight)
-        row_mass = weight.apply(torch.ones_like(self.column_bias))
-        return (self.x * weight.apply(self.y)).sum(1) + row_mass * self.row_bias + weight.apply(self.column_bias)
+        inner = (self.x * weight.apply(self.y)).sum(1)
+        if self.level is not None:
+            return inner + weight.row_mass().to(inner.dtype) * self.level
+        return inner + weight.row_mass().to(inner.dtype) * self.row_bias + weight.apply(self.column_bias)
 
     @cached_property
     def _binary(self) -> Tensor:
@@ -218,6 +250,10 @@ class AffineLogKernel(LogKernel):
         longest = torch.linalg.vecdot(x, x).amax()
         other = longest if self.y is self.x else torch.linalg.vecdot(y, y).amax()
         return math.sqrt(float(longest * other))
+
+    @property
+    def finite(self) -> bool:
+        return self.link is None
 
     @property
     def symmetric(self) -> bool:

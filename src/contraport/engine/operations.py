@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.backends import backend_for
+from contraport.engine.constants import constant
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, HalfSteps, Step
 
@@ -50,8 +51,6 @@ def scale(
     >>> f.exp()  # one over three times the sum of a row: 1 + 2/e
     tensor([0.1920, 0.1920, 0.1920])
     """
-    if dampings is None:
-        dampings = torch.ones(len(steps), dtype=log_marginals[0].dtype, device=log_marginals[0].device)
     with torch.autocast(log_marginals[0].device.type, enabled=False):
         chain = HalfSteps(tuple(steps), len(given), empty)
         return backend_for(geometry, len(steps)).scale(chain, log_marginals, dampings, given)
@@ -67,8 +66,7 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor) -> Tensor:
         axis: which axis is kept.
         potential: q, (M,), or for ``"columns"`` p, (N,).
     """
-    n, m = geometry.shape
-    zeros = potential.new_zeros(n), potential.new_zeros(m)
+    zeros = constant(geometry.shape[0], 0.0, potential), constant(geometry.shape[1], 0.0, potential)
     (negative,) = scale(geometry, [Step(axis, 0)], zeros, given=[potential], empty=-torch.inf)
     return -negative
 

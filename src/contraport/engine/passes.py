@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -80,7 +81,8 @@ class Passes(ABC):
     def geometry_on(self, inputs: Sequence[Tensor | None]) -> Geometry:
         """Return the same pairs on other inputs of the log-kernel, given as `inputs` gives them."""
         whole = [inputs[0], inputs[0], inputs[2], inputs[2]] if self.symmetric else inputs
-        return Geometry(self.log_kernel.with_inputs([v for v in whole if v is not None]), self.geometry.masks)
+        log_kernel = self.log_kernel.with_inputs([v for v in whole if v is not None])
+        return replace(self.geometry, log_kernel=log_kernel)
 
     def _contributed(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
         """Return what this process sends back: its part of the gradient, times the number of processes.

@@ -18,7 +18,7 @@ from contraport.engine import Bilinear, Gibbs, Kernel, Step, scale
 from contraport.errors import check, check_positive, unknown_name
 from contraport.estimators.arrays import as_tensor
 from contraport.objectives import KL, Matrix, Plan
-from contraport.objectives.layouts import Block
+from contraport.objectives.layouts import Block, Pattern
 from contraport.objectives.outcome import Outcome
 
 
@@ -156,7 +156,7 @@ class _Problem:
 
     def __init__(self, x: Tensor, y: Tensor, observed: Tensor, kernel: Kernel) -> None:
         rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # two kinds of items that share nothing
-        self.block = Block(x, y, len(x), rows, columns, positives=(rows[:0], rows[:0]))
+        self.block = Block(Pattern(len(x), rows, columns, positives=(rows[:0], rows[:0])), x, y)
         self.target, self.kernel = Matrix(observed)(self.block, {}), kernel
         self.log_marginals = observed.sum(1).log(), observed.sum(0).log()
         # The potential of the rows as a multiple of this has a curvature of 1 or a little less.

@@ -7,7 +7,7 @@ and a sum against one costs a sum over groups: O((N + M) d) time and memory for 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -25,9 +25,16 @@ class Rule:
     sign: int
     rows: Tensor
     columns: Tensor
+    _found: list[tuple[Tensor, Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
+    @property
     def groups(self) -> tuple[Tensor, Tensor, int]:
-        """Return a group number per row and per column, equal where the rule holds, and the number of groups."""
+        """A group number per row and per column, equal where the rule holds, and the number of groups; found once."""
+        if not self._found:
+            self._found.append(self._grouped())
+        return self._found[0]
+
+    def _grouped(self) -> tuple[Tensor, Tensor, int]:
         n = len(self.rows)
         groups, count = self.rows.new_zeros(n + len(self.columns)), 1
         for labels in torch.cat([self.rows, self.columns]).unbind(1):  # many times as fast as unique(dim=0)
@@ -89,19 +96,23 @@ class Indicator:
         """Return the sum of y over the columns in the set, for each row: (M, ...) to (N, ...)."""
         total = y.new_zeros(len(self.rules[0].rows), *y.shape[1:])
         for rule in self.rules:
-            rows, columns, count = rule.groups()
+            rows, columns, count = rule.groups
             total = total + rule.sign * y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
         return total
 
+    def row_mass(self) -> Tensor:
+        """Return how many columns each row has in the set, (N,) integers."""
+        return self.apply(torch.ones(len(self.rules[0].columns), dtype=torch.long, device=self.rules[0].columns.device))
+
     def counts(self, like: Tensor) -> Tensor:
         """Return how many columns each row has in the set, (N,), in the dtype of `like`."""
-        return self.apply(like.new_ones(len(self.rules[0].columns)))
+        return self.row_mass().to(like.dtype)
 
     def dense(self) -> Tensor:
         """Return the set as an (N, M) tensor of zeros and ones."""
         total = torch.zeros(len(self.rules[0].rows), len(self.rules[0].columns), device=self.rules[0].rows.device)
         for rule in self.rules:
-            rows, columns, _ = rule.groups()
+            rows, columns, _ = rule.groups
             total += rule.sign * (rows[:, None] == columns)
         return total
 

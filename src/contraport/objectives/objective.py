@@ -244,9 +244,10 @@ class Objective(Loss):
         self._log_masses = []
         for outcome in self.outcomes(*views, **known):
             log_mass = outcome.plan.known_log_marginal
-            self._log_masses.append(None if log_mass is None else log_mass.detach())
+            self._log_masses.append(None if log_mass is None else _unlinked(log_mass))
             for term, factor in terms:
-                _add(totals, type(term).__name__, factor * outcome.block.weight * outcome.sum(term(outcome)))
+                value, weight = outcome.sum(term(outcome)), factor * outcome.block.pattern.weight
+                _add(totals, type(term).__name__, value if weight == 1 else weight * value)
         return totals
 
     def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
@@ -264,15 +265,15 @@ class Objective(Loss):
         with torch.autocast(views[0].device.type, enabled=False):
             for block in self.layout(*gathered, *columns):
                 if "ids" in attributes:
-                    block = block.without_duplicates(attributes["ids"])
-                directions = [(block, rule)] + ([(block.T, rule.mirrored())] if block.reciprocal else [])
+                    block = Block(block.pattern.without_duplicates(attributes["ids"]), block.x, block.y)
+                directions = [(block, rule)] + ([(block.T, rule.mirrored())] if block.pattern.reciprocal else [])
                 outcomes = [
                     (side, wanted, _importance(side, wanted, attributes.get("weights"), complete=rule.complete))
                     for side, rule in directions
                     for wanted in [rule(side, attributes)]
                 ]
                 if negatives is None:
-                    plans = self.constraint(block.geometry(self.kernel), reciprocal=block.reciprocal)
+                    plans = self.constraint(block.geometry(self.kernel), reciprocal=block.pattern.reciprocal)
                 else:
                     outcomes = [self._widened(*outcome, *negatives, attributes) for outcome in outcomes]
                     plans = [found for side, *_ in outcomes for found in self.constraint(side.geometry(self.kernel))]
@@ -380,6 +381,10 @@ class Total(Loss):
         return f"Total({{{terms}}})"
 
 
+def _unlinked(value: Tensor) -> Tensor:
+    return value.detach() if value.requires_grad else value
+
+
 def _add(totals: dict[str, Tensor], name: str, value: Tensor) -> None:
     totals[name] = totals[name] + value if name in totals else value
 
@@ -407,10 +412,10 @@ def _importance(block: Block, target: TargetPlan, weights: Tensor | None, *, com
     if weights is None and complete:
         return None
     mass = target.row_mass()
-    importance = torch.ones_like(mass) if weights is None else weights.to(mass.dtype)[block.row_items]
-    importance = torch.where(mass > 0, importance, 0)
-    total = importance @ mass
-    return importance / torch.where(total > 0, total, 1)
+    wants = mass > 0
+    importance = wants.to(mass.dtype) if weights is None else weights.to(mass.dtype)[block.pattern.row_items] * wants
+    total = mass.sum() if weights is None else importance @ mass
+    return importance / total.masked_fill(total == 0, 1)
 
 
 def _negatives(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contraport.engine import Doubled, Geometry, LogKernel, TimesCost, held_sums, log_sums
+from contraport.engine import OTHER, Axis, Doubled, Geometry, LogKernel, TimesCost, held_sums, log_sums
 from contraport.objectives.targets import TargetPlan
 
 
@@ -21,6 +21,8 @@ class Plan:
         g: potential of the columns, (M,).
         known_log_row_mass: log sum_j P_ij, (N,), where finding the plan has left it known.
         known_log_column_mass: log sum_i P_ij, (M,), likewise.
+        zero: the axes whose potential is zero.
+        balanced: whether the total mass is 1 by construction.
     """
 
     geometry: Geometry
@@ -28,6 +30,8 @@ class Plan:
     g: Tensor
     known_log_row_mass: Tensor | None = None
     known_log_column_mass: Tensor | None = None
+    zero: tuple[Axis, ...] = ()
+    balanced: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -38,7 +42,7 @@ class Plan:
     def T(self) -> Plan:
         """The same plan with rows and columns exchanged."""
         masses = self.known_log_column_mass, self.known_log_row_mass
-        return Plan(self.geometry.T, self.g, self.f, *masses)
+        return Plan(self.geometry.T, self.g, self.f, *masses, tuple(OTHER[axis] for axis in self.zero), self.balanced)
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log P at the given entries: index tensors (k,) to a tensor (k,)."""
@@ -70,7 +74,8 @@ class Plan:
         """Return sum_j target_ij log P_ij, (N,), without a pass over the pairs; masks aside, where no target has
         mass.
         """
-        return target.row_inner(self.geometry.log_kernel) + target.row_mass() * self.f + target.apply(self.g)
+        f, g = (None if axis in self.zero else v for axis, v in (("rows", self.f), ("columns", self.g)))
+        return target.row_log(self.geometry.log_kernel, f, g)
 
     def row_square_mass(self) -> Tensor:
         """Return sum_j P_ij^2, (N,); one pass over the pairs."""

@@ -35,7 +35,7 @@ class Backend(Passes):
         self,
         chain: HalfSteps,
         log_marginals: tuple[Tensor, Tensor],
-        dampings: Tensor,
+        dampings: Tensor | None,
         given: Sequence[Tensor],
     ) -> list[Tensor]:
         """Return the potential of each half step; see `contraport.engine.scale`."""
@@ -64,7 +64,7 @@ class Collapsing(Backend):
         self,
         chain: HalfSteps,
         log_marginals: tuple[Tensor, Tensor],
-        dampings: Tensor,
+        dampings: Tensor | None,
         given: Sequence[Tensor],
     ) -> list[Tensor]:
         return list(Scaled.apply(self, chain, *log_marginals, dampings, *given, *self.inputs()))

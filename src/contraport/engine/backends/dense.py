@@ -24,7 +24,7 @@ class Dense(Backend):
         self,
         chain: HalfSteps,
         log_marginals: tuple[Tensor, Tensor],
-        dampings: Tensor,
+        dampings: Tensor | None,
         given: Sequence[Tensor],
     ) -> list[Tensor]:
         return chain.written_down(self.geometry, log_marginals, dampings, given)

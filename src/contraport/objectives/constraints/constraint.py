@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from contraport.engine import Geometry
+from contraport.engine import Geometry, constant
 from contraport.objectives.answer import Answer
 from contraport.objectives.plan import Plan
 
@@ -31,6 +31,5 @@ class Constraint(Answer, ABC):
 
 def uniform_marginals(geometry: Geometry) -> tuple[Tensor, Tensor]:
     """Return log a, (N,), and log b, (M,)."""
-    like = geometry.log_kernel.inputs[0].detach()
-    n, m = geometry.shape
-    return like.new_full((n,), -math.log(n)), like.new_full((m,), -math.log(m))
+    like, (n, m) = geometry.log_kernel.inputs[0], geometry.shape
+    return constant(n, -math.log(n), like), constant(m, -math.log(m), like)

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contraport.engine import Axis, Geometry, Step, converge, scale
+from contraport.engine import OTHER, Axis, Geometry, Step, constant, converge, scale
 from contraport.errors import check, check_positive
 from contraport.objectives.constraints.constraint import Constraint, uniform_marginals
 from contraport.objectives.plan import Plan
-
-_OTHER: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
 
 
 class Scaling(Constraint):
@@ -40,15 +38,13 @@ class Scaling(Constraint):
         like, temperature = geometry.log_kernel.inputs[0], geometry.log_kernel.temperature
         directions = [geometry, geometry.T] if reciprocal else [geometry]
         steps = [
-            Step(axis if c == 0 else _OTHER[axis], (k - 1) * len(directions) + c if k else None)
+            Step(axis if c == 0 else OTHER[axis], (k - 1) * len(directions) + c if k else None)
             for k, axis in enumerate(axes)
             for c in range(len(directions))
         ]
         dampings = [self.damping(axis, temperature) for axis in axes]
         potentials = scale(geometry, steps, uniform_marginals(geometry), _per_step(dampings, like, len(directions)))
-        return [
-            _coupling(seen, axes, potentials[c :: len(directions)], dampings[-1]) for c, seen in enumerate(directions)
-        ]
+        return [_plan(seen, axes, potentials[c :: len(directions)], dampings[-1]) for c, seen in enumerate(directions)]
 
 
 def _per_step(dampings: Sequence[float | Tensor | None], like: Tensor, directions: int) -> Tensor | None:
@@ -60,19 +56,22 @@ def _per_step(dampings: Sequence[float | Tensor | None], like: Tensor, direction
     return damping.repeat_interleave(directions)
 
 
-def _coupling(
+def _plan(
     geometry: Geometry, axes: tuple[Axis, ...], potentials: list[Tensor], last_damping: float | Tensor | None
 ) -> Plan:
     """Return the plan at the end of a chain of half steps; the mass of its last axis needs no further pass."""
-    marginals = dict(zip(_OTHER, uniform_marginals(geometry), strict=True))
-    latest = {axis: torch.zeros_like(marginal) for axis, marginal in marginals.items()}
+    marginals = dict(zip(OTHER, uniform_marginals(geometry), strict=True))
+    latest = {axis: constant(len(marginal), 0.0, marginal) for axis, marginal in marginals.items()}
     latest |= dict(zip(axes, potentials, strict=True))
     log_mass = marginals[axes[-1]]
     if last_damping is not None:
         # With p = damping (log m - L), the mass exp(p + L) is m exp(p (1 - 1/damping)).
         log_mass = log_mass + latest[axes[-1]] * (1 - 1 / last_damping)
     known = {axes[-1]: log_mass}
-    return Plan(geometry, latest["rows"], latest["columns"], known.get("rows"), known.get("columns"))
+    masses = known.get("rows"), known.get("columns")
+    zero = tuple(axis for axis in OTHER if axis not in axes)
+    balanced = last_damping is None and geometry.full
+    return Plan(geometry, latest["rows"], latest["columns"], *masses, zero, balanced)
 
 
 @dataclass(frozen=True, repr=False)

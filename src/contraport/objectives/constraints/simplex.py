@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from contraport.engine import Geometry, log_sums
+from contraport.engine import Geometry, constant, log_sums
 from contraport.objectives.constraints.constraint import Constraint, uniform_marginals
 from contraport.objectives.plan import Plan
 
@@ -18,7 +16,11 @@ class Free(Constraint):
     def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Plan]:
         """Return the plan of each direction."""
         directions = [geometry, geometry.T] if reciprocal else [geometry]
-        return [Plan(g, log_a, torch.zeros_like(log_b)) for g in directions for log_a, log_b in [uniform_marginals(g)]]
+        return [
+            Plan(seen, log_a, constant(len(log_b), 0.0, log_b), zero=("columns",))
+            for seen in directions
+            for log_a, log_b in [uniform_marginals(seen)]
+        ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,8 +33,8 @@ class Simplex(Constraint):
     def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Plan]:
         """Return the plan of each direction."""
         _, log_b = uniform_marginals(geometry)
-        zeros = torch.zeros_like(log_b)
+        zeros = constant(len(log_b), 0.0, log_b)
         by_row = log_sums(geometry, "rows", zeros)
         log_mass = by_row.logsumexp(0)
-        plan = Plan(geometry, (-log_mass).expand_as(by_row), zeros, by_row - log_mass)
+        plan = Plan(geometry, (-log_mass).expand_as(by_row), zeros, by_row - log_mass, zero=("columns",), balanced=True)
         return [plan, plan.T] if reciprocal else [plan]

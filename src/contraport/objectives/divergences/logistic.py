@@ -106,7 +106,7 @@ def _cross_entropy(outcome: Outcome, bias: Tensor) -> Tensor:
     """
     geometry, target = outcome.plan.geometry, outcome.target
     check(geometry.log_kernel.link is None, "kernel: logistic divergences need a Gibbs kernel of power 1.")
-    check(outcome.block.compares_positives, "layout: logistic divergences need the positives to be compared.")
+    check(outcome.block.pattern.compares_positives, "layout: logistic divergences need the positives to be compared.")
     a = target.row_mass()
     by_row = bias.to(a).expand_as(a)
     every = log_sums(geometry.with_link(LogSoftplus(), row_bias=by_row), "rows", a.new_zeros(geometry.shape[1])).exp()

@@ -31,8 +31,8 @@ class KL(Answer, Divergence):
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the rows of KL(target | plan); each carries its share of what the masses differ by."""
         target, plan = outcome.target, outcome.plan
-        of_mass = target.row_mass() * (plan.mass() - 1)
-        return of_mass - target.row_entropy() - plan.row_inner_log(target)
+        rows = target.row_entropy() + plan.row_inner_log(target)
+        return -rows if plan.balanced else target.row_mass() * (plan.mass() - 1) - rows
 
 
 @dataclass(frozen=True, repr=False)

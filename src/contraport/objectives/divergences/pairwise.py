@@ -78,7 +78,7 @@ class SignedPairwise(Answer, Divergence):
 
 
 def _log_sum(outcome: Outcome, psi: Link | None, shift: float) -> Tensor:
-    check(outcome.block.size > 1, "z0: pairwise objectives need negatives: at least 2 items, got 1.")
+    check(outcome.block.pattern.size > 1, "z0: pairwise objectives need negatives: at least 2 items, got 1.")
     geometry = outcome.plan.geometry
     a = outcome.target.row_mass()
     positive = -outcome.target.row_inner(geometry.log_kernel) / torch.where(a > 0, a, 1)

@@ -26,7 +26,7 @@ class LogMean(Answer, Divergence):
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return log mean K."""
-        check(outcome.block.size > 1, "z0: uniformity needs at least 2 items, got 1.")
+        check(outcome.block.pattern.size > 1, "z0: uniformity needs at least 2 items, got 1.")
         return log_mean(outcome)
 
 
@@ -42,8 +42,8 @@ class PlanUniformity(Answer, Divergence):
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the penalty."""
-        plan, negatives = outcome.plan, outcome.block.negatives()
-        on_positives = plan.log_at(*outcome.block.positives).exp().sum()
+        plan, negatives = outcome.plan, outcome.block.pattern.negatives()
+        on_positives = plan.log_at(*outcome.block.pattern.positives).exp().sum()
         by_row, by_column = negatives.counts(plan.f), negatives.T.counts(plan.g)
         count = by_row.sum()
         mean = (plan.mass() - on_positives) / count.clamp_min(1)
@@ -70,7 +70,7 @@ def log_mean(outcome: Outcome) -> Tensor:
     """
     plan = outcome.plan
     by_row = plan.log_row_mass() - plan.f
-    count = outcome.block.compared().counts(plan.f).sum()
+    count = outcome.block.pattern.compared().counts(plan.f).sum()
     compared = count > 0
     return torch.where(compared, by_row, 0).logsumexp(0) - torch.where(compared, count, len(by_row)).log()
 

@@ -71,7 +71,7 @@ class ClosedFormQuadratic(Answer, Divergence):
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the loss of each row."""
-        plan, compared = outcome.plan, outcome.block.compared()
+        plan, compared = outcome.plan, outcome.block.pattern.compared()
         totals, counts = -plan.geometry.log_kernel.row_inner(compared), compared.counts(plan.f)
         mass = 1.0
         if self.over == "simplex":

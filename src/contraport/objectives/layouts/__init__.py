@@ -1,6 +1,6 @@
 """Which pairs are compared?"""
 
-from contraport.objectives.layouts.block import Block
+from contraport.objectives.layouts.block import Block, Pattern
 from contraport.objectives.layouts.checks import check_negatives, check_views
 from contraport.objectives.layouts.layout import Layout
 from contraport.objectives.layouts.leading import Leading
@@ -15,6 +15,7 @@ __all__ = [
     "Joint",
     "Layout",
     "Leading",
+    "Pattern",
     "Within",
     "check_negatives",
     "check_views",

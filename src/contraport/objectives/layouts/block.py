@@ -1,36 +1,38 @@
-"""A block: rows compared with columns, what is left out between them, and where the positives stand."""
+"""A block: embeddings that are compared, and the pattern in which they are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, Kernel, Mask
-from contraport.errors import check
+from contraport.engine import Geometry, Kernel, Mask, remembered
+from contraport.errors import UsageError
 from contraport.objectives.equality import Indicator
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
-    """Rows compared with columns.
+class Pattern:
+    """All of a block that does not depend on embeddings: which pairs are compared, and where the positives stand.
 
     Attributes:
-        x: embeddings of the rows, (N, d).
-        y: embeddings of the columns, (M, d); the same tensor as x where both are the same embeddings.
         size: how many items the batch has, n.
         row_items: which item of the batch each row shows, (N,).
         column_items: which item each column shows, (M,); -1 where a column shows none.
         positives: the row and the column of every positive pair, two index tensors (k,).
         masks: the pairs left out.
-        weight: the factor of this block in the objective, for each direction.
+        weight: the factor of the block in the objective, for each direction.
         reciprocal: whether the columns are matched to the rows as well, each direction with its own plan.
         strangers: how many columns, the last ones, show no item of the batch.
+        one_each: whether the k-th positive is that of row k, and its only one.
+        crowded: whether something of every row and column is compared.
     """
 
-    x: Tensor
-    y: Tensor
     size: int
     row_items: Tensor
     column_items: Tensor
@@ -39,23 +41,38 @@ class Block:
     weight: float = 1.0
     reciprocal: bool = False
     strangers: int = 0
+    one_each: bool = False
+    crowded: bool = False
+    _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, M)."""
-        return len(self.x), len(self.y)
+        return len(self.row_items), len(self.column_items)
+
+    def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """Return what a function makes, made at its first call; it must follow from the pattern and the key alone."""
+        if torch.compiler.is_compiling():
+            return make()
+        if key not in self._kept:
+            with torch.inference_mode(False), torch.no_grad():
+                self._kept[key] = make()
+        value: Value = self._kept[key]
+        return value
 
     @property
-    def T(self) -> Block:
-        """The same block with rows and columns exchanged."""
+    def T(self) -> Pattern:
+        """The same pattern with rows and columns exchanged."""
+        return self.once("T", self._transposed)
+
+    def _transposed(self) -> Pattern:
         return replace(
             self,
-            x=self.y,
-            y=self.x,
             row_items=self.column_items,
             column_items=self.row_items,
             positives=self.positives[::-1],
             masks=tuple(mask.T for mask in self.masks),
+            one_each=self.one_each and self.positives[0] is self.positives[1],
         )
 
     @property
@@ -67,44 +84,41 @@ class Block:
         """Return an attribute of the items, (n, ...), as that of the rows, (N, ...), and of the columns, (M, ...)."""
         return attribute[self.row_items], attribute[self.column_items]
 
-    def without_duplicates(self, ids: Tensor) -> Block:
-        """Return the block without the pairs of different items with equal `ids`, (n,)."""
-        check(self.strangers == 0, "ids: the columns of this layout show no items, so none is a duplicate.")
-        return replace(self, masks=(*self.masks, Mask(self.spread(ids), kept=self.items)))
+    def without_duplicates(self, ids: Tensor) -> Pattern:
+        """Return the pattern without the pairs of different items with equal `ids`, (n,)."""
+        if self.strangers > 0:
+            raise UsageError("ids: the columns of this layout show no items, so none is a duplicate.")
+        duplicates = Mask(self.spread(ids), kept=self.items)
+        return replace(self, masks=(*self.masks, duplicates), crowded=self.crowded and self.compares_positives)
 
-    def beside(self, negatives: Tensor, ids: tuple[Tensor, Tensor] | None = None) -> Block:
-        """Return this direction of the block with further columns to which nothing is matched.
+    def beside(self, columns: int, ids: tuple[Tensor, Tensor] | None = None) -> Pattern:
+        """Return one direction of the pattern with further columns to which nothing is matched.
 
         Args:
-            negatives: embeddings of the further columns, (k, d).
+            columns: how many, k.
             ids: identities of the items, (n,), and of the further columns, (k,); pairs with equal ones are left out.
         """
-        k = len(negatives)
-        masks = tuple(mask.beside(k) for mask in self.masks)
+        masks = tuple(mask.beside(columns) for mask in self.masks)
         if ids is not None:
             of_rows, of_negatives = ids[0][self.row_items], ids[1]
             unlike = (of_rows.amin() - 1).expand(self.shape[1])
             masks += (Mask((of_rows, torch.cat([unlike, of_negatives]))),)
         return replace(
             self,
-            y=torch.cat([self.y, negatives]),
-            column_items=torch.cat([self.column_items, nobody(k, self.column_items)]),
+            column_items=torch.cat([self.column_items, nobody(columns, self.column_items)]),
             masks=masks,
             reciprocal=False,
-            strangers=self.strangers + k,
+            strangers=self.strangers + columns,
+            crowded=False,
         )
-
-    def geometry(self, kernel: Kernel) -> Geometry:
-        """Return the compared pairs under a kernel."""
-        return Geometry(kernel(self.x, self.y), self.masks)
 
     def compared(self) -> Indicator:
         """Return the set of compared pairs."""
-        return Indicator.allowed(self.masks, self.items)
+        return self.once("compared", lambda: Indicator.allowed(self.masks, self.items))
 
     def negatives(self) -> Indicator:
         """Return the set of compared pairs that show different items."""
-        return self.compared().without(Indicator.equal(self.items))
+        return self.once("negatives", lambda: self.compared().without(Indicator.equal(self.items)))
 
     @property
     def compares_positives(self) -> bool:
@@ -112,10 +126,44 @@ class Block:
         return all(mask.kept is not None or mask.labels[0] is not self.row_items for mask in self.masks)
 
 
-def paired(z0: Tensor, z1: Tensor, weight: float, reciprocal: bool) -> Block:
-    """Return the block that compares two views, item i with item i the positives."""
-    items = torch.arange(len(z0), device=z0.device)
-    return Block(z0, z1, len(z0), items, items, (items, items), (), weight, reciprocal)
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Rows compared with columns.
+
+    Attributes:
+        pattern: which pairs are compared.
+        x: embeddings of the rows, (N, d).
+        y: embeddings of the columns, (M, d); the same tensor as x where both are the same embeddings.
+    """
+
+    pattern: Pattern
+    x: Tensor
+    y: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, M)."""
+        return self.pattern.shape
+
+    @property
+    def T(self) -> Block:
+        """The same block with rows and columns exchanged."""
+        return Block(self.pattern.T, self.y, self.x)
+
+    def beside(self, negatives: Tensor, ids: tuple[Tensor, Tensor] | None = None) -> Block:
+        """Return this direction of the block with further columns, (k, d); see `Pattern.beside`."""
+        return Block(self.pattern.beside(len(negatives), ids), self.x, torch.cat([self.y, negatives]))
+
+    def geometry(self, kernel: Kernel) -> Geometry:
+        """Return the compared pairs under a kernel."""
+        return Geometry(kernel(self.x, self.y), self.pattern.masks, self.pattern.crowded)
+
+
+@remembered
+def paired(size: int, weight: float, reciprocal: bool, device: torch.device) -> Pattern:
+    """Return the pattern that compares two views of some items, item i with item i the positives."""
+    items = torch.arange(size, device=device)
+    return Pattern(size, items, items, (items, items), (), weight, reciprocal, one_each=True, crowded=True)
 
 
 def nobody(columns: int, like: Tensor) -> Tensor:

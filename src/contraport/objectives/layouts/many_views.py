@@ -9,9 +9,9 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from contraport.engine import Mask
+from contraport.engine import Mask, remembered
 from contraport.errors import UsageError, check
-from contraport.objectives.layouts.block import Block, paired
+from contraport.objectives.layouts.block import Block, Pattern, paired
 from contraport.objectives.layouts.layout import Layout
 
 
@@ -30,7 +30,8 @@ class FullGraph(Layout):
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return V (V - 1) / 2 blocks, (n, n) each."""
         _several("full graph", views)
-        return [paired(a, b, 1.0, reciprocal=True) for a, b in combinations(views, 2)]
+        pattern = _both_ways(views)
+        return [Block(pattern, a, b) for a, b in combinations(views, 2)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +49,8 @@ class CoreView(Layout):
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return V - 1 blocks, (n, n) each."""
         _several("core view", views)
-        return [paired(views[0], other, 1.0, reciprocal=True) for other in views[1:]]
+        pattern = _both_ways(views)
+        return [Block(pattern, views[0], other) for other in views[1:]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,10 +64,8 @@ class Within(Layout):
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block per view, (n, n) each."""
-        items = torch.arange(len(views[0]), device=views[0].device)
-        nothing = items[:0]
-        mask = Mask((items, items))
-        return [Block(z, z, len(z), items, items, (nothing, nothing), (mask,), 1 / len(views)) for z in views]
+        pattern = _each_with_itself(len(views[0]), len(views), views[0].device)
+        return [Block(pattern, z, z) for z in views]
 
     def further(self, negatives: Tensor) -> Tensor:
         """Raise `UsageError`: a view is compared with itself."""
@@ -74,3 +74,14 @@ class Within(Layout):
 
 def _several(layout: str, views: Sequence[Tensor]) -> None:
     check(len(views) >= 2, f"views: the {layout} layout compares 2 or more views, got {len(views)}.")
+
+
+def _both_ways(views: Sequence[Tensor]) -> Pattern:
+    return paired(len(views[0]), 1.0, True, views[0].device)
+
+
+@remembered
+def _each_with_itself(size: int, views: int, device: torch.device) -> Pattern:
+    items = torch.arange(size, device=device)
+    nothing = items[:0], items[:0]
+    return Pattern(size, items, items, nothing, (Mask((items, items)),), 1 / views, crowded=size > 1)

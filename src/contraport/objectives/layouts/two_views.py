@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contraport.engine import Mask
+from contraport.engine import Mask, remembered
 from contraport.errors import check, unknown_name
-from contraport.objectives.layouts.block import Block, nobody, paired
+from contraport.objectives.layouts.block import Block, Pattern, nobody, paired
 from contraport.objectives.layouts.layout import Layout
 
 
@@ -39,6 +39,9 @@ class Cross(Layout):
     shared_columns: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("symmetric", "stop_gradient", "shared_columns"):
+            value = getattr(self, name)
+            check(isinstance(value, bool), f"{name}: expected True or False, got {value!r}.")
         check(not (self.symmetric and self.shared_columns), "shared_columns: expected symmetric=False with it.")
 
     @property
@@ -51,9 +54,8 @@ class Cross(Layout):
         z0, z1 = _two("cross", views)
         z1 = z1.detach() if self.stop_gradient else z1
         if self.shared_columns:
-            items = torch.arange(len(z0), device=z0.device)
-            return [Block(z0, z1, len(z0), items, nobody(len(z1), items), (items[:0],) * 2, strangers=len(z1))]
-        return [paired(z0, z1, 0.5 if self.symmetric else 1.0, self.symmetric)]
+            return [Block(_beside_prototypes(len(z0), len(z1), z0.device), z0, z1)]
+        return [Block(paired(len(z0), 0.5 if self.symmetric else 1.0, self.symmetric, z0.device), z0, z1)]
 
 
 CANDIDATES = {
@@ -77,7 +79,7 @@ class Joint(Layout):
 
     >>> import torch
     >>> (block,) = Joint()(torch.zeros(3, 2), torch.zeros(3, 2))
-    >>> block.shape, block.positives[1].tolist()
+    >>> block.shape, block.pattern.positives[1].tolist()
     ((6, 6), [3, 4, 5, 0, 1, 2])
     """
 
@@ -90,13 +92,25 @@ class Joint(Layout):
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block, (2n, 2n)."""
         z = torch.cat(_two("joint", views))
-        n, places = len(views[0]), torch.arange(len(z), device=z.device)
-        items, view = places % n, places // n
-        masks = [Mask((places, places) if self.candidates == "all" else (items, items))]
-        if self.candidates in ("same", "other"):
-            unwanted = 1 - view if self.candidates == "same" else view
-            masks.append(Mask((view, unwanted), kept=(items, items)))
-        return [Block(z, z, n, items, items, (places, places.roll(n)), tuple(masks))]
+        return [Block(_all_with_all(len(views[0]), self.candidates, z.device), z, z)]
+
+
+@remembered
+def _beside_prototypes(size: int, columns: int, device: torch.device) -> Pattern:
+    items = torch.arange(size, device=device)
+    return Pattern(size, items, nobody(columns, items), (items[:0],) * 2, strangers=columns, crowded=True)
+
+
+@remembered
+def _all_with_all(size: int, candidates: str, device: torch.device) -> Pattern:
+    places = torch.arange(2 * size, device=device)
+    items, view = places % size, places // size
+    masks = [Mask((places, places) if candidates == "all" else (items, items))]
+    if candidates in ("same", "other"):
+        unwanted = 1 - view if candidates == "same" else view
+        masks.append(Mask((view, unwanted), kept=(items, items)))
+    positives = places, places.roll(size)
+    return Pattern(size, items, items, positives, tuple(masks), one_each=True, crowded=candidates == "all")
 
 
 def _two(layout: str, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -37,7 +37,7 @@ class Soft(Target):
     def __call__(self, block: Block, attributes: Attributes) -> DenseTarget:
         """Return the target plan of a block."""
         with torch.no_grad():
-            geometry = Geometry(self.kernel(*_feature_sides(self.features, block)), block.masks)
+            geometry = Geometry(self.kernel(*_feature_sides(self.features, block)), block.pattern.masks)
             wanted = geometry.dense().softmax(1).nan_to_num(0)  # a row with nothing to compare wants nothing
         return DenseTarget((wanted / block.shape[0]).to(precision_of(block)))
 
@@ -69,7 +69,7 @@ class Neighbors(Target):
         with torch.no_grad():
             x, y = _feature_sides(self.features, block)
             distance = torch.cdist(x, y)
-            for mask in block.masks:
+            for mask in block.pattern.masks:
                 distance.masked_fill_(mask.tile(slice(None), slice(None)), torch.inf)
             found = distance.topk(min(self.neighbors, m), largest=False)
         near = found.values < torch.inf
@@ -83,14 +83,14 @@ class Neighbors(Target):
 
 def _feature_sides(features: Tensor | tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
     """Return the features of the rows and of the columns; the same tensor where rows and columns are the same."""
-    items = block.size
+    items = block.pattern.size
     views = tuple(gather(view) for view in (features if isinstance(features, tuple) else (features,)))
     for view in views:
         got = f"{tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
         good = isinstance(view, Tensor) and view.ndim == 2 and len(view) == items
         check(good, f"features: expected one row per item, ({items}, k), got {got}.")
     if len(views) == 1:
-        x, y = block.spread(views[0])
+        x, y = block.pattern.spread(views[0])
         return (x, x) if block.x is block.y else (x, y)
     stacked = torch.cat(views)
     good = len(stacked) == block.shape[0]

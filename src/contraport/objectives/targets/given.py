@@ -56,10 +56,10 @@ class Matrix(Target):
         if _is_sparse(matrix):
             matrix = matrix.to_sparse_coo().coalesce()
             rows, columns = matrix.indices()
-            _check_compared([mask.at(rows, columns) & (matrix.values() > 0) for mask in block.masks])
+            _check_compared([mask.at(rows, columns) & (matrix.values() > 0) for mask in block.pattern.masks])
             values = matrix.values()
             return SparseTarget(rows, columns, values / values.sum(), block.shape)
-        _check_compared([mask.tile(slice(None), slice(None)) & (matrix > 0) for mask in block.masks])
+        _check_compared([mask.tile(slice(None), slice(None)) & (matrix > 0) for mask in block.pattern.masks])
         return DenseTarget(matrix / matrix.sum())
 
     def mirrored(self) -> Matrix:

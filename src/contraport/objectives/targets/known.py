@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from contraport.engine import constant
 from contraport.errors import check
 from contraport.objectives.equality import Indicator
-from contraport.objectives.layouts import Block
+from contraport.objectives.layouts import Block, Pattern
 from contraport.objectives.targets.target import Attributes, Target, precision_of
 from contraport.objectives.targets.target_plan import SparseTarget, StructuredTarget
 
@@ -33,10 +35,8 @@ class Pairs(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
         """Return the target plan of a block."""
-        rows, columns = block.positives
-        per_row = torch.zeros_like(block.row_items).index_add(0, rows, torch.ones_like(rows))
-        values = 1 / (per_row[rows] * block.shape[0]).to(precision_of(block))
-        return SparseTarget(rows, columns, values, block.shape)
+        pattern, dtype = block.pattern, precision_of(block)
+        return pattern.once((Pairs, dtype), lambda: _pairs(pattern, dtype))
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,8 +58,8 @@ class Labels(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
         """Return the target plan of a block."""
-        same = Indicator.equal(block.spread(_attribute("labels", attributes)))
-        return _by_rows(block, ((1.0, block.compared() & same),))
+        same = Indicator.equal(block.pattern.spread(_attribute("labels", attributes)))
+        return _by_rows(block, ((1.0, block.pattern.compared() & same),))
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,23 +88,34 @@ class Domains(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
         """Return the target plan of a block."""
-        same_item = Indicator.equal(block.items)
-        same_domain = Indicator.equal(block.spread(_attribute("domains", attributes)))
-        others = block.compared().without(same_item)
+        same_item = Indicator.equal(block.pattern.items)
+        same_domain = Indicator.equal(block.pattern.spread(_attribute("domains", attributes)))
+        others = block.pattern.compared().without(same_item)
         levels = (
-            (1.0, block.compared() & same_item),
+            (1.0, block.pattern.compared() & same_item),
             (self.alpha, others & same_domain),
             (self.beta, others.without(same_domain)),
         )
         return _by_rows(block, tuple((level, pairs) for level, pairs in levels if level > 0))
 
 
+def _pairs(pattern: Pattern, dtype: torch.dtype) -> SparseTarget:
+    (rows, columns), n = pattern.positives, pattern.shape[0]
+    values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
+    if pattern.one_each:
+        return SparseTarget(rows, columns, values, pattern.shape, True, values * math.log(n))
+    per_row = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
+    return SparseTarget(rows, columns, values / per_row[rows], pattern.shape)
+
+
 def _by_rows(block: Block, levels: tuple[tuple[float, Indicator], ...]) -> StructuredTarget:
     """Return the plan with the given levels, each row scaled to 1/N, rows that want nothing to zero."""
-    (n, m), like = block.shape, torch.empty(0, dtype=precision_of(block), device=block.x.device)
-    totals = sum((level * pairs.counts(like) for level, pairs in levels), like.new_zeros(n))
-    row_scale = torch.where(totals > 0, 1 / (totals.clamp_min(1e-30) * n), 0)
-    return StructuredTarget(levels, row_scale, like.new_ones(m))
+    n, like = block.shape[0], torch.empty(0, dtype=precision_of(block), device=block.x.device)
+    counts = [pairs.counts(like) if level == 1 else level * pairs.counts(like) for level, pairs in levels]
+    totals = sum(counts[1:], counts[0]) if counts else constant(n, 0.0, like)
+    wants = totals > 0
+    row_scale = torch.where(wants, 1 / (totals.clamp_min(1e-30) * n), 0)
+    return StructuredTarget(levels, row_scale, known_row_mass=wants.to(like.dtype) / n)
 
 
 def _attribute(name: str, attributes: Attributes) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import LogKernel, by_row_blocks
+from contraport.engine import LogKernel, by_row_blocks, constant
 from contraport.objectives.equality import Indicator
 
 
@@ -73,6 +73,12 @@ class TargetPlan(ABC):
         """Return sum_j p_ij log K_ij, (N,), masks aside."""
         return log_kernel.row_inner(self)
 
+    def row_log(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
+        """Return sum_j p_ij (log K_ij + f_i + g_j), (N,), masks aside; None is zero."""
+        inner = self.row_inner(log_kernel)
+        inner = inner if f is None else inner + self.row_mass() * f
+        return inner if g is None else inner + self.apply(g)
+
     def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Return sum_j p_ij function(log P_ij), (N,), P another plan, where this one has mass."""
 
@@ -87,14 +93,23 @@ class TargetPlan(ABC):
 
 @dataclass(frozen=True, eq=False)
 class SparseTarget(TargetPlan):
-    """A target plan by its nonzero entries: p at (rows[k], columns[k]) is values[k]."""
+    """A target plan by its nonzero entries: p at (rows[k], columns[k]) is values[k].
+
+    Attributes:
+        in_order: whether entry k is the one of row k.
+        known_row_entropy: -sum_j p_ij log p_ij, (N,), where it is known.
+    """
 
     rows: Tensor
     columns: Tensor
     values: Tensor
     shape: tuple[int, int]
+    in_order: bool = False
+    known_row_entropy: Tensor | None = None
 
     def _by_row(self, values: Tensor) -> Tensor:
+        if self.in_order:
+            return values
         return values.new_zeros(self.shape[0], *values.shape[1:]).index_add(0, self.rows, values)
 
     def apply(self, y: Tensor) -> Tensor:
@@ -104,13 +119,24 @@ class SparseTarget(TargetPlan):
         return self._by_row(self.values)
 
     def row_entropy(self) -> Tensor:
+        if self.known_row_entropy is not None:
+            return self.known_row_entropy
         return -self._by_row(torch.xlogy(self.values, self.values))
 
     def row_square_mass(self) -> Tensor:
         return self._by_row(self.values.square())
 
     def row_inner(self, log_kernel: LogKernel) -> Tensor:
-        return self._by_row(self.values * log_kernel.at(self.rows, self.columns))
+        return self.row_log(log_kernel, None, None)
+
+    def row_log(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
+        if self.in_order:
+            entries = log_kernel.along(self.columns)
+            entries = entries if f is None else entries + f
+        else:
+            entries = log_kernel.at(self.rows, self.columns)
+            entries = entries if f is None else entries + f[self.rows]
+        return self._by_row(self.values * (entries if g is None else entries + g[self.columns]))
 
     def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
         return self._by_row(self.values * function(plan.log_at(self.rows, self.columns)))
@@ -171,42 +197,65 @@ class StructuredTarget(TargetPlan):
     Attributes:
         levels: each set, disjoint from the others, with its level, positive.
         row_scale: r, (N,).
-        column_scale: c, (M,).
+        column_scale: c, (M,); None is 1 throughout.
+        known_row_mass: the mass of the rows, (N,), where it is known.
     """
 
     levels: tuple[tuple[float, Indicator], ...]
     row_scale: Tensor
-    column_scale: Tensor
+    column_scale: Tensor | None = None
+    known_row_mass: Tensor | None = None
 
     def apply(self, y: Tensor) -> Tensor:
-        y = _times(self.column_scale.to(y.dtype), y)
-        total = sum((level * indicator.apply(y) for level, indicator in self.levels), torch.zeros_like(y[:1]))
-        return _times(self.row_scale.to(y.dtype), total)
+        if self.column_scale is not None:
+            y = _times(self.column_scale.to(y.dtype), y)
+        return _times(self.row_scale.to(y.dtype), self._spread(y))
+
+    def _spread(self, y: Tensor) -> Tensor:
+        """Return the sums of y over the sets, each times its level, for each row."""
+        parts = [indicator.apply(y) if level == 1 else level * indicator.apply(y) for level, indicator in self.levels]
+        return sum(parts[1:], parts[0]) if parts else y.new_zeros(len(self.row_scale), *y.shape[1:])
+
+    def _ones(self) -> Tensor:
+        """Return the scale of the columns, (M,)."""
+        if self.column_scale is not None:
+            return self.column_scale
+        return constant(self._columns, 1.0, self.row_scale)
+
+    @property
+    def _columns(self) -> int:
+        if self.column_scale is not None:
+            return len(self.column_scale)
+        return len(self.levels[0][1].rules[0].columns)
 
     def row_mass(self) -> Tensor:
-        return self.apply(torch.ones_like(self.column_scale))
+        if self.known_row_mass is not None:
+            return self.known_row_mass
+        return self.row_scale * self._spread(self._ones())
 
     def row_entropy(self) -> Tensor:
         # p log p with log p = log r_i + log c_j + log level_k, each part a sum against the plan's own structure
-        of_columns = self.apply(torch.where(self.column_scale > 0, self.column_scale, 1).log())
-        of_levels = sum(
-            (level * math.log(level) * indicator.apply(self.column_scale) for level, indicator in self.levels),
-            torch.zeros_like(self.row_scale),
-        )
-        return -(torch.xlogy(self.row_mass(), self.row_scale) + of_columns + self.row_scale * of_levels)
+        entropy = -torch.xlogy(self.row_mass(), self.row_scale)
+        if self.column_scale is not None:
+            entropy = entropy - self.apply(torch.where(self.column_scale > 0, self.column_scale, 1).log())
+        for level, indicator in self.levels:
+            if level != 1:
+                entropy = entropy - level * math.log(level) * self.row_scale * indicator.apply(self._ones())
+        return entropy
 
     def row_square_mass(self) -> Tensor:
         squared = tuple((level**2, indicator) for level, indicator in self.levels)
-        return StructuredTarget(squared, self.row_scale.square(), self.column_scale.square()).row_mass()
+        columns = None if self.column_scale is None else self.column_scale.square()
+        return StructuredTarget(squared, self.row_scale.square(), columns).row_mass()
 
     def dense(self) -> Tensor:
         total = sum(level * indicator.dense().to(self.row_scale) for level, indicator in self.levels)
-        return self.row_scale[:, None] * total * self.column_scale
+        return self.row_scale[:, None] * total * self._ones()
 
     @property
     def T(self) -> StructuredTarget:
         levels = tuple((level, indicator.T) for level, indicator in self.levels)
-        return StructuredTarget(levels, self.column_scale, self.row_scale)
+        return StructuredTarget(levels, self._ones(), self.row_scale)
 
     def restrict(self, rows: slice) -> StructuredTarget:
         levels = tuple((level, indicator.restrict(rows)) for level, indicator in self.levels)
@@ -214,7 +263,7 @@ class StructuredTarget(TargetPlan):
 
     def beside(self, columns: int) -> StructuredTarget:
         levels = tuple((level, indicator.beside(columns)) for level, indicator in self.levels)
-        return StructuredTarget(levels, self.row_scale, F.pad(self.column_scale, (0, columns)))
+        return StructuredTarget(levels, self.row_scale, F.pad(self._ones(), (0, columns)), self.known_row_mass)
 
 
 def _times(weights: Tensor, rows: Tensor) -> Tensor:
