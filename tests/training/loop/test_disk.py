@@ -68,20 +68,12 @@ def test_a_full_disk(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("file", ["metrics.jsonl", "train.log"])
-def test_a_device_that_is_full(settings: dict[str, Any], file: str) -> None:
+def test_a_device_in_the_place_of_a_file(settings: dict[str, Any], file: str) -> None:
     run = train(**settings, objective=Pull())
     (run.path / file).unlink()
     (run.path / file).symlink_to("/dev/full")
-    if file == "metrics.jsonl":  # which resuming would replace
-        monkey = pytest.MonkeyPatch()
-        monkey.setattr(Run, "write_metrics", lambda self, rows: None)
-        monkey.setattr(Run, "metrics", lambda self: [])
-    try:
-        with pytest.raises(UsageError, match=FULL):
-            train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Pull(), progress=False)
-    finally:
-        if file == "metrics.jsonl":
-            monkey.undo()
+    with pytest.raises(UsageError, match=rf"{file} is no regular file"):
+        train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Pull(), progress=False)
     assert torch.load(run.checkpoints / "last.ckpt", weights_only=True)["global_step"] >= 4
 
 
