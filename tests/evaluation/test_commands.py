@@ -256,7 +256,7 @@ def test_an_objective_of_ones_own_has_no_plan_and_this_is_said(tmp_path: Path) -
     ("config", "note"),
     [
         ({"prototypes": 8}, "compared with prototypes"),
-        ({"objective": None, "predict": "l2"}, "nothing was compared"),
+        ({"objective": None, "predict": "l2", "projection": 0}, "nothing was compared"),
     ],
 )
 def test_a_run_without_a_plan_of_two_views_says_so(tmp_path: Path, config: dict[str, Any], note: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as AnyDataset
 
-from contraport.data import Dataset, Views, load
+from contraport.data import Dataset
 from contraport.encoders import Model
 from contraport.errors import UsageError, check
 from contraport.evaluation.embedding import (
@@ -24,17 +25,18 @@ from contraport.evaluation.embedding import (
     embed_dataset,
     represent,
     represent_views,
-    seeded,
 )
 from contraport.evaluation.measures import UNIFORMITY_ITEMS, alignment, effective_rank, uniformity
 from contraport.evaluation.probes import check_neighbors, knn, linear_probe
 from contraport.evaluation.samples import plans, points
 from contraport.evaluation.shards import this_process
 from contraport.files import replacing, write_arrays, write_json
-from contraport.objectives import Loss, Temperature, objective
-from contraport.objectives.schedules import parse_constraint
+from contraport.objectives import Loss
 from contraport.results import MEASURES
 from contraport.runs import Run
+from contraport.runs.options import is_object
+from contraport.runs.settings import Settings
+from contraport.training.build import build_dataset, build_objective, build_schedules, build_untrained, build_views
 
 log = logging.getLogger("contraport.evaluation")
 
@@ -79,17 +81,17 @@ def evaluate(
     """
     started = time.perf_counter()
     run = run if isinstance(run, Run) else Run(run)
-    config, model = run.config(), run.model(trust=trust)
+    settings, model = run.settings(), run.model(trust=trust)
     epochs, caveat = run.model_epochs(), run.caveat()
     reader = Reader(batch_size, _device(device), workers, progress)
-    train, test = _splits(config, model, data, columns, root)
+    train, test = _splits(settings, model, data, columns, root)
     notes = _notes(train, test)
     labelled = not notes
     if caveat is not None:
         notes.append(caveat)
     if labelled:
         check_neighbors(neighbors, len(train))
-    views = _views(config, train)
+    views = build_views(settings, train)
     check_shapes(model, train, views)
     raw = RawInputs(model.shapes)
     if raw.side is not None:
@@ -100,7 +102,8 @@ def evaluate(
 
     rows: dict[str, dict[str, float]] = {}
     features = torch.empty(0)
-    encoders: dict[str, Model | RawInputs] = {"raw": raw, "untrained": _untrained(run, model, config), "trained": model}
+    untrained = build_untrained(settings, model, run.encoder)
+    encoders: dict[str, Model | RawInputs] = {"raw": raw, "untrained": untrained, "trained": model}
     for name, encoder in encoders.items():
         features = represent(encoder, test, views, reader, name)
         rows[name] = {"uniformity": uniformity(features), "effective_rank": effective_rank(features)}
@@ -112,7 +115,7 @@ def evaluate(
 
     notes += worsened(rows)
     samples = points(test, features)
-    criterion = _objective(run, config, epochs)
+    criterion = _objective(run, settings, epochs)
     if isinstance(criterion, str):
         notes.append(criterion)
     else:
@@ -186,19 +189,19 @@ def embed(
     check(path.absolute().parent.is_dir(), f"out: the folder {path.parent} does not exist.")
     check(split in ("train", "test", "all"), f"split: expected 'train', 'test' or 'all', got {split!r}.")
     run = run if isinstance(run, Run) else Run(run)
-    config, model = run.config(), run.model(trust=trust)
+    settings, model = run.settings(), run.model(trust=trust)
     if caveat := run.caveat():
         log.warning("%s", caveat)
     wanted = ("train", "test") if split == "all" else (split,)
     if isinstance(data, AnyDataset):
         wanted = wanted[:1]
-    datasets = [_load(config, model, data, part, columns, root) for part in wanted]
+    datasets = [_load(settings, model, data, part, columns, root) for part in wanted]
     parts = share.part(datasets)
     embedded = [
         embed_dataset(
             model,
             dataset,
-            views=_views(config, dataset),
+            views=build_views(settings, dataset),
             batch_size=batch_size,
             device=_device(device),
             workers=workers,
@@ -212,7 +215,7 @@ def embed(
 
 
 def _splits(
-    config: dict[str, Any],
+    settings: Settings,
     model: Model,
     data: str | Path | tuple[AnyDataset[Any], AnyDataset[Any]] | None,
     columns: dict[str, Any] | None,
@@ -224,7 +227,7 @@ def _splits(
     )
     given = data if isinstance(data, tuple) else (data, data)
     train, test = (
-        _load(config, model, part, split, columns, root) for part, split in zip(given, ("train", "test"), strict=True)
+        _load(settings, model, part, split, columns, root) for part, split in zip(given, ("train", "test"), strict=True)
     )
     check(
         train.shapes == test.shapes,
@@ -235,7 +238,7 @@ def _splits(
 
 
 def _load(
-    config: dict[str, Any],
+    settings: Settings,
     model: Model,
     data: str | Path | AnyDataset[Any] | None,
     split: str,
@@ -243,23 +246,16 @@ def _load(
     root: str | Path | None,
 ) -> Dataset:
     """Load what was asked for, or else what the run was trained on, in the size that the model takes."""
-    test_fraction = None
-    if data is None or (isinstance(data, str | Path) and str(data) == config.get("data")):
-        data, columns, test_fraction = config.get("data"), columns or config.get("columns"), config.get("test_fraction")
-        if data is None:
+    asked = replace(settings, root=root or settings.root, image_size=_image_size(model))
+    if data is None or (isinstance(data, str | Path) and str(data) == settings.data):
+        if settings.data is None:
             raise UsageError("data: the run's config.yaml does not say on what it was trained; pass data=.")
         check(
-            not str(data).startswith("<"),
-            f"data: the run was trained on the object {data}, which is not in its folder; pass data=.",
+            not is_object(settings.data),
+            f"data: the run was trained on the object {settings.data}, which is not in its folder; pass data=.",
         )
-    return load(
-        data,
-        split,
-        root=root or config.get("root"),
-        image_size=_image_size(model),
-        columns=columns,
-        test_fraction=test_fraction,
-    )
+        return build_dataset(replace(asked, columns=columns or settings.columns), split)
+    return build_dataset(replace(asked, data=data, columns=columns, test_fraction=None), split)
 
 
 def _image_size(model: Model) -> int | None:
@@ -269,38 +265,24 @@ def _image_size(model: Model) -> int | None:
     return sides.pop() if len(sides) == 1 else None
 
 
-def _views(config: dict[str, Any], dataset: Dataset) -> Views:
-    """Return what makes the views of some data as the run's were made."""
-    return Views(dataset, augment=config.get("augment"), views=config.get("views"))
-
-
-def _untrained(run: Run, model: Model, config: dict[str, Any]) -> Model:
-    """Build the encoder as the training began with it; a module of the user's own is taken as it is given."""
-    given = {} if run.encoder is None else {"encoder": run.encoder}
-    with seeded(config.get("seed", 0), torch.device("cpu")):
-        return Model(**model.config | given)
-
-
-def _objective(run: Run, config: dict[str, Any], epochs: int | None) -> Loss | str:
+def _objective(run: Run, settings: Settings, epochs: int | None) -> Loss | str:
     """Build the run's objective as it was after some epochs (default: all), or say why its plan cannot be drawn."""
-    epochs = config.get("epochs") if epochs is None else epochs
-    name = config.get("objective")
-    if name is None:
+    if settings.objective is None:
         return "The views were decoded and nothing was compared, so there is no plan."
-    if str(name).startswith("<"):
+    if is_object(settings.objective):
         return "The objective was given as an object, so its plan cannot be drawn from the folder."
-    if config.get("prototypes") is not None:
+    if settings.prototypes is not None:
         return "Items were compared with prototypes, which the folder does not hold, so their plan cannot be drawn."
-    settings = dict(config.get("objective_settings") or {})
-    if config.get("temperature") is not None:
-        settings["temperature"] = Temperature.parse(config["temperature"], steps=1).end
-    criterion = objective(name, **settings)
-    rows = [row for row in run.metrics() if epochs is None or row.get("epoch", 0) <= epochs]
+    done = settings.epochs if epochs is None else epochs
+    compared = build_objective(settings)
+    assert isinstance(compared, Loss)
+    # As if an epoch had two steps, at the second of the last one: there a temperature has come to its end.
+    for schedule in build_schedules(settings, compared, steps=1, epoch=2):
+        schedule.apply(compared, 2 * max(done, 1) - 1)
+    rows = [row for row in run.metrics() if row.get("epoch", 0) <= done]
     if rows and rows[-1].get("temperature") is not None:  # where it was learned, that is where it ended
-        criterion.temperature = rows[-1]["temperature"]
-    if config.get("constraint") is not None:
-        parse_constraint(config["constraint"], unit=1).apply(criterion, (epochs or 1) - 1)
-    return criterion
+        compared.temperature = rows[-1]["temperature"]
+    return compared
 
 
 def _notes(train: Dataset, test: Dataset) -> list[str]:

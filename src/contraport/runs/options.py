@@ -258,4 +258,11 @@ def described(kind: Any) -> str:
     return _WORDS.get(kind, "keys with values" if origin in (dict, Mapping) else getattr(kind, "__name__", str(kind)))
 
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Any: "an object"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    Path: "a path",
+    Any: "an object",
+}

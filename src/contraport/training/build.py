@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from torch.utils.data import DataLoader
 from contraport.data import Batch, Dataset, Views, load, loader
 from contraport.distributed import local
 from contraport.encoders import Model
+from contraport.encoders.model import Encoders
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective, Temperature, objective
 from contraport.objectives.schedules import Schedule, parse_constraint
@@ -160,8 +163,7 @@ def build_pipeline(settings: Settings, dataset: Dataset, compared: nn.Module | N
     views, steps = build_views(settings, dataset), settings.epochs * epoch
     momentum = None if settings.momentum is None else Momentum.parse(settings.momentum, steps)
     schedules = build_schedules(settings, compared, steps=steps, epoch=epoch)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with _seeded(settings):
         model = _model(settings, views)
         check(len(views.shapes) >= 2, f"views: expected at least 2, to compare them, got {len(views.shapes)}.")
         comparison = _comparison(settings, dataset, model, views, compared)
@@ -177,6 +179,27 @@ def build_pipeline(settings: Settings, dataset: Dataset, compared: nn.Module | N
         schedules=schedules,
         cache_chunk=settings.cache_chunk,
     )
+
+
+def build_untrained(settings: Settings, model: Model, encoder: Encoders = None) -> Model:
+    """Return the model as the training began with it.
+
+    Args:
+        settings: of the training.
+        model: what it ended with.
+        encoder: the module that was given as encoder, or one per view, if some was.
+    """
+    given = {} if encoder is None else {"encoder": encoder}
+    with _seeded(settings):
+        return Model(**model.config | given)
+
+
+@contextmanager
+def _seeded(settings: Settings) -> Iterator[None]:
+    """Draw weights by the seed of the training, on the CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        yield
 
 
 def build_schedules(settings: Settings, compared: nn.Module | None, *, steps: int, epoch: int) -> tuple[Schedule, ...]:
