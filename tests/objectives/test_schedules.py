@@ -38,6 +38,27 @@ def test_texts_say_the_same():
 
 
 @pytest.mark.parametrize(
+    ("text", "constraint"),
+    [
+        ("rows", contraport.Rows()),
+        ("balanced:iterations=3", contraport.Balanced(3)),
+        ("balanced:iterations=500,tolerance=1e-3", contraport.Balanced(500, 1e-3)),
+        ("unbalanced:relaxation=0.2,iterations=10", contraport.Unbalanced(0.2, 10)),
+        ("unbalanced:relaxation=inf", contraport.Unbalanced(float("inf"))),
+    ],
+)
+def test_any_constraint_can_be_named(text, constraint):
+    loss = contraport.nt_xent()
+    parse_constraint(text, unit=7).apply(loss, step=0)
+    assert loss.constraint == constraint
+
+
+def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
+    with pytest.raises(UsageError, match=r"divergence: KL is infinite on the exact zeros of Quadratic\(\)"):
+        parse_constraint("quadratic", unit=1).apply(contraport.nt_xent(), step=0)
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Temperature(0, 1, 10), "start: expected a positive"),
@@ -52,8 +73,11 @@ def test_texts_say_the_same():
         (lambda: parse_course("heat", "1:2:liner"), "heat: shape: unknown name 'liner'; did you mean 'linear'"),
         (lambda: parse_constraint("tighten:every=1.5", 1), "expected tighten:every=N"),
         (lambda: parse_constraint("relax:each=3", 1), "expected relax:every=N"),
+        (lambda: parse_constraint("balanced:iteration=3", 1), "setting of balanced: unknown name 'iteration'; did you"),
+        (lambda: parse_constraint("balanced:3", 1), "expected balanced:setting=value"),
+        (lambda: parse_constraint("balanced:iterations=0", 1), "iterations: expected an integer of at least 1"),
         (lambda: parse_constraint("tight:every=3", 1), "constraint: unknown name 'tight'; did you mean 'tighten'"),
-        (lambda: Tighten(1).apply(contraport.align_uniform(), 0), "single Objective"),
+        (lambda: Tighten(1).apply(contraport.align_uniform(), 0), "single objective"),
     ],
 )
 def test_mistakes_are_named(make, message):

@@ -60,6 +60,14 @@ class Loss(nn.Module, ABC):
     def answers(self) -> dict[str, str]:
         """Return the answer to each of the five questions, as it would be written."""
 
+    @abstractmethod
+    def constrain(self, constraint: Constraint) -> None:
+        """Allow other plans from now on.
+
+        Raises:
+            UsageError: there is no single constraint to change, or the divergence does not go with this one.
+        """
+
     @property
     @abstractmethod
     def temperature(self) -> float:
@@ -196,14 +204,23 @@ class Objective(Loss):
         penalties: Mapping[Divergence, float] | None = None,
     ) -> None:
         super().__init__()
-        # A constraint without a gradient is to look at, and no divergence is taken from its plan.
-        for term in (divergence, *(penalties or {})) if constraint.differentiable else ():
-            if (mismatch := term.mismatch(constraint)) is not None:
-                raise UsageError(f"divergence: {mismatch}")
-        self.layout, self.kernel, self.constraint, self.divergence = layout, kernel, constraint, divergence
+        self.layout, self.kernel, self.divergence = layout, kernel, divergence
         self.target = _rule(target)
         self.penalties = dict(penalties or {})
+        self.constrain(constraint)
         self._log_masses: list[Tensor | None] = []
+
+    def constrain(self, constraint: Constraint) -> None:
+        """Allow other plans from now on.
+
+        Raises:
+            UsageError: the divergence does not go with the constraint.
+        """
+        # A constraint without a gradient is to look at, and no divergence is taken from its plan.
+        for term in (self.divergence, *self.penalties) if constraint.differentiable else ():
+            if (mismatch := term.mismatch(constraint)) is not None:
+                raise UsageError(f"divergence: {mismatch}")
+        self.constraint = constraint
 
     @property
     def takes_several(self) -> bool:
@@ -330,6 +347,10 @@ class Total(Loss):
         check(len(objectives) > 0, "objectives: expected at least one.")
         self.objectives = nn.ModuleList(objectives)
         self.factors = tuple(objectives.values())
+
+    def constrain(self, constraint: Constraint) -> None:
+        """Raise `UsageError`: each objective has a constraint of its own."""
+        raise UsageError(f"constraint: expected a single objective, whose constraint can change, got {self!r}.")
 
     def _terms(self) -> Iterator[tuple[Objective, float]]:
         for module, factor in zip(self.objectives, self.factors, strict=True):

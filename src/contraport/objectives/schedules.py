@@ -6,15 +6,25 @@ resumed run continues exactly. Steps may be counted in optimiser steps or epochs
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.errors import check, check_positive, unknown_name
 from contraport.objectives.answer import Answer
-from contraport.objectives.constraints import Balanced, Constraint, Rows
-from contraport.objectives.objective import Loss, Objective
+from contraport.objectives.constraints import (
+    Balanced,
+    Columns,
+    Constraint,
+    Free,
+    Quadratic,
+    Rows,
+    Simplex,
+    Unbalanced,
+)
+from contraport.objectives.objective import Loss
 
 SHAPES: dict[str, Callable[[float], float]] = {
     "constant": lambda x: 0.0,
@@ -117,7 +127,7 @@ class Tighten(Answer):
         every: steps that each allowed set is kept, at least 1.
 
     Raises:
-        UsageError: every is below 1; in `apply`, the loss has no single allowed set.
+        UsageError: every is below 1; in `apply`, the loss has no single constraint, or one that does not go with it.
 
     Source: inverse optimal transport for contrastive learning, eq. 18.
 
@@ -142,10 +152,8 @@ class Tighten(Answer):
 
     def apply(self, loss: Loss, step: int) -> None:
         """Set the allowed set of a loss for a step."""
-        if not isinstance(loss, Objective):
-            raise UsageError(f"loss: expected a single Objective, whose allowed set can change, got {loss!r}.")
         sets = self._sets()
-        loss.constraint = sets[min(step // self.every, len(sets) - 1)]
+        loss.constrain(sets[min(step // self.every, len(sets) - 1)])
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,30 +167,85 @@ class Relax(Tighten):
         return _NARROWING[::-1]
 
 
-CONSTRAINTS: dict[str, type[Tighten]] = {"tighten": Tighten, "relax": Relax}
-"""The schedules of the allowed set by name."""
-
-
-def parse_constraint(text: str, unit: int) -> Tighten:
-    """Return the schedule that ``"tighten:every=10"`` or ``"relax:every=10"`` says.
+@dataclass(frozen=True, repr=False)
+class Constrained(Answer):
+    """One allowed set throughout, whatever the objective's own is.
 
     Args:
-        text: the name and the interval.
-        unit: how many steps the interval counts as one, such as those of an epoch.
+        constraint: which plans are allowed.
+
+    >>> import contraport
+    >>> loss = contraport.nt_xent()
+    >>> Constrained(Balanced(3)).apply(loss, step=0)
+    >>> loss.constraint
+    Balanced(iterations=3)
+    """
+
+    constraint: Constraint
+
+    def apply(self, loss: Loss, step: int) -> None:
+        """Set the allowed set of a loss."""
+        loss.constrain(self.constraint)
+
+
+CONSTRAINTS: dict[str, type[Constraint]] = {
+    "free": Free,
+    "simplex": Simplex,
+    "rows": Rows,
+    "columns": Columns,
+    "balanced": Balanced,
+    "unbalanced": Unbalanced,
+    "quadratic": Quadratic,
+}
+"""The constraints that can be trained under, by name."""
+
+COURSES: dict[str, type[Tighten]] = {"tighten": Tighten, "relax": Relax}
+"""The courses of the constraint by name."""
+
+
+def parse_constraint(text: str, unit: int) -> Schedule:
+    """Return what the name of a constraint or of a course says, with its settings after a colon.
+
+    Args:
+        text: ``"balanced:iterations=5"``, ``"unbalanced:relaxation=0.2,iterations=10"``, ``"rows"``,
+            ``"tighten:every=10"`` and so on.
+        unit: how many steps the interval of a course counts as one, such as those of an epoch.
 
     Raises:
-        UsageError: the name is unknown, or the interval is not a positive whole number.
+        UsageError: a name is unknown, or a value does not fit.
 
     >>> parse_constraint("tighten:every=10", unit=50)
     Tighten(every=500)
+    >>> parse_constraint("balanced:iterations=3", unit=50)
+    Constrained(constraint=Balanced(iterations=3))
     """
-    name, _, settings = str(text).partition(":")
+    name, _, rest = str(text).partition(":")
+    if name in COURSES:
+        key, _, value = rest.partition("=")
+        good = key == "every" and value.isdecimal() and int(value) >= 1
+        check(good, f"constraint: expected {name}:every=N, N a whole number from 1 on, got {text!r}.")
+        return COURSES[name](int(value) * unit)
     if name not in CONSTRAINTS:
-        raise unknown_name("constraint", name, CONSTRAINTS)
-    key, _, value = settings.partition("=")
-    good = key == "every" and value.isdecimal() and int(value) >= 1
-    check(good, f"constraint: expected {name}:every=N, N a whole number from 1 on, got {text!r}.")
-    return CONSTRAINTS[name](int(value) * unit)
+        raise unknown_name("constraint", name, [*CONSTRAINTS, *COURSES])
+    known = inspect.signature(CONSTRAINTS[name]).parameters
+    settings: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        check(bool(equals), f"constraint: expected {name}:setting=value, got {text!r}.")
+        if key not in known:
+            raise unknown_name(f"constraint: setting of {name}", key, known)
+        settings[key] = _read(value)
+    return Constrained(CONSTRAINTS[name](**settings))
+
+
+def _read(value: str) -> float | str:
+    """Return the number that a text is, or the text."""
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
 
 
 _NARROWING: tuple[Constraint, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))

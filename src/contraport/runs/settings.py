@@ -73,8 +73,9 @@ class Settings:
     )
     constraint: str | None = option(
         None,
-        "a course of the allowed plans: tighten:every=N, from rows only to balanced by 1, 2, 4 and 8 iterations, each "
-        "for N epochs; or relax:every=N, the reverse; default: the objective's own plan.",
+        "which plans are allowed: free, simplex, rows, columns, balanced:iterations=5, unbalanced:relaxation=0.2 or "
+        "quadratic:over=rows, with their settings; or a course, tighten:every=N, from rows only to balanced by 1, 2, 4 "
+        "and 8 iterations, each for N epochs, or relax:every=N, the reverse; default: the objective's own.",
     )
     negatives: str = option(
         "in-batch",

@@ -212,11 +212,10 @@ def build_schedules(settings: Settings, compared: nn.Module | None, *, steps: in
     if isinstance(settings.temperature, str):
         schedules.append(Temperature.parse(settings.temperature, steps))
     if settings.constraint is not None:
-        check(
-            isinstance(compared, Objective),
-            f"constraint: expected a single objective, whose plan can change, got {compared!r}.",
-        )
+        if not isinstance(compared, Loss):
+            raise UsageError(f"constraint: expected a single objective, whose constraint can change, got {compared!r}.")
         schedules.append(parse_constraint(settings.constraint, epoch))
+        schedules[-1].apply(compared, 0)  # it may refuse the constraint, which is to be told before any step
     return tuple(schedules)
 
 
