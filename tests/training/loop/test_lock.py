@@ -137,3 +137,22 @@ def test_a_lock_that_another_took_over_is_left_to_it(settings: dict[str, Any]) -
     run = Run(settings["out"])
     train(**settings, objective=Meets(lambda: run.lock_path.write_text("another's")))
     assert run.lock_path.read_text() == "another's"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to nothing"])
+@pytest.mark.parametrize("how", ["resume", "overwrite"])
+def test_what_is_no_file_in_place_of_the_lock_is_told_and_not_waited_for(
+    settings: dict[str, Any], kind: str, how: str
+) -> None:
+    run = train(**settings)
+    match kind:
+        case "pipe":
+            os.mkfifo(run.lock_path)
+        case "folder":
+            run.lock_path.mkdir()
+        case _:
+            run.lock_path.symlink_to("nowhere")
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=r"lock\.json is (no regular file|a link to nothing)"):
+        train(**{**settings, how: True})
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport.distributed import is_first, together
-from contraport.errors import UsageError
+from contraport.errors import UsageError, check, check_regular
 from contraport.runs import Run
 from contraport.training.loop.folder import writing
 
@@ -66,7 +66,7 @@ class _Lock:
             try:
                 file = self._path.open("x", encoding="utf-8")
                 break
-            except FileExistsError:
+            except (FileExistsError, IsADirectoryError):
                 self._clear()
         try:
             with file:
@@ -82,7 +82,7 @@ class _Lock:
             return
         self._released.set()
         self._beating.join()
-        with suppress(OSError):  # what cannot be removed ends with this process
+        with suppress(OSError, UsageError):  # what cannot be removed ends with this process
             if _read(self._path) == self._text:
                 self._path.unlink()
 
@@ -97,7 +97,7 @@ class _Lock:
         """Put a lock aside that nobody holds any more.
 
         Raises:
-            UsageError: it is held.
+            UsageError: it is held, or is no file.
         """
         text = _read(self._path)
         if text is None:
@@ -177,8 +177,10 @@ def _started(pid: int) -> str | None:
 
 def _read(path: Path) -> str | None:
     try:
+        check_regular("out", path)
         return path.read_text("utf-8", errors="replace")
     except FileNotFoundError:
+        check(not path.is_symlink(), f"out: {path} is a link to nothing; remove it.")
         return None
 
 
