@@ -1,5 +1,5 @@
-"""A training on the disk: the folder that holds it."""
+"""A training as it is asked for, and as it is kept: its settings, and the folder that holds it."""
 
-from contraport.runs.folder import Row, Run, read
+from contraport.runs.folder import Row, Run, default_path, read
 
-__all__ = ["Row", "Run", "read"]
+__all__ = ["Row", "Run", "default_path", "read"]

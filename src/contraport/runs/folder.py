@@ -18,9 +18,12 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +32,7 @@ import numpy as np
 import yaml
 
 from contraport.errors import UsageError, check, check_regular, reason
-from contraport.files import write_text
+from contraport.files import replacing_files, write_text
 from contraport.runs.settings import KEPT, Settings, check_kept
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 NUMBER = (int, float)
+
+_NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
 
 
 class Run:
@@ -67,7 +72,10 @@ class Run:
         self.samples_path = self.path / "samples.npz"
         self.log_path = self.path / "train.log"
         self.loggers_path = self.path / "loggers"
+        self.last_checkpoint = self.checkpoints / "last.ckpt"
         self.nonfinite_path = self.path / "nonfinite.json"
+        self.nonfinite_checkpoint = self.checkpoints / "nonfinite.ckpt"
+        self.nonfinite_items = self.checkpoints / "nonfinite.npz"
         self.lock_path = self.path / "lock.json"
 
     def __repr__(self) -> str:
@@ -77,6 +85,25 @@ class Run:
     def name(self) -> str:
         """The last part of the folder's path."""
         return self.path.resolve().name
+
+    @property
+    def resuming(self) -> str:
+        """The command that goes on with the training."""
+        return f"contraport train --resume --out {self.path}"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Say of a file that cannot be written what is left and what to do.
+
+        Raises:
+            UsageError: it cannot: the disk is full, or the folder not to be written to.
+        """
+        try:
+            yield
+        except OSError as error:
+            kept = f" What was saved before is whole: mend it, and go on with: {self.resuming}"
+            remedy = kept if self.last_checkpoint.exists() else ""
+            raise UsageError(f"out: {self.path} cannot be written to: {error}.{remedy}") from error
 
     @classmethod
     def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> Run:
@@ -165,6 +192,27 @@ class Run:
         )
         return model.eval()
 
+    def save_model(self, model: Model, *, epochs: int) -> None:
+        """Write the model, each file as a whole, and its number of epochs; what was measured of another one goes.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        # Here, not above, as in `model`.
+        from safetensors import SafetensorError
+
+        told = json.dumps({"epochs": epochs})
+        with self.writing():
+            if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != told:
+                for outdated in (self.evaluation_path, self.samples_path, self.trained_path):
+                    outdated.unlink(missing_ok=True)
+            try:
+                with replacing_files(self.model_path) as folder:
+                    model.save_pretrained(folder)
+            except SafetensorError as error:
+                raise OSError(str(error)) from error
+            write_text(self.trained_path, told)
+
     def model_epochs(self) -> int | None:
         """Return after how many epochs the model was saved, or none where that is not told.
 
@@ -245,6 +293,19 @@ class Run:
                 shutil.rmtree(folder)
         for file in (*written, self.config_path):
             file.unlink(missing_ok=True)
+
+
+def default_path(data: str, method: str) -> Path:
+    """Return the folder of a run that was given none, named after its data and its method.
+
+    Of what the data are called only letters, digits, ``_`` and single dots are kept, joined by ``-``.
+
+    >>> default_path("shards/train-{000..009}.tar", "gca-uot").as_posix()
+    'runs/train-000-009-gca-uot'
+    """
+    place = Path(os.path.abspath(data))  # "." has no name of its own
+    name = _NOT_IN_NAMES.sub("-", place.name if place.is_dir() else place.stem).strip("-.")
+    return Path("runs", f"{name or 'data'}-{method}")
 
 
 def read(path: Path, reader: Callable[[Path], Any], remedy: str = ".") -> Any:

@@ -16,7 +16,7 @@ from contraport.errors import check
 from contraport.runs import Run, read
 from contraport.runs.options import is_object
 from contraport.training.build import build
-from contraport.training.loop.folder import nonfinite_checkpoint, nonfinite_items, read_checkpoint
+from contraport.training.loop.opening import read_checkpoint
 from contraport.training.step.pipeline import Pipeline
 
 
@@ -54,7 +54,7 @@ def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> Replay:
         UsageError: no step stopped it, or an object is missing, or the run names code to run.
     """
     run = Run(path)
-    file = nonfinite_items(run)
+    file = run.nonfinite_items
     check(file.exists(), f"run: {run.path} has no {file.name}: no step of it had a loss that is not finite.")
     settings = run.settings(**{"workers": 0, **objects})
     missing = [name for name, value in settings.kept().items() if is_object(value) and name not in objects]
@@ -67,7 +67,7 @@ def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> Replay:
         weights = read_checkpoint(file)["state_dict"]
         pipeline.load_state_dict({name.removeprefix("pipeline."): value for name, value in weights.items()})
 
-    read(nonfinite_checkpoint(run), restore)
+    read(run.nonfinite_checkpoint, restore)
     return Replay(pipeline, read(file, _batch), step, part)
 
 

@@ -11,16 +11,16 @@ from contraport._version import __version__
 from contraport.data import Dataset
 from contraport.distributed import from_first, is_first, joined, together
 from contraport.encoders import Model
-from contraport.runs import Run
+from contraport.runs import Run, default_path
 from contraport.runs.options import keywords_of
 from contraport.runs.settings import Settings
 from contraport.training.build import Built, build, check_parts
 from contraport.training.given import settings_of
-from contraport.training.loop.folder import Position, default_path, open_run, save_model
 from contraport.training.loop.forecast import foretell
 from contraport.training.loop.journal import journal
 from contraport.training.loop.lock import locked
 from contraport.training.loop.loggers import make_loggers
+from contraport.training.loop.opening import Position, open_run
 from contraport.training.recipes import replaced
 
 log = logging.getLogger("contraport.training")
@@ -82,7 +82,7 @@ def _fit(settings: Settings, built: Built, run: Run, done: Position) -> None:
         meter = fit(module, built.batches, run, settings, done=done, loggers=loggers, console=console)
         with together():
             if is_first():
-                save_model(model, run, epochs=settings.epochs)
+                run.save_model(model, epochs=settings.epochs)
         ended = f"all {settings.epochs} epochs were done before; more epochs go on"
         log.info("%s; the model is in %s", meter.summary() if meter.steps else ended, run.model_path)
 

@@ -15,7 +15,6 @@ from contraport.distributed import anywhere, together
 from contraport.errors import UsageError
 from contraport.files import replacing
 from contraport.runs import Run
-from contraport.training.loop.folder import last_checkpoint, writing
 from contraport.training.loop.signals import Stopped, StopRequest
 
 
@@ -45,7 +44,7 @@ class CheckpointFile(TorchCheckpointIO):
         """
         try:
             with (
-                writing(self._run),
+                self._run.writing(),
                 replacing(Path(path), checksum=True) as temporary,
                 temporary.open("wb") as file,
             ):
@@ -78,7 +77,7 @@ class Checkpoints(Callback):
     def __init__(
         self, run: Run, file: CheckpointFile, *, minutes: float, keep_every: int | None, stop: StopRequest
     ) -> None:
-        self._last = last_checkpoint(run)
+        self._last = run.last_checkpoint
         self._file = file
         self._seconds = 60 * minutes
         self._keep_every = keep_every

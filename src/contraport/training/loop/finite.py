@@ -16,7 +16,6 @@ from contraport.distributed import raise_once
 from contraport.files import checksum_of, write_arrays, write_json
 from contraport.runs import Run
 from contraport.training.loop.checkpoints import CheckpointFile
-from contraport.training.loop.folder import nonfinite_checkpoint, nonfinite_items, writing
 
 
 class FiniteGuard(Callback):
@@ -35,8 +34,8 @@ class FiniteGuard(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget an earlier failure."""
         if trainer.is_global_zero:
-            kept = nonfinite_checkpoint(self._run)
-            for file in (self._run.nonfinite_path, kept, checksum_of(kept), nonfinite_items(self._run)):
+            kept = self._run.nonfinite_checkpoint
+            for file in (self._run.nonfinite_path, kept, checksum_of(kept), self._run.nonfinite_items):
                 file.unlink(missing_ok=True)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int) -> None:
@@ -62,10 +61,10 @@ class FiniteGuard(Callback):
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = trainer.global_step + 1, trainer.current_epoch + 1
         batch = _gathered(parts[part][0])
-        self._file.write(trainer, nonfinite_checkpoint(self._run))
+        self._file.write(trainer, self._run.nonfinite_checkpoint)
         if trainer.is_global_zero:
-            with writing(self._run):
-                write_arrays(nonfinite_items(self._run), {name: value.cpu().numpy() for name, value in batch.items()})
+            with self._run.writing():
+                write_arrays(self._run.nonfinite_items, {name: value.cpu().numpy() for name, value in batch.items()})
                 write_json(
                     self._run.nonfinite_path,
                     {

@@ -25,9 +25,9 @@ from contraport.runs.settings import Settings
 from contraport.training.loop.batch_norm import share_batch_norm
 from contraport.training.loop.checkpoints import CheckpointFile, Checkpoints
 from contraport.training.loop.finite import FiniteGuard
-from contraport.training.loop.folder import Position, how_to_go_on, last_checkpoint, without_checkpoint
 from contraport.training.loop.meter import Meter, TimedLoader
 from contraport.training.loop.module import ContrastiveModule
+from contraport.training.loop.opening import Position, without_checkpoint
 from contraport.training.loop.progress import progress_on
 from contraport.training.loop.signals import Stopped, StopRequest, signals_kept
 from contraport.training.step.pipeline import Pipeline
@@ -80,11 +80,11 @@ def fit(
         if trainer.world_size > 1:
             share_batch_norm(module, trainer.strategy.root_device)
         try:
-            trainer.fit(module, loader, ckpt_path=last_checkpoint(run) if done.step else None, weights_only=True)
+            trainer.fit(module, loader, ckpt_path=run.last_checkpoint if done.step else None, weights_only=True)
         except Exception as error:  # a checkpoint of another training fits in no one way
             if done.step == 0 or meter.started or isinstance(error, UsageError):
                 raise
-            told = f"resume: {last_checkpoint(run)} does not fit its run: {reason(error)}{without_checkpoint(run)}"
+            told = f"resume: {run.last_checkpoint} does not fit its run: {reason(error)}{without_checkpoint(run)}"
             raise_once(UsageError(told))
     return meter
 
@@ -133,7 +133,7 @@ def _quiet() -> Iterator[None]:
 @contextmanager
 def _interruptible(run: Run) -> Iterator[None]:
     """Tell, once, how to go on after a stop; and undo what Lightning makes of Ctrl-C, after which it exits."""
-    message = f"stopped; what the last checkpoint holds is kept. Go on with: {how_to_go_on(run)}"
+    message = f"stopped; what the last checkpoint holds is kept. Go on with: {run.resuming}"
     try:
         with signals_kept():
             yield

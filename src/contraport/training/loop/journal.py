@@ -10,7 +10,6 @@ from rich.console import Console
 
 from contraport.distributed import is_first
 from contraport.runs import Run
-from contraport.training.loop.folder import writing
 
 log = logging.getLogger("contraport")
 
@@ -29,7 +28,7 @@ def journal(run: Run, *, progress: bool) -> Iterator[Console]:
             yield Console(quiet=True)
         return
     console = Console(stderr=True, quiet=not progress)
-    with writing(run):
+    with run.writing():
         to_file = _LogFile(run)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     to_console = _ToConsole(console)
@@ -44,7 +43,7 @@ def journal(run: Run, *, progress: bool) -> Iterator[Console]:
                 raise
     finally:
         log.setLevel(level)
-        with writing(run):
+        with run.writing():
             to_file.close()
 
 
@@ -78,5 +77,5 @@ class _LogFile(logging.FileHandler):
         self._run = run
 
     def handleError(self, record: logging.LogRecord) -> None:
-        with writing(self._run):
+        with self._run.writing():
             raise

@@ -20,7 +20,6 @@ from typing import Any
 from contraport.distributed import is_first, together
 from contraport.errors import UsageError, check, check_regular
 from contraport.runs import Run
-from contraport.training.loop.folder import writing
 
 BEAT = 20.0
 """Seconds between two signs of life."""
@@ -42,7 +41,7 @@ def locked(run: Run) -> Iterator[None]:
     lock = _Lock(run)
     with together():
         if is_first():
-            with writing(run):
+            with run.writing():
                 run.path.mkdir(parents=True, exist_ok=True)
                 lock.take()
     try:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from contraport.errors import UsageError, require
 from contraport.files import write_json
 from contraport.runs import Row, Run
-from contraport.training.loop.folder import how_to_go_on
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -70,9 +69,7 @@ def _speaking(run: Run) -> Iterator[None]:
         yield
     except Exception as error:  # each package has errors of its own
         told = str(error).strip().partition("\n")[0].rstrip(".")
-        raise UsageError(
-            f"logger: {type(error).__name__}: {told}. Mend it, and go on with: {how_to_go_on(run)}"
-        ) from error
+        raise UsageError(f"logger: {type(error).__name__}: {told}. Mend it, and go on with: {run.resuming}") from error
 
 
 # Lightning takes seconds to import: only those wait for it who log.

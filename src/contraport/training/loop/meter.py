@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 
 from contraport.data import Batch
 from contraport.runs import Row, Run
-from contraport.training.loop.folder import writing
 from contraport.training.loop.loggers import log_row
 from contraport.training.loop.module import ContrastiveModule
 
@@ -141,6 +140,6 @@ class Meter(Callback):
         self._losses.clear()
         self._steps_of_row = 0
         if trainer.is_global_zero:
-            with writing(self._run):
+            with self._run.writing():
                 self._run.append_metrics(self.row)
             log_row(trainer.loggers, self._run, self.row)

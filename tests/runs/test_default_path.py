@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contraport.training.loop.folder import default_path
+from contraport.runs import default_path
 
 
 @pytest.mark.parametrize(
