@@ -41,6 +41,7 @@ from contraport.objectives.divergences import (
     KL,
     ClosedFormQuadratic,
     Cost,
+    Divergence,
     Energy,
     FenchelYoung,
     LogMean,
@@ -52,13 +53,13 @@ from contraport.objectives.divergences import (
 )
 from contraport.objectives.divergences.logistic import Logistic, NoiseContrast
 from contraport.objectives.divergences.pairwise import PRESETS, Pairwise, SignedPairwise
-from contraport.objectives.layouts import Block, CoreView, Cross, FullGraph, Joint, Leading, Within
+from contraport.objectives.layouts import Block, CoreView, Cross, FullGraph, Joint, Layout, Leading, Pattern, Within
 from contraport.objectives.objective import Loss, Objective, Total
 from contraport.objectives.outcome import Outcome
 from contraport.objectives.plan import Plan
 from contraport.objectives.prototypes import assignments
 from contraport.objectives.schedules import Relax, Temperature, Tighten
-from contraport.objectives.targets import Domains, Labels, Matrix, Neighbors, Pairs, Soft, TargetPlan
+from contraport.objectives.targets import Domains, Labels, Matrix, Neighbors, Pairs, Soft, Target, TargetPlan
 
 __all__ = [
     "CATALOG",
@@ -72,6 +73,7 @@ __all__ = [
     "CoreView",
     "Cost",
     "Cross",
+    "Divergence",
     "Domains",
     "Energy",
     "Exact",
@@ -80,6 +82,7 @@ __all__ = [
     "FullGraph",
     "Joint",
     "Labels",
+    "Layout",
     "Leading",
     "LogMean",
     "Logistic",
@@ -93,6 +96,7 @@ __all__ = [
     "Outcome",
     "Pairs",
     "Pairwise",
+    "Pattern",
     "Plan",
     "PlanUniformity",
     "Quadratic",
@@ -104,6 +108,7 @@ __all__ = [
     "Simplex",
     "Soft",
     "SquaredL2",
+    "Target",
     "TargetPlan",
     "Temperature",
     "Tighten",

@@ -1,0 +1,124 @@
+"""What a newcomer writes to add one of the nouns, in a package of their own: one class, and it works everywhere."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+import torch
+
+import contraport
+from contraport import Gibbs, Joint, Objective, Pairs
+from contraport.data import from_arrays
+from contraport.engine import policy
+from contraport.engine.kernels import Kernel
+from contraport.engine.links import LogDecay
+from contraport.objectives import CATALOG, Constraint, Divergence, Plan
+from contraport.objectives.answer import Answer
+from contraport.objectives.catalog import recipe
+from contraport.objectives.constraints.scaling import Scaling
+from contraport.objectives.layouts import Block, Layout
+from contraport.objectives.layouts.block import paired
+from contraport.objectives.targets import Target
+from contraport.objectives.targets.target_plan import DenseTarget
+
+
+@dataclass(frozen=True, repr=False)
+class ColumnsThenRows(Scaling):
+    """A constraint: which half steps, in which order."""
+
+    iterations: int = 1
+
+    def half_steps(self):
+        return ("columns", "rows") * self.iterations
+
+
+@dataclass(frozen=True, repr=False)
+class Missing(Answer, Divergence):
+    """A divergence: the mass that is wanted and missing, row by row."""
+
+    def __call__(self, outcome):
+        return outcome.target.row_mass() - outcome.target.row_expectation(outcome.plan, torch.exp)
+
+
+class Cauchy(Kernel):
+    """A kernel: a cost and a link."""
+
+    def __init__(self, temperature=1.0):
+        super().__init__("sqeuclidean", temperature, learnable=False)
+
+    def _log_kernel(self, x, y, temperature):
+        return self._over_cost(x, y, temperature, temperature).with_link(LogDecay(1.0))
+
+
+@dataclass(frozen=True, repr=False)
+class Chain(Layout):
+    """A layout: each view with the next one."""
+
+    takes_several = True
+
+    def __call__(self, *views):
+        pattern = paired(len(views[0]), 1.0, False, views[0].device)
+        return [Block(pattern, a, b) for a, b in pairwise(views)]
+
+
+@dataclass(frozen=True, repr=False)
+class Smoothed(Target):
+    """A target: the positives, and a little of everything."""
+
+    complete = True
+
+    def __call__(self, block, attributes):
+        wanted = Pairs()(block, attributes).dense()
+        return DenseTarget(0.9 * wanted + 0.1 / wanted.numel())
+
+
+@pytest.fixture
+def mine():
+    @recipe("Nobody (2026).", r"\mathrm{mine}")
+    def my_own(temperature: float = 0.5) -> contraport.objectives.Loss:
+        """Show what a recipe is."""
+        return Objective(Chain(), Gibbs("cosine", temperature), ColumnsThenRows(2), Smoothed(), contraport.KL())
+
+    yield "my-own"
+    del CATALOG["my-own"]
+
+
+def views(number=2):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(9, 4, dtype=torch.float64, generator=generator) for _ in range(number)]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        Objective(Joint(), Gibbs(), ColumnsThenRows(2), Pairs(), contraport.KL()),
+        Objective(Joint(), Gibbs(), contraport.Rows(), Pairs(), Missing()),
+        Objective(Joint(), Cauchy(), contraport.Balanced(2), Pairs(), contraport.KL(), {Missing(): 0.5}),
+        Objective(Chain(), Cauchy(), ColumnsThenRows(), Smoothed(), Missing()),
+    ],
+    ids=["constraint", "divergence", "kernel", "all"],
+)
+def test_a_noun_of_ones_own_works_under_every_policy(loss):
+    outcomes = []
+    for name in ("dense", "stored", "streamed"):
+        z = [v.clone().requires_grad_() for v in views()]
+        with policy(name):
+            value = loss(*z, weights=torch.arange(9.0))
+        outcomes.append([value.detach(), *torch.autograd.grad(value, z)])
+    for found in outcomes[1:]:
+        for ours, oracle in zip(found, outcomes[0], strict=True):
+            torch.testing.assert_close(ours, oracle)
+    assert isinstance(loss.constraint, Constraint)
+    assert isinstance(next(loss.outcomes(*views())).plan, Plan)
+
+
+def test_a_recipe_of_ones_own_is_in_the_catalog_and_trains(mine, tmp_path):
+    assert mine in contraport.list_objectives()
+    loss = contraport.objective(mine, temperature=0.3)
+    assert loss(*views(3)).isfinite()
+    assert "my_own(temperature=0.3)" in loss.explain()
+    data = from_arrays(torch.randn(40, 5).numpy())
+    run = contraport.train(
+        data=data, objective=mine, epochs=1, batch_size=20, encoder="mlp", out=tmp_path / "run", progress=False
+    )
+    assert run.metrics()[-1]["step"] == 2
