@@ -75,6 +75,8 @@ def test_recipes_are_of_settings(name: str) -> None:
 def test_the_estimator_has_settings_of_the_same_meaning() -> None:
     """What it takes by default where `train` takes another is what suits arrays."""
     parameters = dict(inspect.signature(ContrastiveEncoder).parameters)
+    told = docstring_parser.parse(inspect.getdoc(ContrastiveEncoder) or "").params
+    assert [one.arg_name for one in told if one.args[0] == "param"] == list(parameters)
     assert parameters.pop("random_state").default is None
     assert parameters.keys() <= OPTIONS.keys()
     differ = {
@@ -137,3 +139,17 @@ def test_they_are_read_without_torch() -> None:
     source = Path(inspect.getfile(Settings)).parents[1]
     done = subprocess.run([sys.executable, "-c", code, source], capture_output=True, text=True, check=True, timeout=60)
     assert not {"torch", "lightning", "timm"} & set(done.stdout.split())
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_the_keywords_of_train(tmp_path: Path) -> None:
+    file = tmp_path / "calls.py"
+    file.write_text(
+        'from contraport import train\ntrain(data="digits", epochs=3)\ntrain(epoch=3)\ntrain(epochs="3")\ntrain("x")\n'
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
+    root = Path(__file__).parents[2]
+    told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=300).stdout
+    errors = [line for line in told.splitlines() if "calls.py" in line and ": error:" in line]
+    assert [line.split(":")[1] for line in errors] == ["3", "4", "5"], told
+    assert 'did you mean "epochs"' in errors[0]

@@ -19,6 +19,12 @@ class ContrastiveModule(LightningModule):
 
     All that is random in a step is a function of the seed and of the number of the step, so a run that stops after any
     step and goes on gives the same weights, bit for bit, as one that never stopped.
+
+    Args:
+        pipeline: makes the loss of a batch.
+        settings: of the training.
+        steps: of the whole training.
+        warmup: steps in which the learning rate rises.
     """
 
     def __init__(self, pipeline: Pipeline, settings: Settings, *, steps: int, warmup: int) -> None:
