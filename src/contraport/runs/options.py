@@ -100,9 +100,11 @@ def option(
     return field(default=default, metadata=known)
 
 
-def options_of(kind: type) -> dict[str, Option]:
+@functools.cache
+def options_of(kind: type) -> Mapping[str, Option]:
     """Return what is known of the options that a dataclass has as its fields, by name."""
-    kinds, options, group = get_type_hints(kind), {}, ""
+    kinds, group = get_type_hints(kind), ""
+    options: dict[str, Option] = {}
     for one in fields(kind):
         group = one.metadata["group"] or group
         known = {**one.metadata, "group": group}
