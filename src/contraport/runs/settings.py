@@ -258,7 +258,8 @@ class Settings:
     progress: bool = option(True, "show a progress bar and a summary on the standard error.", holds="call")
 
     def __post_init__(self) -> None:
-        for name, known in options_of(type(self)).items():
+        mine: type = type(self)
+        for name, known in options_of(mine).items():
             known.judge(getattr(self, name))
         if self.warmup_epochs is not None:
             not_negative("warmup_epochs", self.warmup_epochs, below=self.epochs)
