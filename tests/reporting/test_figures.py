@@ -9,11 +9,11 @@ from PIL import Image
 
 from contraport.files import write_arrays
 from contraport.reporting import figures
-from contraport.reporting.gathering import gather
+from contraport.reporting.shown import shown
 
 
 def test_a_plan_and_its_target_share_one_scale_and_leave_self_pairs_out(make_run) -> None:
-    (run,) = gather([make_run()])
+    (run,) = shown([make_run()])
     scale = figures.plan_scale([run])
     pair = figures.plan_figures(run, scale)
     plan, target = pair.plan.data[0], pair.target.data[0]
@@ -33,7 +33,7 @@ def test_a_cross_plan_has_no_excluded_pairs(make_run) -> None:
     samples = made.samples()
     plan = np.full((6, 6), 1 / 36)
     write_arrays(made.samples_path, samples | {"plan": plan, "target": np.eye(6) / 6})
-    (run,) = gather([made])
+    (run,) = shown([made])
     pair = figures.plan_figures(run, figures.plan_scale([run]))
     assert not pair.excludes_self
     assert pair.plan.data[0].meta["rows"][2] == "view 1, item 3 (one)"
@@ -69,7 +69,7 @@ def test_long_curves_are_thinned_and_diverged_ones_still_drawn(make_run) -> None
     made = make_run()
     rows = [{"step": step, "loss": math.nan if step == 2_000 else 1.0} for step in range(2_500)]
     made.write_metrics(rows)
-    figure = figures.curve(gather([made]), "loss")
+    figure = figures.curve(shown([made]), "loss")
     assert len(figure.data[0].x) <= figures.POINTS_PER_LINE
     assert json.loads(figures.to_json(figure))
 
@@ -80,5 +80,5 @@ def test_many_classes_have_as_many_colours() -> None:
 
 
 def test_json_cannot_end_a_script(make_run) -> None:
-    figure = figures.curve(gather([make_run("x</script>")]), "loss")
+    figure = figures.curve(shown([make_run("x</script>")]), "loss")
     assert "<" not in figures.to_json(figure)

@@ -8,8 +8,8 @@ from plotly.offline import get_plotlyjs
 from contraport.errors import UsageError
 from contraport.files import write_json
 from contraport.reporting import report
-from contraport.reporting.gathering import gather
 from contraport.reporting.page import describe
+from contraport.reporting.shown import shown
 from contraport.reporting.tables import table
 
 NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'
@@ -63,9 +63,9 @@ def test_the_page_says_what_was_trained_on_what(make_run, tmp_path) -> None:
 
 
 def test_the_sentence_counts_and_lists(make_run) -> None:
-    runs = gather([make_run("a"), make_run("b", objective="gca-uot", epochs=1), make_run("c", objective="gca-ince")])
+    runs = shown([make_run("a"), make_run("b", objective="gca-uot", epochs=1), make_run("c", objective="gca-ince")])
     assert describe(runs) == "Three small-cnn encoders trained on digits with nt-xent, gca-uot and gca-ince."
-    mixed = gather([make_run("d", encoder="mlp", data="/home/me/photos"), make_run("e", epochs=5)])
+    mixed = shown([make_run("d", encoder="mlp", data="/home/me/photos"), make_run("e", epochs=5)])
     assert describe(mixed) == (
         "Two encoders (mlp and small-cnn) trained on photos and digits with nt-xent for 5 epochs."
     )
@@ -90,7 +90,7 @@ def test_names_are_text_and_never_markup(make_run, tmp_path) -> None:
 
 
 def test_the_best_of_each_column_is_marked_and_baselines_come_once(make_run) -> None:
-    (group,) = table(gather([make_run("a"), make_run("b", seed=3)]))
+    (group,) = table(shown([make_run("a"), make_run("b", seed=3)]))
     assert [row.name for row in group.rows] == ["raw inputs", "untrained small-cnn", "a", "b"]
     best = [[cell.text for cell in row.cells if cell.best] for row in group.rows]
     assert best == [[], [], ["0.100", "−3.000"], ["92.3%", "92.3%", "0.100", "−3.000"]]
@@ -98,7 +98,7 @@ def test_the_best_of_each_column_is_marked_and_baselines_come_once(make_run) -> 
 
 def test_each_data_set_has_rows_and_a_best_of_its_own(make_run, tmp_path) -> None:
     runs = [make_run("a"), make_run("b", data="fashion-mnist", seed=2)]
-    groups = table(gather(runs))
+    groups = table(shown(runs))
     assert [group.data for group in groups] == ["digits", "fashion-mnist"]
     assert all(any(cell.best for cell in group.rows[-1].cells) for group in groups)
     assert "fashion-mnist" in words(report(runs, out=tmp_path / "page.html"))
@@ -109,7 +109,7 @@ def test_baselines_of_one_name_that_differ_say_whose_they_are(make_run) -> None:
     values = runs[1].evaluation()
     values["rows"]["untrained"]["knn"] = 0.5
     write_json(runs[1].evaluation_path, values)
-    (group,) = table(gather(runs))
+    (group,) = table(shown(runs))
     names = [row.name for row in group.rows]
     assert names == ["raw inputs", "untrained small-cnn (for a)", "untrained small-cnn (for b)", "a", "b"]
 
@@ -135,12 +135,12 @@ def test_a_page_of_runs_with_nothing_yet_has_no_empty_sections(make_run, tmp_pat
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(make_run, tmp_path) -> None:
-    runs = gather([make_run("one/run"), make_run("two/run"), make_run("other")])
+    runs = shown([make_run("one/run"), make_run("two/run"), make_run("other")])
     assert [run.name for run in runs] == [str(runs[0].path), str(runs[1].path), "other"]
 
 
 def test_colours_repeat_with_another_dash(make_run) -> None:
-    runs = gather([make_run(f"run-{number}") for number in range(12)])
+    runs = shown([make_run(f"run-{number}") for number in range(12)])
     assert len({(run.color, run.dash) for run in runs}) == 12
 
 

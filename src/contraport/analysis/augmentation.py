@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.analysis.drawing import BLUE, ORANGE, heatmap, panels
 from contraport.analysis.toy import Mixture, gaussian_mixture
 from contraport.engine import Gibbs
-from contraport.engine.log_kernels import Cost
+from contraport.engine.log_kernels import CostFunction
 from contraport.errors import check
 from contraport.objectives import KL, Objective, Rows, Soft, Within
 
@@ -112,7 +112,7 @@ def _moved(data: Mixture, sigma: float, mix: float) -> Tensor:
     return 2 * mix**2 * (data.centers.var(0, correction=0) + sigma**2)
 
 
-def _mixup_cost(centers: Tensor, sigma: float, mix: float) -> Cost:
+def _mixup_cost(centers: Tensor, sigma: float, mix: float) -> CostFunction:
     """Return minus the log-density of mix (y - x) at the difference of two points, up to a constant."""
     m, d = centers.shape
     moves = mix * (centers[:, None] - centers).reshape(m * m, d)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from contraport.distributed import world
 from contraport.engine.constants import constant
 from contraport.engine.links import LogDecay, PowerDecay
-from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, Cost, LogKernel
+from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel
 from contraport.errors import check, check_positive, unknown_name
 
 COLDEST = 0.01
@@ -23,7 +23,7 @@ COLDEST = 0.01
 class Kernel(nn.Module, ABC):
     """A positive function of two embeddings with a temperature; call it on (N, d) and (M, d) to get a `LogKernel`."""
 
-    def __init__(self, cost: str | Cost, temperature: float, *, learnable: bool) -> None:
+    def __init__(self, cost: str | CostFunction, temperature: float, *, learnable: bool) -> None:
         super().__init__()
         check_positive("temperature", temperature)
         if isinstance(cost, str) and cost not in _SIDES:
@@ -117,7 +117,7 @@ class Gibbs(Kernel):
 
     def __init__(
         self,
-        cost: str | Cost = "cosine",
+        cost: str | CostFunction = "cosine",
         temperature: float = 0.5,
         *,
         power: float = 1.0,

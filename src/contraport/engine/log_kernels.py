@@ -26,7 +26,7 @@ from contraport.engine.links import Link
 from contraport.engine.row_blocks import by_row_blocks
 from contraport.errors import UsageError
 
-Cost: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 class Weight(Protocol):
@@ -286,7 +286,7 @@ class CallableLogKernel(LogKernel):
     The parameters of a cost that is a module are inputs too and receive their gradient.
     """
 
-    cost: Cost
+    cost: CostFunction
     x: Tensor
     y: Tensor
     temperature: float | Tensor
@@ -395,7 +395,7 @@ class _Called:
 class _Flipped(nn.Module):
     """A cost with its two arguments exchanged."""
 
-    def __init__(self, cost: Cost) -> None:
+    def __init__(self, cost: CostFunction) -> None:
         super().__init__()
         self.cost = cost
 

@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from contraport.reporting.gathering import COLORS, Shown
+from contraport.reporting.shown import COLORS, Shown
 
 POINTS_PER_LINE = 1_000
 """A longer curve is drawn by every k-th of its rows."""

@@ -16,7 +16,7 @@ from contraport._version import __version__
 from contraport.errors import check
 from contraport.files import write_text
 from contraport.reporting import figures
-from contraport.reporting.gathering import Shown, data_name, gather
+from contraport.reporting.shown import Shown, data_name, shown
 from contraport.reporting.tables import settings, speeds, table
 from contraport.results import MEASURES
 from contraport.runs import Run
@@ -50,7 +50,7 @@ def report(runs: Sequence[str | Path | Run], *, out: str | Path, overwrite: bool
     check(not path.is_dir(), f"out: {path} is a folder; expected a file.")
     check(overwrite or not path.exists(), f"out: {path} exists; pass overwrite=True (--overwrite) to replace it.")
     check(path.absolute().parent.is_dir(), f"out: the folder {path.parent} does not exist.")
-    write_text(path, render(gather(runs)))
+    write_text(path, render(shown(runs)))
     return path
 
 

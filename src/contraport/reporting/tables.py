@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from contraport.reporting.gathering import Shown
+from contraport.reporting.shown import Shown
 from contraport.results import MEASURES, Measure
 
 MISSING = "–"

@@ -62,7 +62,7 @@ class Shown:
         return [str(label) for label in range(int(self.samples["labels"].max()) + 1)]
 
 
-def gather(runs: Sequence[str | Path | Run]) -> list[Shown]:
+def shown(runs: Sequence[str | Path | Run]) -> list[Shown]:
     """Read every run; a part that a run does not have yet is none, a corrupt part is an error.
 
     Raises:
