@@ -12,6 +12,7 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
     loggers/           what TensorBoard, MLflow or Weights & Biases keep, where they were asked for
     nonfinite.json     where the loss stopped being a number, if it did
     lock.json          which process trains, while one does
+    .replaced/         the run that this one replaces, until this one has a checkpoint
 ```
 """
 
@@ -32,7 +33,7 @@ import numpy as np
 import yaml
 
 from contraport.errors import UsageError, check, check_regular, reason
-from contraport.files import replacing_files, write_text
+from contraport.files import replacing, replacing_files, write_text
 from contraport.runs.settings import KEPT, Settings, check_kept
 
 if TYPE_CHECKING:
@@ -66,17 +67,18 @@ class Run:
         self.config_path = self.path / "config.yaml"
         self.metrics_path = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
+        self.last_checkpoint = self.checkpoints / "last.ckpt"
         self.model_path = self.path / "model"
         self.trained_path = self.model_path / "training.json"
         self.evaluation_path = self.path / "evaluation.json"
         self.samples_path = self.path / "samples.npz"
         self.log_path = self.path / "train.log"
         self.loggers_path = self.path / "loggers"
-        self.last_checkpoint = self.checkpoints / "last.ckpt"
         self.nonfinite_path = self.path / "nonfinite.json"
         self.nonfinite_checkpoint = self.checkpoints / "nonfinite.ckpt"
         self.nonfinite_items = self.checkpoints / "nonfinite.npz"
         self.lock_path = self.path / "lock.json"
+        self.replaced_path = self.path / ".replaced"
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -109,14 +111,17 @@ class Run:
     def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> Run:
         """Start a run folder that holds `config.yaml` and an empty `checkpoints/`.
 
-        With `overwrite` the files of an older run go; a file that is not a run's own is never touched.
+        With `overwrite` the files of an older run are kept in `.replaced` until `let_go`, or until `put_back` undoes
+        it; a file that is not a run's own is never touched.
 
         Raises:
             UsageError: `path` is a file; or is not empty and `overwrite` is false, or what it holds is no run.
         """
         run = cls(path)
         run.check_free(overwrite=overwrite)
-        run._remove_files()
+        run.settle()
+        if run.config_path.exists():
+            run._set_aside()
         run.checkpoints.mkdir(parents=True)
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run
@@ -132,6 +137,31 @@ class Run:
             empty or self.config_path.is_file(),
             f"out: {self.path} is not empty and is no run (no config.yaml), so it is not overwritten.",
         )
+
+    # What is in `.replaced` is whole once its `config.yaml` is there: that is the last to come and the first to go
+    # back, and the folder itself has one at any moment. So a process may be killed between any two of these lines.
+
+    def settle(self) -> None:
+        """Finish what a killed process left of replacing a run, where it had begun to move or to remove its files."""
+        if self._replaces() and self.last_checkpoint.exists():
+            self.let_go()
+        elif not self._replaces() and self.replaced_path.exists():
+            self._move_back()
+
+    def put_back(self) -> None:
+        """Put the run that this one replaces in its place again, unless this one has a checkpoint."""
+        if self._replaces() and not self.last_checkpoint.exists():
+            self._remove_written()
+            os.replace(self.replaced_path / self.config_path.name, self.config_path)
+        self.settle()
+
+    def let_go(self) -> None:
+        """Remove the run that this one replaces, if there is one."""
+        if not self._replaces():
+            return
+        for path in self._written:
+            _remove(self.replaced_path / path.name)
+        shutil.rmtree(self.replaced_path)
 
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments of the training.
@@ -282,17 +312,51 @@ class Run:
             elif path.exists():  # what a training writes may be gone by now
                 check_regular("run", path)
 
-    def _remove_files(self) -> None:
-        folders = (self.checkpoints, self.model_path, self.loggers_path)
-        written = (self.metrics_path, self.evaluation_path, self.samples_path, self.log_path, self.nonfinite_path)
-        for path in (*folders, *written):  # before any goes
-            good = not path.exists() or (path.is_dir() and not path.is_symlink()) == (path in folders)
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        return (self.checkpoints, self.model_path, self.loggers_path)
+
+    @property
+    def _written(self) -> tuple[Path, ...]:
+        """All that belongs to one training, but `config.yaml`."""
+        files = (self.metrics_path, self.evaluation_path, self.samples_path, self.log_path, self.nonfinite_path)
+        return (*self._folders, *files)
+
+    def _replaces(self) -> bool:
+        return (self.replaced_path / self.config_path.name).exists()
+
+    def _set_aside(self) -> None:
+        for path in (*self._written, self.replaced_path):  # before any goes
+            folder = path in self._folders or path == self.replaced_path
+            good = not path.exists() or (path.is_dir() and not path.is_symlink()) == folder
             check(good, f"out: {path} is not what a run has there, so that the run is not overwritten.")
-        for folder in folders:
-            if folder.exists():
-                shutil.rmtree(folder)
-        for file in (*written, self.config_path):
-            file.unlink(missing_ok=True)
+        if self._replaces():  # another has begun to replace it, and has no checkpoint
+            self._remove_written()
+            return
+        self.replaced_path.mkdir()
+        for path in self._written:
+            if os.path.lexists(path):
+                path.rename(self.replaced_path / path.name)
+        with replacing(self.replaced_path / self.config_path.name) as copy:
+            shutil.copyfile(self.config_path, copy)
+
+    def _move_back(self) -> None:
+        for path in self._written:
+            kept = self.replaced_path / path.name
+            if os.path.lexists(kept):
+                kept.rename(path)
+        shutil.rmtree(self.replaced_path)
+
+    def _remove_written(self) -> None:
+        for path in self._written:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def default_path(data: str, method: str) -> Path:

@@ -249,7 +249,9 @@ class Settings:
         "go on with the run in `out`; what is left out comes from its `config.yaml`, and `epochs` may grow.",
         holds="call",
     )
-    overwrite: bool = option(False, "replace the run in `out`.", holds="call")
+    overwrite: bool = option(
+        False, "replace the run in `out`, which is kept until the new one has a checkpoint.", holds="call"
+    )
     trust: bool = option(
         False,
         "on resume, import and run the encoder that the run names as ``module:attribute``.",

@@ -20,7 +20,7 @@ from contraport.training.loop.forecast import foretell
 from contraport.training.loop.journal import journal
 from contraport.training.loop.lock import locked
 from contraport.training.loop.loggers import make_loggers
-from contraport.training.loop.opening import Position, open_run
+from contraport.training.loop.opening import Position, open_run, replacing_run
 from contraport.training.recipes import replaced
 
 log = logging.getLogger("contraport.training")
@@ -61,7 +61,7 @@ def train(given: dict[str, Any]) -> Run:
             run = Run(path, settings.own_encoder)
             if not settings.resume:
                 run.check_free(overwrite=settings.overwrite)
-        with locked(run):
+        with locked(run), replacing_run(run):
             with together():
                 done = open_run(run, settings) if is_first() else Position(0, 0, 0)
             _fit(settings, built, run, from_first(done))
@@ -91,6 +91,8 @@ def _introduce(run: Run, settings: Settings, dataset: Dataset, model: Model) -> 
     shapes = ", ".join(" x ".join(str(side) for side in shape) for shape in model.shapes)
     weights = sum(parameter.numel() for parameter in model.parameters())
     log.info("%s: %s on %s, %s items of %s", run.path, settings.method, dataset.name, f"{len(dataset):,}", shapes)
+    if run.replaced_path.exists():
+        log.info("the run that this one replaces is in %s until the first checkpoint", run.replaced_path)
     if others := replaced(settings):
         log.info("the recipe's own %s gave way to yours", ", ".join(others))
     if settings.accumulate > 1:

@@ -43,12 +43,11 @@ class CheckpointFile(TorchCheckpointIO):
         Lightning calls it in the first process, for which the others wait.
         """
         try:
-            with (
-                self._run.writing(),
-                replacing(Path(path), checksum=True) as temporary,
-                temporary.open("wb") as file,
-            ):
-                _save(checkpoint, file)
+            with self._run.writing():
+                with replacing(Path(path), checksum=True) as temporary, temporary.open("wb") as file:
+                    _save(checkpoint, file)
+                if self._run.last_checkpoint.exists():
+                    self._run.let_go()
         except UsageError as failure:
             self._failure = failure
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import yaml
 
+from contraport.distributed import is_first
 from contraport.errors import check
 from contraport.files import check_checksum, write_text
 from contraport.runs import Run, read
@@ -31,8 +34,11 @@ def open_run(run: Run, settings: Settings) -> Position:
     """
     if not settings.resume:
         with run.writing():
+            _remove_halves(run)
             Run.create(run.path, settings.kept(), overwrite=settings.overwrite)
         return Position(epoch=0, batch=0, step=0)
+    with run.writing():
+        run.settle()
     position = _position(run)
     check(
         position.epoch <= settings.epochs,
@@ -47,6 +53,23 @@ def open_run(run: Run, settings: Settings) -> Position:
                 outdated.unlink(missing_ok=True)
         write_text(run.config_path, yaml.safe_dump(settings.kept(), sort_keys=False, allow_unicode=True))
     return position
+
+
+@contextmanager
+def replacing_run(run: Run) -> Iterator[None]:
+    """Put the run that this one replaces back where this one fails before it has a checkpoint.
+
+    Where it was stopped, or its loss was not finite, both are kept: what tells why is in the new one, which can go on.
+    """
+    try:
+        yield
+    except FloatingPointError:
+        raise
+    except Exception:
+        if is_first():
+            with run.writing():
+                run.put_back()
+        raise
 
 
 def _remove_halves(run: Run) -> None:
