@@ -175,6 +175,7 @@ def test_memory_does_not_grow_with_the_pixels(tmp_path):
     assert kept < 256 * 256 * 3
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_worker_processes_give_the_same_batches(classes):
     dataset = load(classes)
     alone = list(loader(dataset, 5, shuffle=True, seed=1, workers=0))

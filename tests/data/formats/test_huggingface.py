@@ -41,6 +41,7 @@ def test_a_dataset_on_disk_is_split_by_class_and_stays_there(hub, tmp_path):
         assert torch.equal(batch.labels, batch.views[0][:, 0, 0, 0].long() // 4 % 2)
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_splits_arrays_and_sequences(hub, tmp_path):
     features = hub.Features(
         {

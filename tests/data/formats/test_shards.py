@@ -113,6 +113,7 @@ def test_corrupt_images_and_incomplete_samples_are_left_out_and_told(tmp_path, c
     assert "1 samples lack one of ['image']" in caplog.text
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_order_does_not_depend_on_worker_processes(shards):
     dataset = load(shards)
     alone = list(loader(dataset, 8, shuffle=True, seed=3, workers=0))

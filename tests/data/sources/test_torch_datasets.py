@@ -102,6 +102,7 @@ def test_tensors_are_resized_too():
     assert dataset.__getitems__([0]).views[0].shape == (1, 3, 4, 4)
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_worker_processes_give_the_same_batches():
     dataset = load(Listed([np.full(3, i) for i in range(20)]))
     for workers in (0, 2):
