@@ -51,6 +51,13 @@ def run(theirs: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     sys.modules.pop("their_nets", None)
 
 
+def test_how_to_go_on_says_that_it_takes_trust(run: Run, theirs: Run) -> None:
+    assert run.resuming == "contraport train --resume --trust --out run"
+    assert theirs.resuming == f"contraport train --resume --out {theirs.path}"
+    run.config_path.unlink()
+    assert run.resuming == "contraport train --resume --out run"
+
+
 def was_run() -> bool:
     return Path("code-was-run").exists()
 

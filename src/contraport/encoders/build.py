@@ -67,6 +67,16 @@ def default_encoder(shape: Shape) -> str:
     return _DEFAULTS[len(shape)]
 
 
+def code_named(encoder: object) -> list[str]:
+    """Return which of the encoders that a file gives are code to import.
+
+    >>> code_named(["mlp", "their_nets:Net"])
+    ['their_nets:Net']
+    """
+    names = encoder if isinstance(encoder, list | tuple) else [encoder]
+    return [name for name in names if isinstance(name, str) and ":" in name]
+
+
 def check_trusted(encoder: object, where: str, *, trust: bool) -> None:
     """Raise `UsageError` where the encoders that a file gives are code to import, unless it is trusted.
 
@@ -74,12 +84,11 @@ def check_trusted(encoder: object, where: str, *, trust: bool) -> None:
     Traceback (most recent call last):
     contraport.errors.UsageError: encoder: model/config.json names code to run, 'their_nets:Net', which may do...
     """
-    names = encoder if isinstance(encoder, list | tuple) else [encoder]
-    code = [repr(name) for name in names if isinstance(name, str) and ":" in name]
+    code = code_named(encoder)
     check(
         trust or not code,
-        f"encoder: {where} names code to run, {', '.join(code)}, which may do anything; look at it, and if you trust "
-        "it pass trust=True (--trust).",
+        f"encoder: {where} names code to run, {', '.join(map(repr, code))}, which may do anything; look at it, and "
+        "if you trust it pass trust=True (--trust).",
     )
 
 

@@ -24,7 +24,7 @@ import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,8 +90,14 @@ class Run:
 
     @property
     def resuming(self) -> str:
-        """The command that goes on with the training."""
-        return f"contraport train --resume --out {self.path}"
+        """The command that goes on with the training; it trusts the code that the run itself was given as encoder."""
+        # Here, not above, as in `model`.
+        from contraport.encoders.build import code_named
+
+        encoder = None
+        with suppress(UsageError):  # another file is what is told of
+            encoder = self.config().get("encoder")
+        return f"contraport train --resume{' --trust' if code_named(encoder) else ''} --out {self.path}"
 
     @contextmanager
     def writing(self) -> Iterator[None]:
