@@ -12,10 +12,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from contraport.engine import Bilinear, Gibbs, Kernel, Step, scale
-from contraport.errors import check, check_positive, unknown_name
+from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.estimators.arrays import as_tensor
 from contraport.objectives import KL, Matrix, Plan
 from contraport.objectives.layouts import Block, Pattern
@@ -45,6 +46,7 @@ class InverseOT(BaseEstimator):
         marginal_error_: how far the masses of its rows are off in all; those of its columns are exact.
         module_: the fitted cost as a module, in double precision.
         n_iter_: iterations made.
+        n_features_in_: p, the features of a row.
 
     Raises:
         UsageError: in `fit`, for values that do not fit.
@@ -96,7 +98,7 @@ class InverseOT(BaseEstimator):
         check(good, f"max_iter: expected an integer of at least 1, got {self.max_iter!r}.")
         good = isinstance(self.ridge, int | float) and self.ridge >= 0
         check(good, f"ridge: expected a nonnegative number, got {self.ridge!r}.")
-        x, y = as_tensor("features_rows", features_rows), as_tensor("features_columns", features_columns)
+        x, y = self._rows(features_rows, reset=True), as_tensor("features_columns", features_columns)
         observed = _observed(observed_coupling, (len(x), len(y)))
         self.module_ = self._module(x.shape[1], y.shape[1])
         problem = _Problem(x, y, observed, Gibbs(self.module_, self.temperature))
@@ -125,12 +127,24 @@ class InverseOT(BaseEstimator):
         """Return the learned cost, (k, l), between other rows (k, p) and columns (l, q).
 
         Raises:
-            UsageError: `fit` has not been called, or the features do not fit.
+            NotFittedError: `fit` has not been called.
+            UsageError: the features do not fit.
         """
-        check(hasattr(self, "module_"), "InverseOT: call fit before predict.")
-        x, y = as_tensor("features_rows", features_rows), as_tensor("features_columns", features_columns)
+        check_is_fitted(self)
+        x, y = self._rows(features_rows, reset=False), as_tensor("features_columns", features_columns)
         with torch.no_grad():
             return np.asarray(self.module_(x, y))
+
+    def _rows(self, features: ArrayLike, *, reset: bool) -> Tensor:
+        """Return the features of the rows, once scikit-learn's checks have passed them."""
+        if isinstance(features, Tensor):
+            features = features.detach().cpu().numpy()
+        try:  # what is not finite passes: `as_tensor` tells of it
+            return as_tensor("features_rows", validate_data(self, features, reset=reset, ensure_all_finite=False))
+        except UsageError:
+            raise
+        except ValueError as error:
+            raise UsageError(f"features_rows: {' '.join(str(error).split())}") from error
 
     def _module(self, row_features: int, column_features: int) -> nn.Module:
         if isinstance(self.cost, nn.Module):
