@@ -73,3 +73,16 @@ def test_with_core_dependencies_only_a_verb_names_the_extra():
     assert done.returncode == 2
     assert "list needs the package" in done.stderr
     assert "contraport[train,report]" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["trian"]])
+def test_nothing_heavy_is_imported_to_say_what_there_is(arguments):
+    code = f"""
+import sys
+from contraport.cli import main
+main({arguments})
+heavy = {{"torch", "numpy", "lightning", "timm", "sklearn", "jsonargparse", "rich"}} & set(sys.modules)
+sys.exit(f"imported: {{heavy}}" if heavy else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
