@@ -115,8 +115,16 @@ def work(rank, sizes, port, failures):
         value, gradient = value.detach(), flat(torch.autograd.grad(value, sources))
         with contraport.engine.policy(policy):
             mine, sources = make(name, own)
-        mine, average = mine.detach(), flat(torch.autograd.grad(mine, sources))
+        gradients = torch.autograd.grad(mine, sources)
+        mine, average = mine.detach(), flat(gradients)
         dist.all_reduce(average)
+        # What is the same everywhere (a temperature, a bank, prototypes) has the same gradient everywhere: it stays the
+        # same even where nobody takes the average.
+        if len(gradients) > 1:
+            shared = flat(gradients[1:])
+            mean = average[-len(shared) :] / len(sizes)
+            if not torch.allclose(shared, mean, rtol=1e-7, atol=1e-9):
+                failures.put((rank, make.__name__, name, policy, "not the same everywhere"))
         average /= len(sizes)
         if not torch.allclose(mine, value, rtol=1e-9) or not torch.allclose(average, gradient, rtol=1e-7, atol=1e-9):
             failures.put(

@@ -15,7 +15,7 @@ import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
 from contraport.errors import UsageError, cannot_read, unknown_name
-from contraport.runs.options import Option, described
+from contraport.runs.options import Option, in_words
 
 _MODE = "yaml-1.2"
 _SHOWN = 60
@@ -122,7 +122,7 @@ class _Parser(ArgumentParser):
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             return UsageError(f"config: {match[1]}")
         if match := re.match(r'Parser key "(\w+)\S*": .*(?:Got|Given) value: (.*)', message):
-            return UsageError(f"{match[1]}: expected {described(self.kinds[match[1]])}, got {match[2]!r}.")
+            return UsageError(f"{match[1]}: expected {in_words(self.kinds[match[1]])}, got {match[2]!r}.")
         if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)

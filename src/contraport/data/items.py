@@ -11,7 +11,7 @@ import torch
 
 from contraport.data.dataset import Dataset, JoinedStore, Store
 from contraport.data.decoding import EncodedImages, ImageStore, common_size, unreadable
-from contraport.data.splits import Codes, Marks, Positions, choose, drawn
+from contraport.data.splits import Codes, Marks, Positions, drawn, items_of
 from contraport.errors import check
 
 View: TypeAlias = EncodedImages | Callable[[Positions], Store]
@@ -33,7 +33,7 @@ class Items:
 
     def positions(self, split: str) -> Positions:
         """Return the positions of one split."""
-        chosen = choose(
+        chosen = items_of(
             split,
             self.length,
             is_test=self.is_test,

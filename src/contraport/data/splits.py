@@ -42,7 +42,7 @@ def split_positions(classes: np.ndarray, split: str, *, fraction: float = HELD_O
     return np.flatnonzero(held_out if split == "test" else ~held_out)
 
 
-def choose(
+def items_of(
     split: str,
     length: int,
     *,
@@ -56,7 +56,7 @@ def choose(
     Raises:
         UsageError: a share is given where items are marked.
 
-    >>> choose("test", 4, is_test=np.array([False, True, True, False]), labels=None).tolist()
+    >>> items_of("test", 4, is_test=np.array([False, True, True, False]), labels=None).tolist()
     [1, 2]
     """
     if is_test is not None:
@@ -69,7 +69,7 @@ def choose(
 
 
 def drawn(split: str, length: int, chosen: Positions) -> int:
-    """Return how many items were drawn to be held out, where `choose` gave these positions of one split."""
+    """Return how many items were drawn to be held out, where `items_of` gave these positions of one split."""
     return len(chosen) if split == "test" else length - len(chosen)
 
 

@@ -39,12 +39,12 @@ def joined(device: str = "auto") -> Iterator[None]:
 
 def is_first() -> bool:
     """Return whether this process is the one that writes and speaks."""
-    return world()[0] == 0
+    return world().rank == 0
 
 
 def machines() -> tuple[int, int]:
     """Return how many processes there are on each machine, and how many machines."""
-    _, processes = world()
+    processes = world().size
     here = int(os.environ["LOCAL_WORLD_SIZE"]) if processes > 1 else 1
     return here, processes // here
 
@@ -61,7 +61,7 @@ def together() -> Iterator[None]:
         yield
     except Exception as error:  # whatever it is, the others must not wait for this process for ever
         failure = error
-    _, processes = world()
+    processes = world().size
     failed = [failure is not None] * processes
     if processes > 1:
         dist.all_gather_object(failed, failure is not None)
@@ -75,13 +75,12 @@ def raise_once(error: BaseException | None, *, told_by: int = 0, status: int = 2
     Raises:
         SystemExit: in the others.
     """
-    rank, _ = world()
-    raise cast(BaseException, error) if rank == told_by else SystemExit(status)
+    raise cast(BaseException, error) if world().rank == told_by else SystemExit(status)
 
 
 def from_first(value: T) -> T:
     """Return what the first process gives, in all of them."""
-    _, processes = world()
+    processes = world().size
     values = [value]
     if processes > 1:
         dist.broadcast_object_list(values)
@@ -90,7 +89,7 @@ def from_first(value: T) -> T:
 
 def anywhere(*facts: bool) -> tuple[bool, ...]:
     """Return for each fact whether it holds in any process."""
-    _, processes = world()
+    processes = world().size
     if processes == 1:
         return facts
     holds = torch.tensor(facts, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Stripes: what has no form for the passes is computed some rows at a time, and again for its gradient."""
+"""Row blocks: what has no form for the passes is computed some rows at a time, and again for its gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK_ENTRIES = 1 << 20
 
 
 def by_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> list[Tensor]:
-    """Return what a function makes of each stripe of rows; differentiable, in the memory of one stripe.
+    """Return what a function makes of each block of rows; differentiable, in the memory of one block.
 
     Args:
         function: maps a range of rows to a tensor, and may hold up to as many numbers as it has pairs.
@@ -24,7 +24,7 @@ def by_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -
     """
     n, m = shape
     height = max(1, BLOCK_ENTRIES // m)
-    stripes = [slice(top, min(top + height, n)) for top in range(0, n, height)]
-    if len(stripes) == 1:
-        return [function(stripes[0])]
-    return [checkpoint(function, rows, use_reentrant=False, preserve_rng_state=False) for rows in stripes]
+    blocks = [slice(top, min(top + height, n)) for top in range(0, n, height)]
+    if len(blocks) == 1:
+        return [function(blocks[0])]
+    return [checkpoint(function, rows, use_reentrant=False, preserve_rng_state=False) for rows in blocks]

@@ -16,7 +16,7 @@ from contraport.errors import check
 _ENVIRONMENT = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
 
 
-class Share(NamedTuple):
+class Shard(NamedTuple):
     """Which of how many processes this one is; each takes a run of neighbouring items."""
 
     number: int
@@ -27,7 +27,7 @@ class Share(NamedTuple):
     def path(self, path: Path) -> Path:
         """Return the file that this process writes: the one asked for, or its numbered shard.
 
-        >>> str(Share(0, 1, 0).path(Path("a.npz"))), str(Share(1, 2, 1).path(Path("a.npz")))
+        >>> str(Shard(0, 1, 0).path(Path("a.npz"))), str(Shard(1, 2, 1).path(Path("a.npz")))
         ('a.npz', 'a.00001-of-00002.npz')
         """
         if self.of == 1:
@@ -54,9 +54,9 @@ class Share(NamedTuple):
         return parts
 
 
-def this_process() -> Share:
+def this_process() -> Shard:
     """Return the share of this process, which the launcher tells in RANK, WORLD_SIZE and LOCAL_RANK."""
-    return Share(*(int(os.environ.get(name, default)) for name, default in _ENVIRONMENT))
+    return Shard(*(int(os.environ.get(name, default)) for name, default in _ENVIRONMENT))
 
 
 @dataclass(frozen=True)

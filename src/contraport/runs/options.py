@@ -82,7 +82,7 @@ class Option:
         if self.check is not None:
             self.check(self.name, value)
         elif not fits(value, self.kind):
-            raise UsageError(f"{self.name}: expected {described(self.kind)}, got {value!r}.")
+            raise UsageError(f"{self.name}: expected {in_words(self.kind)}, got {value!r}.")
 
 
 def option(
@@ -244,15 +244,15 @@ def fits(value: Any, kind: Any, *, objects: bool = True) -> bool:
     return isinstance(value, Mapping if origin is dict else origin or kind)
 
 
-def described(kind: Any) -> str:
+def in_words(kind: Any) -> str:
     """Return in words what values of a type are.
 
-    >>> described(float | str | None)
+    >>> in_words(float | str | None)
     'a number or text'
     """
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(described(part) for part in parts if part is not NoneType))
+        return " or ".join(dict.fromkeys(in_words(part) for part in parts if part is not NoneType))
     if origin is Literal:
         return "one of " + ", ".join(map(str, parts))
     if origin in (list, Sequence):

@@ -9,7 +9,7 @@ import numpy as np
 
 from contraport.data.arrays import from_arrays, take
 from contraport.data.dataset import Dataset
-from contraport.data.splits import Marks, choose, drawn
+from contraport.data.splits import Marks, drawn, items_of
 from contraport.errors import UsageError, cannot_read, check, unknown_name
 
 _KNOWN_KEYS = [name + suffix for name in ("x", "view0", "view1", "labels", "y", "domains") for suffix in ("", "_test")]
@@ -68,7 +68,7 @@ def _split_of(
     except UsageError as error:
         raise UsageError(f"data: {path}: {error}") from error
     labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
-    chosen = choose(split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction)
+    chosen = items_of(split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction)
     return take(whole, chosen, split, held_out=drawn(split, len(whole), chosen) if is_test is None else None)
 
 

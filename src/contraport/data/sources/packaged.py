@@ -10,7 +10,7 @@ import numpy as np
 from contraport.data.arrays import from_arrays, take
 from contraport.data.dataset import Dataset
 from contraport.data.formats.ts_format import padded, read_ts
-from contraport.data.splits import choose, split_positions
+from contraport.data.splits import items_of, split_positions
 from contraport.errors import UsageError, cannot_read, check
 
 UCI_VIEWS = ("fou", "fac", "kar", "pix", "zer", "mor")
@@ -66,7 +66,7 @@ def _series(name: str, files: str, split: str, root: Path | None) -> Dataset:
     labels = np.array(train.labels + test.labels)
     is_test = np.arange(len(labels)) >= len(train.labels)
     whole = from_arrays(series, labels, name=name)
-    return take(whole, choose(split, len(labels), is_test=is_test, labels=None), split)
+    return take(whole, items_of(split, len(labels), is_test=is_test, labels=None), split)
 
 
 def _folder(name: str, root: Path | None, pattern: str, package: str, requirement: str, inside: str) -> Path:

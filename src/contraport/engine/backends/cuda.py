@@ -328,7 +328,7 @@ def _fused(sides: _Sides, weights: _Weights, held: bool) -> tuple[Tensor, Tensor
 def _through_workspace(
     sides: _Sides, weights: _Weights, wanted: Sequence[bool], held: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x and the sums of W, with W written stripe by stripe; in bfloat16 unless in single precision."""
+    """Return W y, W^T x and the sums of W, W written some rows at a time, in bfloat16 or single precision."""
     x, y = sides.x, sides.y
     n, m = x.shape[0], y.shape[0]
     dtype = torch.float32 if x.dtype == torch.float32 else torch.bfloat16  # weights need the range, not the digits
