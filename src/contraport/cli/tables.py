@@ -14,9 +14,10 @@ from contraport.results import MEASURES, Measure
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """Print rows of texts that have the same keys, which head the columns."""
-    table = Table(title=title, box=SIMPLE, title_justify="left")
-    for number, heading in enumerate(rows[0]):
-        table.add_column(heading, no_wrap=number == 0)
+    table = Table(title=title, box=SIMPLE, title_justify="left", show_edge=False, pad_edge=False, padding=0)
+    for heading in rows[0]:  # headings break between words, never within one
+        widest = max(map(len, [*heading.split(), *(row[heading] for row in rows)]))
+        table.add_column(heading, min_width=widest)
     for row in rows:
         table.add_row(*row.values())
     Console().print(table)
