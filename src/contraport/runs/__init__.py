@@ -1,5 +1,6 @@
 """A training as it is asked for, and as it is kept: its settings, and the folder that holds it."""
 
-from contraport.runs.folder import Row, Run, default_path, read
+from contraport.runs.folder import Run, default_path
+from contraport.runs.reading import Row, read
 
 __all__ = ["Row", "Run", "default_path", "read"]

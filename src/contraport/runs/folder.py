@@ -22,8 +22,7 @@ import json
 import os
 import re
 import shutil
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,16 +31,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from contraport.errors import UsageError, check, check_regular, reason
+from contraport.errors import UsageError, check, check_regular
 from contraport.files import replacing, replacing_files, write_text
+from contraport.runs.reading import AGAIN, EVALUATION, NUMBER, Row, check_kinds, is_one_of, read, read_arrays, read_rows
 from contraport.runs.settings import KEPT, Settings, check_kept
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
-
-Row = dict[str, Any]
-NUMBER = (int, float)
 
 _NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
 
@@ -201,7 +198,7 @@ class Run:
             UsageError: the folder is no run, has no `metrics.jsonl`, or a line of it is corrupt.
         """
         self._check_is_run()
-        rows: list[Row] = read(self.metrics_path, _read_json_lines)
+        rows: list[Row] = read(self.metrics_path, read_rows)
         return rows
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
@@ -290,12 +287,14 @@ class Run:
             UsageError: the folder is no run, was not evaluated, or its `evaluation.json` is corrupt.
         """
         self._check_is_run()
-        values = read(self.evaluation_path, lambda path: json.loads(path.read_text("utf-8")), _AGAIN)
-        corrupt = f"run: {self.evaluation_path} is corrupt: expected an object with 'rows' of numbers{_AGAIN}"
+        values = read(self.evaluation_path, lambda path: json.loads(path.read_text("utf-8")), AGAIN)
+        corrupt = f"run: {self.evaluation_path} is corrupt: expected an object with 'rows' of numbers{AGAIN}"
         check(isinstance(values, dict) and isinstance(values.get("rows"), dict), corrupt)
         check(all(isinstance(row, dict) for row in values["rows"].values()), corrupt)
-        check(all(_is(number, *NUMBER, None) for row in values["rows"].values() for number in row.values()), corrupt)
-        _check_kinds(self.evaluation_path, values, _EVALUATION, _AGAIN)
+        check(
+            all(is_one_of(number, *NUMBER, None) for row in values["rows"].values() for number in row.values()), corrupt
+        )
+        check_kinds(self.evaluation_path, values, EVALUATION, AGAIN)
         return dict(values)
 
     def samples(self) -> dict[str, np.ndarray]:
@@ -305,7 +304,7 @@ class Run:
             UsageError: the folder is no run, was not evaluated, or its `samples.npz` is corrupt.
         """
         self._check_is_run()
-        samples: dict[str, np.ndarray] = read(self.samples_path, _read_arrays, _AGAIN)
+        samples: dict[str, np.ndarray] = read(self.samples_path, read_arrays, AGAIN)
         return samples
 
     def _check_is_run(self) -> None:
@@ -376,93 +375,3 @@ def default_path(data: str, method: str) -> Path:
     place = Path(os.path.abspath(data))  # "." has no name of its own
     name = _NOT_IN_NAMES.sub("-", place.name if place.is_dir() else place.stem).strip("-.")
     return Path("runs", f"{name or 'data'}-{method}")
-
-
-def read(path: Path, reader: Callable[[Path], Any], remedy: str = ".") -> Any:
-    """Return what a reader makes of a file of a run.
-
-    Raises:
-        UsageError: there is no such file, or it is corrupt; then the message ends with the remedy.
-    """
-    check(path.exists(), f"run: {path.parent} has no {path.name}{_REMEDIES.get(path.name, '')}.")
-    try:
-        return reader(path)
-    except UsageError:
-        raise
-    except Exception as error:  # a corrupt file fails in as many ways as there are readers
-        raise UsageError(f"run: {path} is corrupt: {reason(error)}{remedy}") from error
-
-
-_AGAIN = "; run `contraport evaluate` on the run again."
-
-_REMEDIES = {
-    "evaluation.json": " yet: run `contraport evaluate` on it first",
-    "samples.npz": " yet: run `contraport evaluate` on it first",
-    "model": " yet: its training did not end; go on with resume=True (--resume)",
-}
-
-
-def _read_json_lines(path: Path) -> list[Row]:
-    lines = path.read_text("utf-8").split("\n")
-    rows = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UsageError(f"run: {path} is corrupt: line {number} is no JSON.") from error
-        check(isinstance(row, dict), f"run: {path} is corrupt: line {number} is no object.")
-        good = _is(row.get("step"), int) and all(_is(value, *NUMBER, None) for value in row.values())
-        check(good, f"run: {path} is corrupt: line {number} is no row of numbers with a step.")
-        rows.append(row)
-    return rows
-
-
-def _is(value: Any, *kinds: Any) -> bool:
-    """Return whether a value that a file gave is of one of some kinds; true and false are no numbers."""
-    return any(
-        value is None if kind is None else isinstance(value, kind) and not isinstance(value, bool) for kind in kinds
-    )
-
-
-def _check_kinds(
-    path: Path, values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, ...]], remedy: str = "."
-) -> None:
-    for name, expected in kinds.items():
-        good = name not in values or _is(values[name], *expected)
-        check(good, f"run: {path} is corrupt: {name} is {values.get(name)!r}{remedy}")
-
-
-# What is read of an evaluation, and what it may be.
-_EVALUATION: dict[str, tuple[Any, ...]] = {
-    "data": (str,),
-    "notes": (list,),
-    "epochs": (int, None),
-    "train_items": (int,),
-    "test_items": (int,),
-    "uniformity_items": (int,),
-}
-_SAMPLES = {
-    "points": (2, "f"),
-    "projection": (0, "U"),
-    "labels": (1, "iu"),
-    "class_names": (1, "U"),
-    "thumbnails": (4, "u"),
-    "plan": (2, "f"),
-    "target": (2, "f"),
-    "plan_items": (0, "iu"),
-    "plan_labels": (1, "iu"),
-}
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    if not zipfile.is_zipfile(path):
-        raise ValueError("it is no .npz file")
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):
-            raise ValueError(f"{name!r} is no array")
-        dimensions, kinds = _SAMPLES.get(name, (array.ndim, array.dtype.kind))
-        if array.ndim != dimensions or array.dtype.kind not in kinds:
-            raise ValueError(f"{name!r} has shape {array.shape} and type {array.dtype}")
-    return arrays

@@ -1,0 +1,107 @@
+"""What is read of a run's files, and what it may be: a corrupt one is told in a line."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contraport.errors import UsageError, check, reason
+
+Row = dict[str, Any]
+NUMBER = (int, float)
+
+
+def read(path: Path, reader: Callable[[Path], Any], remedy: str = ".") -> Any:
+    """Return what a reader makes of a file of a run.
+
+    Raises:
+        UsageError: there is no such file, or it is corrupt; then the message ends with the remedy.
+    """
+    check(path.exists(), f"run: {path.parent} has no {path.name}{_REMEDIES.get(path.name, '')}.")
+    try:
+        return reader(path)
+    except UsageError:
+        raise
+    except Exception as error:  # a corrupt file fails in as many ways as there are readers
+        raise UsageError(f"run: {path} is corrupt: {reason(error)}{remedy}") from error
+
+
+AGAIN = "; run `contraport evaluate` on the run again."
+
+_REMEDIES = {
+    "evaluation.json": " yet: run `contraport evaluate` on it first",
+    "samples.npz": " yet: run `contraport evaluate` on it first",
+    "model": " yet: its training did not end; go on with resume=True (--resume)",
+}
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a `metrics.jsonl`; a last line that was cut off while it was written is left out."""
+    lines = path.read_text("utf-8").split("\n")
+    rows = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"run: {path} is corrupt: line {number} is no JSON.") from error
+        check(isinstance(row, dict), f"run: {path} is corrupt: line {number} is no object.")
+        good = is_one_of(row.get("step"), int) and all(is_one_of(value, *NUMBER, None) for value in row.values())
+        check(good, f"run: {path} is corrupt: line {number} is no row of numbers with a step.")
+        rows.append(row)
+    return rows
+
+
+def is_one_of(value: Any, *kinds: Any) -> bool:
+    """Return whether a value that a file gave is of one of some kinds; true and false are no numbers."""
+    return any(
+        value is None if kind is None else isinstance(value, kind) and not isinstance(value, bool) for kind in kinds
+    )
+
+
+def check_kinds(path: Path, values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, ...]], remedy: str = ".") -> None:
+    """Raise `UsageError` where a named value is of none of the kinds that it may be."""
+    for name, expected in kinds.items():
+        good = name not in values or is_one_of(values[name], *expected)
+        check(good, f"run: {path} is corrupt: {name} is {values.get(name)!r}{remedy}")
+
+
+# What is read of an evaluation, and what it may be.
+EVALUATION: dict[str, tuple[Any, ...]] = {
+    "data": (str,),
+    "notes": (list,),
+    "epochs": (int, None),
+    "train_items": (int,),
+    "test_items": (int,),
+    "uniformity_items": (int,),
+}
+_SAMPLES = {
+    "points": (2, "f"),
+    "projection": (0, "U"),
+    "labels": (1, "iu"),
+    "class_names": (1, "U"),
+    "thumbnails": (4, "u"),
+    "plan": (2, "f"),
+    "target": (2, "f"),
+    "plan_items": (0, "iu"),
+    "plan_labels": (1, "iu"),
+}
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a `samples.npz`, of the dimensions and types that the page draws."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no .npz file")
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{name!r} is no array")
+        dimensions, kinds = _SAMPLES.get(name, (array.ndim, array.dtype.kind))
+        if array.ndim != dimensions or array.dtype.kind not in kinds:
+            raise ValueError(f"{name!r} has shape {array.shape} and type {array.dtype}")
+    return arrays
