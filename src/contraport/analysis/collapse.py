@@ -13,7 +13,7 @@ from contraport.analysis.drawing import COLORS, panels
 from contraport.errors import check
 from contraport.evaluation.measures import effective_rank, spectrum
 from contraport.objectives import alpha_cl, direct_clr, nt_xent, quadratic
-from contraport.objectives.objective import Loss
+from contraport.objectives.loss import Loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

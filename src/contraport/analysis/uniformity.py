@@ -16,7 +16,7 @@ from contraport.analysis.toy import Mixture, gaussian_mixture
 from contraport.engine import Gibbs, normalize
 from contraport.errors import check
 from contraport.objectives import Free, LogMean, Objective, Pairs, Within, align_uniform, nt_xent
-from contraport.objectives.objective import Loss
+from contraport.objectives.loss import Loss
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -54,12 +54,14 @@ from contraport.objectives.divergences import (
 from contraport.objectives.divergences.logistic import Logistic, NoiseContrast
 from contraport.objectives.divergences.pairwise import PRESETS, Pairwise, SignedPairwise
 from contraport.objectives.layouts import Block, CoreView, Cross, FullGraph, Joint, Layout, Leading, Pattern, Within
-from contraport.objectives.objective import Loss, Objective, Total
+from contraport.objectives.loss import Loss
+from contraport.objectives.objective import Objective
 from contraport.objectives.outcome import Outcome
 from contraport.objectives.plan import Plan
 from contraport.objectives.prototypes import assignments
 from contraport.objectives.schedules import Relax, Temperature, Tighten
 from contraport.objectives.targets import Domains, Labels, Matrix, Neighbors, Pairs, Soft, Target, TargetPlan
+from contraport.objectives.total import Total
 
 __all__ = [
     "CATALOG",

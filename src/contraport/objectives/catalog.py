@@ -27,8 +27,10 @@ from contraport.objectives.divergences import (
 from contraport.objectives.divergences.logistic import Logistic, NoiseContrast
 from contraport.objectives.divergences.pairwise import PRESETS, SignedPairwise
 from contraport.objectives.layouts import CoreView, Cross, FullGraph, Joint, Layout, Leading, Within
-from contraport.objectives.objective import Loss, Objective, Origin, Total
+from contraport.objectives.loss import Loss, Origin
+from contraport.objectives.objective import Objective
 from contraport.objectives.targets import Labels, Pairs, Target
+from contraport.objectives.total import Total
 
 
 @dataclass(frozen=True)

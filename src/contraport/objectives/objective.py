@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from contraport.distributed import Processes, gather_batch, world
 from contraport.engine import Kernel
@@ -17,150 +15,9 @@ from contraport.errors import UsageError, check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.divergences import Divergence
 from contraport.objectives.layouts import Block, Layout, check_negatives, check_views
+from contraport.objectives.loss import Known, Loss, add_part
 from contraport.objectives.outcome import Outcome
 from contraport.objectives.targets import Attributes, Matrix, Target, TargetPlan
-
-Known: TypeAlias = Tensor | Target | bool | None
-"""What may be known in a call; see `Loss.forward`."""
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a named objective comes from.
-
-    Attributes:
-        name: its name in the catalog.
-        call: the call that made it, as it would be written.
-        citation: the paper and its equation.
-    """
-
-    name: str
-    call: str
-    citation: str
-
-
-class Loss(nn.Module, ABC):
-    """What objectives and sums of objectives have in common: they are called on embeddings and can be looked into.
-
-    Attributes:
-        origin: the catalog's entry that made it, or None.
-    """
-
-    origin: Origin | None = None
-
-    @abstractmethod
-    def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
-        """Return the named parts of the value, their factors included; the loss is their sum."""
-
-    @abstractmethod
-    def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
-        """Yield what is compared, wanted and found, block by block and direction by direction."""
-
-    @abstractmethod
-    def answers(self) -> dict[str, str]:
-        """Return the answer to each of the five questions, as it would be written."""
-
-    @abstractmethod
-    def constrain(self, constraint: Constraint) -> None:
-        """Allow other plans from now on.
-
-        Raises:
-            UsageError: there is no single constraint to change, or the divergence does not go with this one.
-        """
-
-    @property
-    @abstractmethod
-    def temperature(self) -> float:
-        """The temperature of the kernel; assign to it to change it between steps."""
-
-    @temperature.setter
-    @abstractmethod
-    def temperature(self, value: float) -> None: ...
-
-    @property
-    @abstractmethod
-    def takes_several(self) -> bool:
-        """Whether it is called on any number of views, rather than on two."""
-
-    @property
-    @abstractmethod
-    def mass(self) -> float | None:
-        """The mass of the plan of the last call, a mean over directions; None where no marginal tells it.
-
-        Reading it waits for the device; no call does.
-        """
-
-    def forward(
-        self,
-        *views: Tensor,
-        labels: Tensor | None = None,
-        domains: Tensor | None = None,
-        ids: Tensor | None = None,
-        weights: Tensor | None = None,
-        target: Tensor | Target | None = None,
-        negatives: Tensor | None = None,
-        negative_ids: Tensor | None = None,
-        shared_negatives: bool = False,
-    ) -> Tensor:
-        """Return the loss, a tensor without dimensions.
-
-        Args:
-            views: embeddings, (n, d) each.
-            labels: class of each item, (n,) integers, for targets that ask for it.
-            domains: domain of each item, (n,) integers, likewise.
-            ids: identity of each item, (n,) integers; items with equal ids are never each other's negatives.
-            weights: importance of each item, (n,), nonnegative: the loss is the weighted mean of the rows' values.
-            target: the plan that is wanted in this call, instead of the objective's own: a matrix as in `Matrix`, or a
-                rule. It says nothing of negatives.
-            negatives: embeddings of further columns, (k, d), to which nothing is matched: a queue, a memory bank. They
-                stand beside the columns of every block and direction and are columns like the others: a plan with
-                column marginals gives each of all columns the same mass, so that it keeps the share k / M of the mass
-                away from what is wanted. Under `torch.distributed` each process brings its own, such as hard negatives
-                of its items, as many as it likes; they are gathered.
-            negative_ids: identity of each negative, (k,) integers, beside ``ids``: a negative is left out of the rows
-                that show the same item.
-            shared_negatives: every process brings the same negatives, a bank or a queue; they are not gathered.
-        """
-        parts = self.parts(
-            *views, labels=labels, domains=domains, ids=ids, weights=weights, target=target, negatives=negatives,
-            negative_ids=negative_ids, shared_negatives=shared_negatives or None,
-        )  # fmt: skip
-        return reduce(torch.add, parts.values())
-
-    def terms(self, *views: Tensor, **known: Known) -> dict[str, float]:
-        """Return the named parts of the value as numbers, their factors included; the keywords are those of the
-        call.
-        """
-        with torch.no_grad():
-            return {name: value.item() for name, value in self.parts(*views, **known).items()}
-
-    def plan(self, *views: Tensor, **known: Known) -> Tensor:
-        """Return the plan that came out on the first block, (N, M), to look at; the keywords are those of the call."""
-        with torch.no_grad():
-            return next(self.outcomes(*views, **known)).plan.dense()
-
-    def target_plan(self, *views: Tensor, **known: Known) -> Tensor:
-        """Return the plan that is wanted on the first block, (N, M), to look at; the keywords are those of the call."""
-        with torch.no_grad():
-            return next(self.outcomes(*views, **known)).target.dense()
-
-    def explain(self) -> str:
-        """Say the answers to the five questions, and where the objective comes from.
-
-        >>> import contraport
-        >>> print(contraport.gca_ince(iterations=3).explain())
-        gca_ince(iterations=3)
-        Which pairs are compared?                Joint()
-        How alike are two embeddings?            Gibbs('cosine', 0.5)
-        Which plans are allowed?                 Balanced(iterations=3)
-        Which plan do we want?                   Pairs()
-        How far is one from the other?           KL()
-        Source: Chen, Lin, Liu, Xiao and Dyer (2024), Your contrastive learning problem is secretly a ...
-        """
-        lines = [f"{question:<40} {answer}" for question, answer in self.answers().items()]
-        if self.origin is not None:
-            lines = [self.origin.call, *lines, f"Source: {self.origin.citation}"]
-        return "\n".join(lines)
 
 
 class Objective(Loss):
@@ -264,7 +121,7 @@ class Objective(Loss):
             self._log_masses.append(None if log_mass is None else _unlinked(log_mass))
             for term, factor in terms:
                 value, weight = outcome.sum(term(outcome)), factor * outcome.block.pattern.weight
-                _add(totals, type(term).__name__, value if weight == 1 else weight * value)
+                add_part(totals, type(term).__name__, value if weight == 1 else weight * value)
         return totals
 
     def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
@@ -331,83 +188,8 @@ class Objective(Loss):
         )
 
 
-class Total(Loss):
-    """A weighted sum of objectives over the same views, for methods whose parts compare different pairs.
-
-    Args:
-        objectives: each objective with its factor; the first one's temperature is the sum's.
-
-    >>> import contraport
-    >>> Total({contraport.nt_xent(): 1.0, contraport.gca_ince(): 0.5}).temperature
-    0.5
-    """
-
-    def __init__(self, objectives: Mapping[Objective, float]) -> None:
-        super().__init__()
-        check(len(objectives) > 0, "objectives: expected at least one.")
-        self.objectives = nn.ModuleList(objectives)
-        self.factors = tuple(objectives.values())
-
-    def constrain(self, constraint: Constraint) -> None:
-        """Raise `UsageError`: each objective has a constraint of its own."""
-        raise UsageError(f"constraint: expected a single objective, whose constraint can change, got {self!r}.")
-
-    def _terms(self) -> Iterator[tuple[Objective, float]]:
-        for module, factor in zip(self.objectives, self.factors, strict=True):
-            assert isinstance(module, Objective)
-            yield module, factor
-
-    @property
-    def temperature(self) -> float:
-        """The temperature of the first objective; assign to it to change it between steps."""
-        return next(self._terms())[0].temperature
-
-    @temperature.setter
-    def temperature(self, value: float) -> None:
-        next(self._terms())[0].temperature = value
-
-    @property
-    def takes_several(self) -> bool:
-        """Whether all its objectives are called on any number of views, rather than on two."""
-        return all(objective.takes_several for objective, _ in self._terms())
-
-    @property
-    def mass(self) -> float | None:
-        """The total mass of the first objective's plan in the last call; see `Objective.mass`."""
-        return next(self._terms())[0].mass
-
-    def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
-        """Return the parts of all objectives, factors included; see `forward` for the keywords."""
-        totals: dict[str, Tensor] = {}
-        for objective, factor in self._terms():
-            for name, value in objective.parts(*views, **known).items():
-                _add(totals, name, factor * value)
-        return totals
-
-    def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
-        """Yield the outcomes of each objective in turn."""
-        for objective, _ in self._terms():
-            yield from objective.outcomes(*views, **known)
-
-    def answers(self) -> dict[str, str]:
-        """Return the answers of each objective."""
-        return {
-            f"{position}. {question}": answer
-            for position, (objective, _) in enumerate(self._terms(), 1)
-            for question, answer in objective.answers().items()
-        }
-
-    def __repr__(self) -> str:
-        terms = ", ".join(f"{objective!r}: {factor!r}" for objective, factor in self._terms())
-        return f"Total({{{terms}}})"
-
-
 def _unlinked(value: Tensor) -> Tensor:
     return value.detach() if value.requires_grad else value
-
-
-def _add(totals: dict[str, Tensor], name: str, value: Tensor) -> None:
-    totals[name] = totals[name] + value if name in totals else value
 
 
 def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -24,7 +24,7 @@ from contraport.objectives.constraints import (
     Simplex,
     Unbalanced,
 )
-from contraport.objectives.objective import Loss
+from contraport.objectives.loss import Loss
 
 SHAPES: dict[str, Callable[[float], float]] = {
     "constant": lambda x: 0.0,
