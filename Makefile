@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Two workers of one thread each: some tests start processes of their own, so there are no more on a larger machine.
+TWO := --numprocesses 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 
@@ -20,7 +22,7 @@ demo: $(READY) ## Train on images with two objectives, evaluate, and write runs/
 	$(BIN)/contraport demo
 
 test: $(READY) ## Run the fast tests and the examples in the documentation.
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO)
 
 slow: $(READY) ## Run the tests that take longer.
 	$(BIN)/python -m pytest -m slow
@@ -28,7 +30,7 @@ slow: $(READY) ## Run the tests that take longer.
 portable: $(READY) ## Run the fast tests as other machines would.
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(BIN)/python -m pytest
-	OMP_NUM_THREADS=1 LC_ALL=C TZ=Pacific/Kiritimati HOME=/dev/null $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 LC_ALL=C TZ=Pacific/Kiritimati HOME=/dev/null $(BIN)/python -m pytest $(TWO)
 
 lint: $(READY) ## Check style, types and the direction of imports.
 	$(BIN)/ruff check .

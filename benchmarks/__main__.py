@@ -6,7 +6,7 @@ Without ``--full`` a few minutes: all losses at 256 ... 8,192 rows in 128 dimens
 
 import argparse
 
-from benchmarks import cuda, engine, plot, training
+from benchmarks import cuda, engine, plot, startup, training
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--full", action="store_true", help="the whole series: about an hour")
@@ -20,3 +20,4 @@ if full:
     plot.main()
 cuda.main([])
 training.main([])
+startup.main([])

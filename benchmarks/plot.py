@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+
+from contraport.plots.canvas import panels
+from contraport.plots.colors import BLUE, GREEN, GREY, ORANGE, PURPLE
 
 MEASURED = Path("benchmarks/results/growth.json")
 DRAWN = Path("docs/images/engine.png")
@@ -29,14 +28,14 @@ GROWTH = [
 PANELS = {"nt_xent": "NT-Xent", "sinkhorn K=3": "three Sinkhorn iterations"}
 
 STYLES = {
-    "streamed": ("#2b64bf", "-"),
-    "stored": ("#2b64bf", "--"),
-    "autograd": ("#6b7280", "-"),
-    "lightly": ("#d9731a", "-"),
-    "pytorch-metric-learning": ("#8a56c2", "-"),
-    "POT": ("#d9731a", "-"),
-    "POT, batch": ("#8a56c2", "-"),
-    "OTT": ("#2f9e63", "-"),
+    "streamed": (BLUE, "-"),
+    "stored": (BLUE, "--"),
+    "autograd": (GREY, "-"),
+    "lightly": (ORANGE, "-"),
+    "pytorch-metric-learning": (PURPLE, "-"),
+    "POT": (ORANGE, "-"),
+    "POT, batch": (PURPLE, "-"),
+    "OTT": (GREEN, "-"),
 }
 
 
@@ -51,21 +50,20 @@ def draw(axes: Axes, results: list[dict], loss: str, key: str) -> None:
     rows = [r["rows"] for r in results]
     axes.set_xticks(rows, [f"{r // 1024}k" for r in rows])
     axes.minorticks_off()
-    axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
 
 
 def main() -> None:
     results = json.loads(MEASURED.read_text())["results"]
-    figure, grid = plt.subplots(2, 2, figsize=(9, 6.6), constrained_layout=True, sharex=True)
-    for (loss, title), (time, memory) in zip(PANELS.items(), grid, strict=True):
+    figure, axes = panels(2 * len(PANELS), width=8.6, ratio=1.35)
+    for (loss, title), time, memory in zip(PANELS.items(), axes[::2], axes[1::2], strict=True):
         draw(time, results, loss, "seconds")
         draw(memory, results, loss, "mebibytes")
         time.set(title=title, ylabel="seconds, forward + backward")
         memory.set(title=title, ylabel="MiB above the inputs, at the peak")
         time.legend(frameon=False, fontsize=8)
-    for axes in grid[-1]:
-        axes.set_xlabel("rows, d = 128")
+    for below in axes[-2:]:
+        below.set_xlabel("rows, d = 128")
     DRAWN.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(DRAWN, dpi=120)
     print(f"written: {DRAWN}")

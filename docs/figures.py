@@ -1,13 +1,16 @@
-"""Draw the figures of theory.md and print the numbers behind them: ``python -m docs.figures``."""
+"""Draw the figures of theory.md and plots.md, and print the numbers behind them: ``python -m docs.figures``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
-from contraport import analysis
+from contraport import ContrastiveEncoder, analysis, gca_ince, plots
+
+Figures = dict[str, Figure]
 
 IMAGES = Path(__file__).parent / "images"
 
@@ -20,8 +23,28 @@ def views(items: int = 300, noise: float = 0.1) -> tuple[torch.Tensor, torch.Ten
     return first, second
 
 
-def main() -> None:
-    """Compute everything that the page shows; it takes about a minute."""
+def two_distributions() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return one hill and two, (48,) each, over a ground that is nowhere 0."""
+    line = torch.linspace(0, 1, 48)
+
+    def hill(middle: float, width: float) -> torch.Tensor:
+        return torch.exp(-(((line - middle) / width) ** 2) / 2)
+
+    return hill(0.3, 0.08) + 0.01, hill(0.2, 0.05) + 0.7 * hill(0.75, 0.07) + 0.01
+
+
+def broken_pairs(items: int = 14, broken: tuple[int, ...] = (4, 9)) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return two centred views of digits, (items, 64) each, of which some are noise, and which are pairs after all."""
+    x0, x1 = views(items, 0.2)
+    x1[list(broken)] = torch.rand(len(broken), 64, generator=torch.Generator().manual_seed(1), dtype=x1.dtype)
+    middle = torch.from_numpy(load_digits().data.mean(0)) / 16
+    partners = torch.eye(items, dtype=torch.bool)
+    partners[list(broken), list(broken)] = False
+    return x0 - middle, x1 - middle, partners
+
+
+def of_encoders() -> Figures:
+    """What encoders and free points come to, under one objective or another."""
     x0, x1 = views()
     alpha = analysis.pair_weights(x0, x1, regularizer="direct", temperature=0.1)
     covariance = analysis.contrastive_covariance(x0, x1, alpha)
@@ -31,19 +54,6 @@ def main() -> None:
     polygon, simplex = analysis.perfect_uniformity(12, 2), analysis.perfect_uniformity(8, 7)
     toy = analysis.five_gaussians()
     augmentation = analysis.noise_and_mixup(items=100)
-    figures = {
-        "contrastive-covariance": covariance,
-        "linear-encoder": linear,
-        "deep-linear": deep,
-        "collapse": collapse,
-        "polygon": polygon,
-        "simplex": simplex,
-        "five-gaussians": toy,
-        "noise-and-mixup": augmentation,
-    }
-    IMAGES.mkdir(exist_ok=True)
-    for name, result in figures.items():
-        result.figure().savefig(IMAGES / f"{name}.png", dpi=110)
     print(f"energy of the digits {covariance.energy:.4f}, largest eigenvalue {covariance.eigenvalues[0]:.4f}")
     print(f"linear encoder: largest angle {linear.angles[-1].max():.1e} after {len(linear.energies) - 1} iterations")
     print(f"deep linear: rank-one shares {deep.rank_one_shares[-1].min():.6f} or more, alignments")
@@ -56,6 +66,72 @@ def main() -> None:
         inside = f"{augmentation.noise_in_plane[k]:.3f} of noise, {augmentation.mixup_in_plane[k]:.3f} of mixup"
         within = f"{augmentation.noise_within[k]:.3f} of noise's target, {augmentation.mixup_within[k]:.3f} of mixup's"
         print(f"d = {d}: in the plane {inside}; within components {within}")
+    return {
+        "contrastive-covariance": covariance.figure(),
+        "linear-encoder": linear.figure(),
+        "deep-linear": deep.figure(),
+        "collapse": collapse.figure(),
+        "polygon": polygon.figure(),
+        "simplex": simplex.figure(),
+        "five-gaussians": toy.figure(),
+        "noise-and-mixup": augmentation.figure(),
+    }
+
+
+def of_plans() -> Figures:
+    """What temperature, iterations, constraints and the uniformity penalty do to a plan."""
+    couplings = analysis.couplings(*two_distributions())
+    triangle = analysis.simplex_path()
+    matching = analysis.matching(*broken_pairs(), temperature=0.05, relaxation=0.5)
+    penalty = analysis.uniformity_penalty((0.0, 1.0, 10.0))
+    for name, found in {"exact": couplings.exact, **couplings.by_temperature, **couplings.by_iterations}.items():
+        told = f"cost {found.cost:.4f}, entropy {found.entropy:.3f}, masses off by {found.error:.1e}"
+        print(f"coupling {name}: {told}, {found.iterations} iterations")
+    for temperature, margin in zip(triangle.temperatures[::16], triangle.margins[::16], strict=True):
+        print(f"triangle: at temperature {temperature:.2g} the least mass is {margin:.1e}")
+    for name, found in matching.plans.items():
+        told = f"mass {found.mass:.2f}, on partners {found.on_partners:.2f}, uneven by {found.unevenness:.2f}"
+        print(f"matching, {name}: {told}, columns used {found.columns_used:.1f}")
+    for factor, found in penalty.by_factor.items():
+        told = f"penalty {found.penalty:.3f}, negatives uneven by {found.unevenness:.2f}"
+        print(f"uniformity penalty times {factor:g}: {told}, uniformity {found.spread.uniformity:.2f}")
+    return {
+        "couplings": couplings.figure(),
+        "triangle": triangle.figure(),
+        "matching": matching.figure(),
+        "uniformity-penalty": penalty.figure(),
+    }
+
+
+def of_held_out_digits(items: int = 150) -> Figures:
+    """What the features of digits are like that an encoder has not seen, without labels."""
+    digits, labels = load_digits(return_X_y=True)
+    digits = digits / 16
+    encoder = ContrastiveEncoder("nt-xent", random_state=0).fit(digits[items:])
+    shown, classes = digits[:items], torch.from_numpy(labels[:items])
+    features = torch.from_numpy(encoder.transform(shown))
+    found = {"pixels": torch.from_numpy(shown), "features": features}
+    similarities = {name: analysis.similarity(rows, classes) for name, rows in found.items()}
+    for name, one in similarities.items():
+        print(f"cosines of {name}: {one.within:.2f} within classes, {one.between:.2f} between")
+    z0, z1 = views(16, 0.3)
+    return {
+        "similarity": similarities["features"].figure(),
+        "plots-plan": gca_ince(0.1).plot(z0, z1),
+        "plots-embedding": plots.embedding(features, classes, width=3.9),
+        "plots-spectrum": plots.spectrum(found, width=3.9),
+        "plots-neighbors": plots.neighbors(
+            features, shown.reshape(-1, 8, 8), classes, queries=range(6), count=6, width=3.9
+        ),
+    }
+
+
+def main() -> None:
+    """Compute everything that the pages show; it takes about two minutes."""
+    IMAGES.mkdir(exist_ok=True)
+    for part in (of_encoders, of_plans, of_held_out_digits):
+        for name, figure in part().items():
+            figure.savefig(IMAGES / f"{name}.png", dpi=110)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,28 @@
 """Write the generated pages of the documentation: ``make docs``.
 
 `results.md` is made by results.py from what the benchmarks and the examples wrote, `reliability.md` by reliability.py
-from what the fuzz wrote. `methods.md` is the catalog as a
-table. The largest differences in it are computed here, from the dense double-precision versions in
-tests/objectives/formulas.py, over all settings, policies and both value and gradient.
+from what the fuzz wrote, `evaluating.md` by evaluating.py from the registry of measures, `audit.md` by audit.py from
+what its benchmark wrote. `methods.md` is the catalog as a table. The largest differences in it are computed here, from
+the dense double-precision versions in tests/objectives/formulas.py, over all settings, policies and both value and
+gradient.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from pathlib import Path
 
 import torch
+from audit import audit
+from evaluating import evaluating
 from reliability import reliability
 from results import results
 
 import contraport
-from contraport.objectives import CATALOG, Loss
+from contraport.catalog import OBJECTIVES
+from contraport.objectives import Loss
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "objectives"))
@@ -39,13 +44,26 @@ PEERS = {
     "t-simclr": "scikit-learn t-SNE",
     "rince": "q -> 0 expansion",
     "sigmoid": "open_clip",
+    "dcl": "lightly",
+    "dclw": "lightly",
+    "mv-dhel": "dhel (two views)",
+    "debiased": "nt-xent (no prior)",
+    "barlow-twins": "lightly",
+    "vic-reg": "lightly",
 }
 POLICIES = ("dense", "stored", "streamed")
 
 
 def main() -> None:
     """Write every generated page."""
-    for name, page in (("methods", methods), ("results", results), ("reliability", reliability)):
+    pages = {
+        "methods": methods,
+        "results": results,
+        "reliability": reliability,
+        "evaluating": evaluating,
+        "audit": audit,
+    }
+    for name, page in pages.items():
         (ROOT / "docs" / f"{name}.md").write_text(page())
         print(f"written: docs/{name}.md")
 
@@ -54,20 +72,20 @@ def methods() -> str:
     """Return the page of methods."""
     from tests.objectives.test_formulas import CASES
 
-    settings: dict[str, list[dict[str, object]]] = {name: [] for name in CATALOG}
+    settings: dict[str, list[dict[str, object]]] = {name: [] for name in OBJECTIVES}
     for name, chosen in CASES:
         settings[name].append(chosen)
     lines = [
         "# Methods",
         "",
         "Generated from the catalog by `make docs`; do not edit. Every method is a recipe over five questions: which",
-        "pairs are compared (layout), how alike are two embeddings (kernel), which plans are allowed (plan), which",
-        "plan do we want (target), how far is one from the other (divergence).",
+        "pairs are compared (layout), how alike are two embeddings (kernel), which plans are allowed (constraint),",
+        "which plan do we want (target), how far is one from the other (divergence).",
         "",
-        "| method | layout | kernel | plan | target | divergence | checked against its formula and | difference |",
+        "| method | layout | kernel | constraint | target | divergence | checked against a formula and | difference |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name in CATALOG:
+    for name in OBJECTIVES:
         loss = contraport.objective(name)
         difference = largest_difference(name, settings[name] or [{}])
         cells = [f"[{name}](#{name})", *answers(loss), PEERS.get(name, ""), f"{difference:.0e}"]
@@ -79,12 +97,13 @@ def methods() -> str:
         "the settings in `tests/objectives/test_formulas.py`, on 7 items.",
         "",
         "Temperatures differ between libraries: NT-Xent's is 0.5 in SimCLR and lightly, 0.1 in solo-learn, 0.07 in",
-        "pytorch-metric-learning and MoCo, 0.05 in sentence-transformers. Ours are in the signatures below.",
+        "pytorch-metric-learning and MoCo, 0.05 in sentence-transformers. Ours are in the signatures below, where",
+        '`Tempered` is a number, `"learn"` or a tensor of one element ([calls.md](calls.md#temperature)).',
         "",
     ]
-    for name, recipe in CATALOG.items():
+    for name, recipe in OBJECTIVES.items():
         lines += [f"## {name}", "", recipe.summary, "", f"$${recipe.formula}$$", ""]
-        signature = str(inspect.signature(recipe.make)).split(" -> ")[0].replace("'", "")
+        signature = re.sub(r": '([^']*)'", r": \1", str(inspect.signature(recipe.make)).split(" -> ")[0])
         lines += [
             "```python",
             f"contraport.{recipe.make.__name__}{signature}",
@@ -109,13 +128,13 @@ def answers(loss: Loss) -> list[str]:
 
 def largest_difference(name: str, settings: list[dict[str, object]]) -> float:
     """Return the largest relative difference, of value and gradient, over settings and policies."""
-    from tests.objectives.test_formulas import LABELS, build, by_formula, outcome, views
+    from tests.objectives.test_formulas import build, by_formula, needed, outcome, views
 
     contraport.engine.backends.tiled.TILE = 4, 8
-    known = {"labels": LABELS} if name == "sup-con" else {}
+    known = needed(name)
     worst = 0.0
     for chosen in settings:
-        z = views(k=3 if name == "cmc" else 2)
+        z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
         theirs = outcome(lambda *v, chosen=chosen: by_formula(name, *v, **chosen, **known), *z)
         for policy in POLICIES:
             loss = build(name, **chosen)

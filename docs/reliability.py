@@ -20,6 +20,10 @@ KINDS = {
         "Corrupt data",
         "The same is done to data of every format, which then are trained on or embedded.",
     ),
+    "pairs and features": (
+        "Audits and searches",
+        "A verb on pairs or on embedded features with random options, as above; in four of ten the file is corrupt.",
+    ),
 }
 COLUMNS = ("tried", "done", "refused", "stopped", "wrong")
 

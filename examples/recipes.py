@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from contraport import evaluate, train
+from contraport.catalog import RECIPES
 from contraport.data import Dataset, from_arrays, load
-from contraport.training.recipes import RECIPES
 
 RESULTS = Path(__file__).parent / "results" / "recipes.json"
 FASHION_ITEMS = 5_000

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import contraport
 from contraport import embed, evaluate, export, train
 from contraport.data import from_arrays
 from contraport.encoders import Model
@@ -106,6 +107,15 @@ def test_resuming_needs_it_and_ends_where_it_would_have(net: Net, tmp_path: Path
     resumed = train(resume=True, data=DATA, encoder=Net(), out=half.path, epochs=2, progress=False)
     for name, weights in whole.model().state_dict().items():
         assert torch.equal(weights, resumed.model().state_dict()[name]), name
+
+
+def test_how_to_go_on_is_a_call_that_passes_it_again(run: Run, net: Net) -> None:
+    told = f"contraport.train(resume=True, out={str(run.path)!r}, data=..., encoder=...)"
+    assert run.resuming == f"{told} in Python, with the objects that the run was given"
+    steps = run.metrics()
+    call = told.replace("data=...", "data=DATA").replace("encoder=...", "encoder=net")
+    resumed = eval(call, {"contraport": contraport, "DATA": DATA, "net": net})
+    assert (resumed.path, resumed.metrics()) == (run.path, steps)
 
 
 def test_views_have_one_each(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ sys.exit(main(["list", "objectives"]))
 
 
 def test_with_core_dependencies_only_a_verb_names_the_extra():
-    done = with_core_only("from contraport.cli import main; sys.exit(main(['list', 'recipes']))")
+    done = with_core_only("from contraport.cli import main; sys.exit(main(['evaluate', 'runs/a']))")
     assert done.returncode == 2
-    assert "list needs the package" in done.stderr
+    assert "evaluate needs the package" in done.stderr
     assert "contraport[train,report]" in done.stderr
 
 

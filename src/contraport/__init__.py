@@ -1,6 +1,6 @@
 """Contrastive learning as transport: say which plan you want between two sets of embeddings.
 
-The losses need torch and numpy only. The verbs (`train`, `evaluate`, `embed`, `export`, `report`, `demo`) are the
+The losses need torch and numpy only. The verbs (`train`, `evaluate`, `embed`, `neighbors`, ...) are the
 command line's commands as functions with the same keywords; they and the estimators (`ContrastiveEncoder`, `SNE`,
 `TSNE`, `InverseOT`) need the extras. Everything is imported when first used.
 """
@@ -14,39 +14,91 @@ from contraport._version import __version__
 from contraport.errors import UsageError, needing
 
 if TYPE_CHECKING:
-    from contraport import engine, objectives
+    from contraport import engine, objectives, plots
+    from contraport.auditing.audit import audit
+    from contraport.catalog.objectives import (
+        align_uniform,
+        alpha_cl,
+        barlow_twins,
+        byol,
+        cmc,
+        cmc_nce,
+        dcl,
+        dclw,
+        debiased,
+        dhel,
+        direct_clr,
+        gca_ince,
+        gca_rince,
+        gca_uot,
+        guided,
+        hard_negative,
+        info_nce,
+        iot,
+        iot_quadratic,
+        iot_uniform,
+        kcl,
+        list_objectives,
+        mv_dhel,
+        nt_xent,
+        objective,
+        pairwise,
+        quadratic,
+        rince,
+        sigmoid,
+        sog_clr,
+        spectral,
+        sup_con,
+        t_simclr,
+        vic_reg,
+        x_clr,
+    )
     from contraport.cli.demo import demo
     from contraport.engine import Bilinear, Gibbs, RationalQuadratic, StudentT
     from contraport.estimators import SNE, TSNE, ContrastiveEncoder, InverseOT
-    from contraport.evaluation import embed, evaluate
+    from contraport.evaluation.embed import embed
+    from contraport.evaluation.evaluate import evaluate
     from contraport.exporting import export
     from contraport.objectives import (
         KL,
+        Affinity,
+        Agreement,
+        Alike,
         Balanced,
         ClosedFormQuadratic,
         Columns,
+        Coordinates,
         CoreView,
         Cost,
         Cross,
+        Debiased,
         Domains,
         Energy,
         Exact,
         FenchelYoung,
         Free,
         FullGraph,
+        Guided,
+        Hellinger,
+        JensenShannon,
         Joint,
         Labels,
         Leading,
+        Listed,
         Logistic,
         LogMean,
+        LogSum,
+        LowVariance,
         MarginalPenalty,
         Matrix,
+        MeanKernel,
+        MeanSquare,
+        MovingLogSum,
         Neighbors,
         NoiseContrast,
         Objective,
         Pairs,
         PlanUniformity,
-        Quadratic,
         Relax,
         ReverseKL,
         Rince,
@@ -57,33 +109,19 @@ if TYPE_CHECKING:
         Temperature,
         Tighten,
         Total,
+        TotalVariation,
+        Transport,
+        Tsallis,
         Unbalanced,
         Within,
-        align_uniform,
-        alpha_cl,
         assignments,
-        byol,
-        cmc,
-        cmc_nce,
-        direct_clr,
-        gca_ince,
-        gca_rince,
-        gca_uot,
-        info_nce,
-        iot,
-        iot_quadratic,
-        iot_uniform,
-        list_objectives,
-        nt_xent,
-        objective,
-        pairwise,
-        quadratic,
-        rince,
-        sigmoid,
-        sup_con,
-        t_simclr,
+        sinkhorn_divergence,
+        transport,
     )
     from contraport.reporting import report
+    from contraport.searching.cluster import cluster
+    from contraport.searching.duplicates import duplicates
+    from contraport.searching.neighbors import neighbors
     from contraport.training.train import train
 
 _LAZY = {
@@ -92,11 +130,15 @@ _LAZY = {
     "ContrastiveEncoder": ("contraport.estimators", "train"),
     "InverseOT": ("contraport.estimators", "train"),
     "train": ("contraport.training", "train"),
+    "audit": ("contraport.auditing", "train"),
     "evaluate": ("contraport.evaluation", "train"),
     "embed": ("contraport.evaluation", "train"),
     "export": ("contraport.exporting", "train,export"),
     "report": ("contraport.reporting", "report"),
     "demo": ("contraport.cli.demo", "train,report"),
+    "neighbors": ("contraport.searching", "train"),
+    "duplicates": ("contraport.searching", "train"),
+    "cluster": ("contraport.searching", "train"),
 }
 """Where the names are that are imported when first used, and which extra brings what they need."""
 
@@ -104,14 +146,19 @@ __all__ = [
     "KL",
     "SNE",
     "TSNE",
+    "Affinity",
+    "Agreement",
+    "Alike",
     "Balanced",
     "Bilinear",
     "ClosedFormQuadratic",
     "Columns",
     "ContrastiveEncoder",
+    "Coordinates",
     "CoreView",
     "Cost",
     "Cross",
+    "Debiased",
     "Domains",
     "Energy",
     "Exact",
@@ -119,20 +166,28 @@ __all__ = [
     "Free",
     "FullGraph",
     "Gibbs",
+    "Guided",
+    "Hellinger",
     "InverseOT",
+    "JensenShannon",
     "Joint",
     "Labels",
     "Leading",
+    "Listed",
     "LogMean",
+    "LogSum",
     "Logistic",
+    "LowVariance",
     "MarginalPenalty",
     "Matrix",
+    "MeanKernel",
+    "MeanSquare",
+    "MovingLogSum",
     "Neighbors",
     "NoiseContrast",
     "Objective",
     "Pairs",
     "PlanUniformity",
-    "Quadratic",
     "RationalQuadratic",
     "Relax",
     "ReverseKL",
@@ -145,6 +200,9 @@ __all__ = [
     "Temperature",
     "Tighten",
     "Total",
+    "TotalVariation",
+    "Transport",
+    "Tsallis",
     "Unbalanced",
     "UsageError",
     "Within",
@@ -152,11 +210,19 @@ __all__ = [
     "align_uniform",
     "alpha_cl",
     "assignments",
+    "audit",
+    "barlow_twins",
     "byol",
+    "cluster",
     "cmc",
     "cmc_nce",
+    "dcl",
+    "dclw",
+    "debiased",
     "demo",
+    "dhel",
     "direct_clr",
+    "duplicates",
     "embed",
     "engine",
     "evaluate",
@@ -164,22 +230,34 @@ __all__ = [
     "gca_ince",
     "gca_rince",
     "gca_uot",
+    "guided",
+    "hard_negative",
     "info_nce",
     "iot",
     "iot_quadratic",
     "iot_uniform",
+    "kcl",
     "list_objectives",
+    "mv_dhel",
+    "neighbors",
     "nt_xent",
     "objective",
     "objectives",
     "pairwise",
+    "plots",
     "quadratic",
     "report",
     "rince",
     "sigmoid",
+    "sinkhorn_divergence",
+    "sog_clr",
+    "spectral",
     "sup_con",
     "t_simclr",
     "train",
+    "transport",
+    "vic_reg",
+    "x_clr",
 ]
 
 
@@ -189,9 +267,10 @@ def __getattr__(name: str) -> Any:
         module, extra = _LAZY[name]
         with needing(extra, f"contraport.{name}"):
             return getattr(import_module(module), name)
-    if name in ("engine", "objectives"):
+    if name in ("engine", "objectives", "plots"):
         return import_module(f"contraport.{name}")
-    for room in ("contraport.objectives", "contraport.engine") if name in __all__ else ():
+    rooms = ("contraport.catalog.objectives", "contraport.objectives", "contraport.engine")
+    for room in rooms if name in __all__ else ():
         if hasattr(import_module(room), name):
             globals()[name] = getattr(import_module(room), name)
             return globals()[name]

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 class UsageError(ValueError):
@@ -78,6 +79,50 @@ def check_positive(argument: str, value: float, *, allow_infinity: bool = False)
     check(good, f"{argument}: expected {kind}, got {value!r}.")
 
 
+def in_short(value: Any) -> str:
+    """Return what a value is, for a message: the type and shape of a tensor or an array, else its type.
+
+    >>> import torch
+    >>> in_short(torch.ones(2, 3)), in_short([1])
+    ('torch.float32 of shape (2, 3)', 'list')
+    """
+    there = hasattr(value, "dtype") and hasattr(value, "shape")
+    return f"{value.dtype} of shape {tuple(value.shape)}" if there else type(value).__name__
+
+
+def check_each(argument: str, values: Any, good: Any, expected: str) -> None:
+    """Raise `UsageError`, which tells the first wrong value, unless all of a tensor or an array are good.
+
+    Args:
+        argument: what the values are.
+        values: the tensor or array.
+        good: which of them are good, Booleans of the same shape.
+        expected: what good ones are.
+
+    >>> import torch
+    >>> weights = torch.tensor([1.0, -2.0])
+    >>> check_each("weights", weights, weights >= 0, "nonnegative numbers")
+    Traceback (most recent call last):
+    contraport.errors.UsageError: weights: expected nonnegative numbers, got -2.
+    """
+    if not bool(good.all()):  # nothing else is read where all are: on a GPU each look waits for it
+        raise UsageError(f"{argument}: expected {expected}, got {values[~good].reshape(-1)[0].item():.9g}.")
+
+
+def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
+    """Raise `UsageError` unless a file can be written at a path: in a folder that is there, over none that is to stay.
+
+    >>> check_new_file("out", Path("/nowhere/report.html"), overwrite=False)
+    Traceback (most recent call last):
+    contraport.errors.UsageError: out: the folder /nowhere does not exist.
+    """
+    check(not path.is_dir(), f"{argument}: {path} is a folder; expected a file.")
+    check(
+        overwrite or not path.exists(), f"{argument}: {path} exists; pass overwrite=True (--overwrite) to replace it."
+    )
+    check(path.absolute().parent.is_dir(), f"{argument}: the folder {path.parent} does not exist.")
+
+
 def check_regular(argument: str, path: str | Path) -> None:
     """Raise `UsageError` unless a path is a regular file, or a link to one: others may be waited on for ever.
 
@@ -90,6 +135,21 @@ def check_regular(argument: str, path: str | Path) -> None:
     """
     message = f"{argument}: {path} is no regular file (but a pipe, a device, ...), so it is not opened."
     check(stat.S_ISREG(os.stat(path).st_mode), message)
+
+
+def check_file(argument: str, path: str | Path) -> None:
+    """Raise `UsageError` unless a path is a regular file, or a link to one.
+
+    >>> check_file("weights", "missing.npy")
+    Traceback (most recent call last):
+    contraport.errors.UsageError: weights: missing.npy cannot be read as a file: [Errno 2] No such file or directory...
+    """
+    try:
+        check_regular(argument, path)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise cannot_read(f"{argument}: {path}", "a file", error) from error
 
 
 @contextmanager

@@ -8,15 +8,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from contraport.encoders import Model, Represented, is_described
-from contraport.errors import UsageError, check, require, unknown_name
+from contraport.errors import UsageError, check, require
 from contraport.files import replacing, replacing_files
 from contraport.runs import Run
+from contraport.verbs.export import VERB, ExportOptions
 
 log = logging.getLogger("contraport.exporting")
 
@@ -30,34 +31,9 @@ Features = Callable[..., Tensor]
 """A model that was read again: from the views of its representation to features."""
 
 
-def export(
-    run: str | Path | Run | Model,
-    *,
-    format: Literal["onnx", "torchscript", "safetensors"] = "onnx",
-    out: str | Path,
-    overwrite: bool = False,
-    trust: bool = False,
-) -> Path:
+@VERB.keywords
+def export(given: dict[str, Any]) -> Path:
     """Write a trained model for programs of another kind, and return the path.
-
-    All formats take raw items, which are standardised inside, in batches of any size, and give the representation. What
-    was written is read again and must give the same features, to 1e-5, on random items in batches of other sizes.
-
-    - onnx: one file for ONNX Runtime and the like, with an input `view0`, `view1` and so on for each view that the
-      representation is made of, and an output `features` `(b, num_features)`.
-    - torchscript: one file for `torch.jit.load`, from Python or C++; its arguments are the same views in order.
-    - safetensors: a folder with `config.json` and `model.safetensors`, the projector too, which
-      `contraport.encoders.Model.from_pretrained` and the Hugging Face hub read; nothing in it is ever unpickled.
-
-    The views of onnx and torchscript are float32: images `(b, C, H, W)` in [0, 1], vectors `(b, d)`, time series
-    `(b, C, T)`.
-
-    Args:
-        run: the run folder, or a model.
-        format: onnx, torchscript or safetensors.
-        out: the file to write, or for safetensors the folder.
-        overwrite: replace `out` where it exists.
-        trust: import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.
 
     Raises:
         UsageError: a wrong argument, a package that is missing, a model that cannot be exported or whose features
@@ -69,14 +45,13 @@ def export(
     ...     Model.from_pretrained(path).num_features
     256
     """
-    if format not in _FORMATS:
-        raise unknown_name("format", format, _FORMATS)
-    chosen, path = _FORMATS[format], Path(out)
+    asked = ExportOptions(**given)
+    format, chosen, path = asked.format, _FORMATS[asked.format], Path(asked.out)
     for package in chosen.packages:
         require(package, "export", f"format: {format}")
-    _check_out(path, chosen, overwrite)
-    given = run if isinstance(run, Model) else _model(run, trust)
-    model = copy.deepcopy(given).cpu().eval()
+    _check_out(path, chosen, asked.overwrite)
+    trained = asked.run if isinstance(asked.run, Model) else _model(asked.run, asked.trust)
+    model = copy.deepcopy(trained).cpu().eval()
     with chosen.replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():
         # That TorchScript is on its way out, and what tracing might miss: the check below is what tells.
         warnings.simplefilter("ignore")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from contraport.analysis import contrastive_covariance, energy, pair_weights
+from contraport.catalog.objectives import alpha_cl
 from contraport.errors import UsageError
-from contraport.objectives import alpha_cl
 
 
 def views(n=7, d=4):
@@ -63,7 +63,7 @@ def test_figure_is_drawn(tmp_path):
         (lambda x0, x1, a: (x0[:1], x1[:1], None), "x0: expected at least 2 items"),
         (lambda x0, x1, a: (x0, x1[:3], None), "x1: expected shape"),
         (lambda x0, x1, a: (x0, x1, a[:3]), r"alpha: expected shape \(14, 14\), got \(3, 14\)"),
-        (lambda x0, x1, a: (x0, x1, 2 * a), "alpha: expected nonnegative weights"),
+        (lambda x0, x1, a: (x0, x1, 2 * a), "alpha: expected rows that sum to 1, got 2"),
         (lambda x0, x1, a: (x0, x1, -a), "alpha: expected nonnegative weights"),
         (lambda x0, x1, a: (x0, x1, torch.full((14, 14), 1 / 14)), "zero between views of one item"),
     ],

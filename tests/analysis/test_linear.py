@@ -55,6 +55,18 @@ def test_the_deep_linear_net_aligns_and_becomes_rank_one(digits, seed):
         assert weight.norm().item() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_filters_of_one_length_take_part_alike(digits, seed):
+    x0, x1, alpha = digits
+    found = deep_linear(x0, x1, (8, 5, 4), alpha=alpha, per_filter=True, seed=seed)
+    assert found.unevenness < 1e-3
+    for weight in found.weights[:-1]:
+        expected = torch.full((len(weight),), len(weight) ** -0.5, dtype=torch.float64)
+        torch.testing.assert_close(weight.norm(dim=1), expected)
+    assert found.energies[-1].item() == pytest.approx(found.optimum, rel=1e-5)
+    assert deep_linear(x0, x1, (8, 5, 4), alpha=alpha, seed=seed).unevenness > 0.1
+
+
 def test_figures_are_drawn(digits, tmp_path):
     x0, x1, _ = digits
     linear_encoder(x0, x1, 2, iterations=3).figure().savefig(tmp_path / "linear.png")

@@ -115,10 +115,10 @@ def test_data_is_needed(command: Command, tmp_path: Path) -> None:
         ("evaluate", "required: run"),
         ("evaluate missing", "no such folder: missing"),
         ("embed missing --out features.npz", "no such folder: missing"),
-        ("embed missing --out features.csv", ".npz or .parquet"),
+        ("embed missing --out features.csv", ".npz, .npy, .parquet"),
         ("report missing --out page.html", "no such folder: missing"),
         ("report missing", "required: out"),
-        ("list objective", "what: expected one of recipes, objectives, encoders, data, got 'objective'"),
+        ("list objective", "what: expected one of recipes, objectives, encoders, data, measures, got 'objective'"),
         ("list", "required: what"),
         ("demo --epochs 0", "epochs: expected a whole number from 1 on, got 0"),
     ],
@@ -141,7 +141,7 @@ def test_one_class_is_enough(command: Command, tmp_path: Path) -> None:
     assert command("train", "--data", "one.npz", "--epochs", "1", "--batch_size", "20", "--out", "run").status == 0
     outcome = command("evaluate", "run")
     assert outcome.status == 0
-    assert "One class only" in outcome.out
+    assert "the labels are of one class only" in outcome.out
 
 
 def test_what_others_raise_is_one_line_too(command: Command, data: str, tmp_path: Path) -> None:

@@ -95,3 +95,37 @@ def test_labels_become_numbers_in_order_of_their_names():
 def test_what_is_no_data_is_refused(views, labels, message):
     with pytest.raises(UsageError, match=message):
         from_arrays(views, labels)
+
+
+def test_items_that_lack_a_view_by_rows_of_nan_or_by_marks():
+    x, y = np.arange(8.0).reshape(4, 2), np.full((4, 3, 3), 7, np.uint8)
+    x[1] = np.nan
+    dataset = from_arrays((x, y))
+    assert dataset.present.tolist() == [[True, True], [False, True], [True, True], [True, True]]
+    assert np.isnan(x[1]).all()  # the caller's array stays as it is
+    assert dataset.__getitems__([1, 0]).present.tolist() == [[False, True], [True, True]]
+    assert dataset.__getitems__([1]).views[0].isfinite().all()
+    marked = from_arrays({"x": x, "y": y}, present=[[True, True], [False, True], [True, False], [True, True]])
+    assert marked.present.tolist() == [[True, True], [False, True], [True, False], [True, True]]
+    assert from_arrays((x, y), present=[[True, True]] * 1 + [[False, True]] + [[True, True]] * 2).present.sum() == 7
+    assert from_arrays((y, y)).present is None
+
+
+@pytest.mark.parametrize(
+    ("views", "present", "message"),
+    [
+        ((np.full((2, 2), np.nan), np.ones((2, 2))), None, r"no item of its train split has the views \[0\]"),
+        (
+            (np.ones((2, 2)), np.ones((2, 2))),
+            [[True, True]],
+            r"present: expected .* \(2, 2\), got bool of \(1, 2",
+        ),
+        ((np.ones((2, 2)), np.ones((2, 2))), [[1, 1], [1, 0]], "present: expected Booleans, .* got int64"),
+        ((np.array([[1.0, np.nan], [1, 1]]), np.ones((2, 2))), None, "expected finite numbers, got NaN"),
+        ((np.ones((2, 2)), np.ones((2, 2))), [[True, True], [False, False]], "1 items have no view at all"),
+        (np.array([[1.0], [np.nan]]), None, "expected finite numbers, got NaN"),
+    ],
+)
+def test_marks_that_do_not_fit(views, present, message):
+    with pytest.raises(UsageError, match=message):
+        from_arrays(views, present=present)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from contraport.encoders import Decoder, Projector, build, list_encoders
+from contraport.encoders import Decoder, Projector, build
 from contraport.errors import UsageError
 
 
@@ -55,6 +55,14 @@ def test_mlp_takes_vectors_images_and_series(shape):
 def test_projector_is_linear_norm_relu_linear():
     assert [type(layer) for layer in Projector(8, 6, 4)] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
     assert Projector(8, 6, 4)(torch.rand(5, 8)).shape == (5, 4)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_the_projector_has_as_many_linear_layers_as_are_asked(layers: int) -> None:
+    projector = Projector(8, 6, 4, layers)
+    widths = [(layer.in_features, layer.out_features) for layer in projector if isinstance(layer, nn.Linear)]
+    assert widths == [[(8, 4)], [(8, 6), (6, 4)], [(8, 6), (6, 6), (6, 4)]][layers - 1]
+    assert sum(isinstance(layer, nn.ReLU) for layer in projector) == layers - 1
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 20), (2, 5, 6)])
@@ -190,7 +198,3 @@ def test_what_is_no_encoder_is_told_in_one_line(name, shape, message):
         build(name, shape)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
-
-
-def test_every_encoder_is_described():
-    assert all(encoder.description for encoder in list_encoders())

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from tests.compiling import WHOLE
 
 import contraport
 from contraport.engine import (
@@ -19,6 +20,7 @@ from contraport.engine import (
     Gibbs,
     Mask,
     RationalQuadratic,
+    Slack,
     Step,
     StudentT,
     held_sums,
@@ -49,7 +51,7 @@ def outcome(name, kernel, chain, x, y, masks=(), damping=1.0, operands="float32"
     geometry = Geometry(kernel(x, y), masks)
     log_a, log_b = (x.new_full((n,), -math.log(n)) for n in geometry.shape)
     with policy(name), precision(operands):
-        potentials = scale(geometry, chain, (log_a, log_b), x.new_full((len(chain),), damping))
+        potentials = scale(geometry, chain, (log_a, log_b), Slack(x.new_full((len(chain),), damping)))
         sums = held_sums(geometry, potentials[0].detach(), torch.zeros_like(log_b))
     generator = torch.Generator().manual_seed(3)
     weights = [torch.randn(len(p), generator=generator).to(p) for p in potentials]
@@ -71,8 +73,10 @@ def problem(n, m, d, device="cpu"):
 
 
 @pytest.mark.parametrize("dimensions", [5, 40], ids=["whole", "in pieces"])
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    ("kernel", "chain"),
+    [*((kernel, "sinkhorn 2") for kernel in KERNELS), ("powered", "rows"), ("powered", "both directions")],
+)
 def test_single_precision(kernel, chain, dimensions):
     x, y, masks = problem(17, 23, dimensions)
     kernel, chain = KERNELS[kernel](), CHAINS[chain]
@@ -133,7 +137,7 @@ def test_a_row_without_pairs_has_no_effect():
     assert (x.grad[1] != 0).any()
 
 
-@pytest.mark.parametrize("name", ["info-nce", "gca-uot", "t-simclr", "rince"])
+@pytest.mark.parametrize("name", ["info-nce", "gca-uot", "t-simclr", "rince", "dcl", "dhel", "hard-negative"])
 def test_objectives(name):
     z0, z1 = (torch.randn(9, 5, requires_grad=True) for _ in range(2))
     loss = contraport.objective(name)
@@ -145,7 +149,8 @@ def test_objectives(name):
     assert_near(*results, 1e-5)
 
 
-@pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-ince", "gca-uot"])
+@pytest.mark.skipif(not WHOLE, reason="this torch compiles no objective whole")
+@pytest.mark.parametrize("name", ["nt-xent", "gca-uot"])
 def test_compile_keeps_the_operators_whole(name):
     z0, z1 = (torch.randn(9, 5, requires_grad=True) for _ in range(2))
     loss = contraport.objective(name, temperature=0.2)

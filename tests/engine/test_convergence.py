@@ -7,7 +7,7 @@ import torch
 
 import contraport
 from contraport import KL, Balanced, Gibbs, Joint, Objective, Pairs
-from contraport.engine import Geometry, MatrixLogKernel, Step, converge, policy, scale
+from contraport.engine import Geometry, MatrixLogKernel, Slack, Step, converge, policy, scale
 
 
 def problem(temperature=0.3, learnable=False):
@@ -30,7 +30,7 @@ def unrolled(geometry, log_marginals, iterations=1000):
 def at_convergence(name):
     def find(geometry, log_marginals):
         with policy(name):
-            return converge(geometry, log_marginals, 1e-14, 5000)
+            return converge(geometry, log_marginals, 1e-14, 5000)[:2]
 
     return find
 
@@ -58,6 +58,43 @@ def test_the_gradient_is_that_of_the_whole_way(monkeypatch, name, temperature, l
 
 
 @pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("bound", [None, 0.7])
+@pytest.mark.parametrize("dampings", [(0.6, 0.8), (0.5, 1.0), (1.0, 1.0)])
+@pytest.mark.parametrize("counting", [False, True])
+def test_slack_at_convergence(monkeypatch, name, bound, dampings, counting):
+    """In all that the fixed point depends on, against autograd through the whole way there."""
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    if bound is None and dampings == (1.0, 1.0):
+        pytest.skip("that is no slack: the potentials are known up to a constant")
+
+    def outcome(find):
+        kernel, x, y, (log_a, log_b), mixed = problem(learnable=True)
+        lead = torch.tensor(dampings, dtype=torch.float64, requires_grad=True)
+        bounds = None if bound is None else torch.full((2,), bound, dtype=torch.float64, requires_grad=True)
+        references = None if counting else ((log_a + 0.1).requires_grad_(), (log_b - 0.2).requires_grad_())
+        log_a, log_b = log_a.clone().requires_grad_(), log_b.clone().requires_grad_()
+        f, g = find(Geometry(kernel(x, y)), (log_a, log_b), Slack(lead, bounds, references))
+        value = ((f[:, None] + g).sin() * mixed).sum() + (f * mixed[:, 0]).sum()
+        free = [x, y, log_a, log_b, lead, *kernel.parameters(), *(references or ())]
+        free += [] if bounds is None else [bounds]
+        return [f.detach(), g.detach(), value.detach(), *torch.autograd.grad(value, free)]
+
+    def whole_way(geometry, log_marginals, slack):
+        steps = [Step("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
+        repeated = [None if v is None else v.repeat(1000) for v in slack[:2]]
+        with policy("dense"):
+            *_, f, g = scale(geometry, steps, log_marginals, Slack(*repeated, slack.references))
+        return f, g
+
+    def at_the_end(geometry, log_marginals, slack):
+        with policy(name):
+            return converge(geometry, log_marginals, 1e-14, 5000, slack)[:2]
+
+    for ours, oracle in zip(outcome(at_the_end), outcome(whole_way), strict=True):
+        torch.testing.assert_close(ours, oracle, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", POLICIES)
 def test_a_loss_of_one_potential_leaves_out_the_constant_that_the_plan_does_not_know(name):
     """The potential f is known up to a constant; its gradient is that of f less its mean under a."""
     kernel, x, y, (log_a, log_b), mixed = problem()
@@ -77,7 +114,7 @@ def test_a_target_with_the_same_marginals_needs_no_solution(monkeypatch, name):
     target = torch.eye(6, dtype=torch.float64).roll(1, 0) / 6
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
     with policy(name):
-        f, g = converge(Geometry(MatrixLogKernel(logits)), (uniform, uniform), 1e-15, 5000)
+        f, g, _ = converge(Geometry(MatrixLogKernel(logits)), (uniform, uniform), 1e-15, 5000)
     log_plan = logits + f[:, None] + g
     (slope,) = torch.autograd.grad(-(target * log_plan).sum(), logits)
     torch.testing.assert_close(slope, log_plan.detach().exp() - target, rtol=0, atol=1e-12)

@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from tests.objectives.comparing import OF_COORDINATES
 
 import contraport
+from contraport.catalog import OBJECTIVES
 from contraport.distributed import world
-from contraport.objectives import CATALOG
 
 SIZES = {2: (5, 3), 3: (4, 1, 3)}  # items per process: uneven, as last batches are
 SETTINGS = {"direct-clr": {"dimensions": 3}}
@@ -19,6 +20,7 @@ FACTS = {
     "labels": torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]),
     "ids": torch.tensor([0, 1, 2, 3, 4, 1, 5, 6]),
     "weights": torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0, 0.5, 1.0, 3.0], dtype=torch.float64),
+    "features": torch.randn(8, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(6)),
 }
 
 
@@ -39,12 +41,17 @@ def numbers(*shape, seed):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def known_of(name, rows):
+    """Return all that is known of some of the items."""
+    return {} if name in OF_COORDINATES else {key: fact[rows] for key, fact in FACTS.items()}
+
+
 def by_objective(name, rows, bank=None):
     """Return the loss of some of the items, and what has a gradient from it."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
-    known = {key: fact[rows] for key, fact in FACTS.items()}
+    known = known_of(name, rows)
     if bank is not None:
         known |= {"negatives": bank, "negative_ids": torch.arange(5), "shared_negatives": True}
     value = loss(x0[rows] @ encoder, x1[rows] @ encoder, **known)
@@ -88,12 +95,104 @@ def with_a_second_derivative(name, rows):
     return world().total(penalty) / world().size + value, [encoder, *loss.parameters()]
 
 
+PRESENT = torch.tensor([[1, 1], [1, 0], [0, 1], [1, 1], [1, 1], [0, 1], [1, 0], [1, 1]]).bool()
+
+
+def with_gaps(name, rows):
+    """Items that lack a view, some of them on each process."""
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    loss = contraport.objective(name, **SETTINGS.get(name, {})).double()
+    known = known_of(name, rows) | {"present": PRESENT[rows]}
+    return loss(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder, *loss.parameters()]
+
+
+def with_a_learned_temperature(name, rows):
+    """A temperature that each process has of its own, which is the same everywhere; and one of the objective."""
+    x0, x1, encoder = batch()
+    scale, owned = (torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in (3.0, 0.4))
+    encoder.requires_grad_()
+    z, known = (x0[rows] @ encoder, x1[rows] @ encoder), {"labels": FACTS["labels"][rows]}
+    learned = contraport.objective(name, temperature="learn").double()
+    value = learned(*z, **known) + contraport.objective(name, temperature=owned)(*z, **known)
+    value = value + contraport.objective(name)(*z, **known, temperature=1 / scale)
+    return value, [encoder, scale, owned, *learned.parameters()]
+
+
+def with_negatives_of_each_item(name, rows):
+    """The same with hard negatives, each compared with its own item alone."""
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    loss = contraport.objective(name).double()
+    known = {"negatives": numbers(8, 2, 6, seed=3)[rows] @ encoder, "weights": FACTS["weights"][rows]}
+    return loss(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder, *loss.parameters()]
+
+
+def with_column_weights(name, rows):
+    """A reference measure of the columns."""
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    known = {"column_weights": FACTS["weights"][rows] + 0.5, "ids": FACTS["ids"][rows]}
+    return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder]
+
+
+def with_a_reference_set(name, rows):
+    """Two views of different items, one fewer in the second, by their labels."""
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    there = torch.arange(8)[rows]
+    there = there[there != 5]
+    known = {key: (FACTS[key][rows], FACTS[key][there]) for key in ("labels", "ids")}
+    loss = contraport.objective(name, layout="cross")
+    return loss(x0[rows] @ encoder, x1[there] @ encoder, **known), [encoder]
+
+
+def with_listed_pairs(name, rows):
+    """Pairs of the items of each process."""
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    listed = [(0, 1), (1, 1), (2, 3), (4, 4), (5, 6), (7, 7)]
+    start, stop, _ = rows.indices(8)
+    own = [(i - start, j - start) for i, j in listed if start <= i < stop]
+    target = contraport.Listed(own, [1.0 + i + start for i, _ in own])
+    return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, target=target), [encoder]
+
+
+def with_a_matrix_between_items(name, rows):
+    """What is wanted between all items, of which each process names its own."""
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    matrix = numbers(11, 11, seed=6).clamp_min(0)
+    target = contraport.Alike(matrix, torch.tensor([3, 0, 10, 7, 5, 1, 2, 8])[rows])
+    return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, target=target), [encoder]
+
+
+def with_several_views_and_classes(name, rows):
+    """Three views in one tensor, and items of several classes."""
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    z = torch.stack([x0[rows] @ encoder, x1[rows] @ encoder, (x0 + x1)[rows] @ encoder], 1)
+    labels = (numbers(8, 3, seed=5) > 0)[rows]
+    return contraport.objective(name)(z, labels=labels, reduction="none").mean(), [encoder]
+
+
 CASES = [
-    *[(by_objective, name) for name in CATALOG],
-    *[(with_bank, name) for name in ["info-nce", "nt-xent", "gca-uot", "t-simclr", "cmc", "cmc-nce"]],
+    *[(by_objective, name) for name in OBJECTIVES],
+    *[(with_bank, name) for name in ["info-nce", "nt-xent", "gca-uot", "t-simclr", "cmc", "cmc-nce", "dcl", "guided"]],
     (with_prototypes, "info-nce"),
     *[(with_own_negatives, name) for name in ["info-nce", "nt-xent", "gca-uot", "cmc-nce"]],
-    *[(with_a_second_derivative, name) for name in ["info-nce", "gca-uot", "sigmoid", "alpha-cl"]],
+    *[(with_gaps, name) for name in OBJECTIVES if name not in OF_COORDINATES],
+    *[(with_a_learned_temperature, name) for name in ["nt-xent", "sup-con", "gca-uot", "t-simclr"]],
+    *[(with_negatives_of_each_item, name) for name in ["info-nce", "nt-xent", "gca-uot"]],
+    *[(with_column_weights, name) for name in ["info-nce", "gca-uot"]],
+    (with_a_reference_set, "sup-con"),
+    *[(with_listed_pairs, name) for name in ["info-nce", "gca-ince"]],
+    *[(with_a_matrix_between_items, name) for name in ["info-nce", "gca-uot"]],
+    (with_several_views_and_classes, "sup-con"),
+    *[
+        (with_a_second_derivative, name)
+        for name in ["info-nce", "gca-uot", "sigmoid", "alpha-cl", "dcl", "mv-dhel", "hard-negative", "barlow-twins"]
+    ],
 ]
 
 

@@ -7,10 +7,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from tests.engine.test_distributed import free_port
+from tests.objectives.comparing import OF_COORDINATES
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import contraport
-from contraport.objectives import CATALOG
+from contraport.catalog import OBJECTIVES
 
 ITEMS, PROCESSES = 256, 2
 TILE = 64, 128
@@ -39,19 +40,21 @@ def largest(name, rows):
     generator = torch.Generator().manual_seed(0)
     z0, z1 = (torch.randn(ITEMS, 4, generator=generator)[rows].requires_grad_() for _ in range(2))
     labels = torch.arange(ITEMS)[rows] % 3
-    settings = {"dimensions": 3} if name == "direct-clr" else {}
+    settings = {"direct-clr": {"dimensions": 3}, "sog-clr": {"items": ITEMS}}.get(name, {})
     loss = contraport.objective(name, **settings)
     with contraport.engine.policy("streamed"), Largest() as seen:
-        loss(z0, z1, labels=labels, ids=torch.arange(ITEMS)[rows] // 2).backward()
+        known = {} if name in OF_COORDINATES else {"ids": torch.arange(ITEMS)[rows] // 2}
+        loss(z0, z1, labels=labels, features=torch.randn(ITEMS, 3)[rows], **known).backward()
     return seen.entries, seen.operation
 
 
 def work(rank, port, failures):
     torch.set_num_threads(1)
     contraport.engine.backends.tiled.TILE = TILE
+    contraport.engine.row_blocks.BLOCK_ENTRIES = TILE[0] * TILE[1]
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=PROCESSES)
     share = ITEMS // PROCESSES
-    for name in CATALOG:
+    for name in OBJECTIVES:
         entries, operation = largest(name, slice(rank * share, (rank + 1) * share))
         if entries > ALLOWED:
             failures.put((name, entries, operation))
@@ -69,9 +72,10 @@ def test_memory_of_a_process_is_linear_in_the_rows():
     assert not found
 
 
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_memory_is_linear_in_the_rows(monkeypatch, name):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", TILE)
+    monkeypatch.setattr("contraport.engine.row_blocks.BLOCK_ENTRIES", TILE[0] * TILE[1])
     entries, operation = largest(name, slice(None))
     assert entries <= ALLOWED, operation
 

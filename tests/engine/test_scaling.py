@@ -13,15 +13,16 @@ from contraport.engine import (
     Geometry,
     Gibbs,
     LogOf,
+    LogPower,
     Mask,
     RationalQuadratic,
+    Slack,
     Step,
     StudentT,
     choose,
     held_sums,
     log_sums,
     policy,
-    positive_part,
     scale,
 )
 from contraport.engine.kernels import Kernel
@@ -71,20 +72,28 @@ def kernels() -> dict[str, Kernel]:
     }
 
 
-def outcome(name, chain, kernel, x, y, masks, damping=1.0):
+def outcome(name, chain, kernel, x, y, masks, damping=1.0, bound=None):
     """Value and gradients of a random linear functional of all potentials."""
     x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
     n, m = len(x), len(y)
     log_a = torch.randn(n, dtype=x.dtype, generator=torch.Generator().manual_seed(1)).log_softmax(0).requires_grad_()
     log_b = torch.randn(m, dtype=x.dtype, generator=torch.Generator().manual_seed(2)).log_softmax(0).requires_grad_()
     dampings = torch.full((len(chain),), damping, dtype=x.dtype, requires_grad=True)
+    bounds, references = None, None
+    if bound is not None:
+        bounds = torch.full((len(chain),), bound, dtype=x.dtype, requires_grad=True)
+        references = tuple(
+            torch.randn(k, dtype=x.dtype, generator=torch.Generator().manual_seed(3)).requires_grad_() for k in (n, m)
+        )
     kernel.zero_grad()
     with policy(name):
-        potentials = scale(Geometry(kernel(x, y), masks), chain, (log_a, log_b), dampings)
+        slack = Slack(dampings, bounds, references)
+        potentials = scale(Geometry(kernel(x, y), masks), chain, (log_a, log_b), slack)
     generator = torch.Generator().manual_seed(3)
     value = sum((p * torch.randn(len(p), dtype=x.dtype, generator=generator)).sum() for p in potentials)
     value.backward()
-    variables = [x, y, log_a, log_b, dampings, *kernel.parameters()]
+    slackening = [] if bound is None else [bounds, *references]
+    variables = [x, y, log_a, log_b, dampings, *slackening, *kernel.parameters()]
     return [value.detach(), *(torch.zeros_like(v) if v.grad is None else v.grad for v in variables)]
 
 
@@ -96,15 +105,15 @@ def assert_same(left, right, tolerance=1e-10):
 @pytest.mark.parametrize("name", ["stored", "streamed"])
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("kernel", kernels())
-@pytest.mark.parametrize("damping", [1.0, 0.4])
-def test_policies_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, damping):
+@pytest.mark.parametrize(("damping", "bound"), [(1.0, None), (0.4, None), (0.8, 1.2)])
+def test_policies_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, damping, bound):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     torch.manual_seed(0)
     x, y = torch.randn(11, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
     masks = (Mask((torch.arange(11) % 4, torch.arange(9) % 4), kept=(torch.arange(11), torch.arange(9))),)
     kernel = kernels()[kernel].double()
-    oracle = outcome("dense", CHAINS[chain], kernel, x, y, masks, damping)
-    assert_same(outcome(name, CHAINS[chain], kernel, x, y, masks, damping), oracle)
+    oracle = outcome("dense", CHAINS[chain], kernel, x, y, masks, damping, bound)
+    assert_same(outcome(name, CHAINS[chain], kernel, x, y, masks, damping, bound), oracle)
 
 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
@@ -225,7 +234,7 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     kernel = kernels()[kernel].double()
     x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))
     bias = torch.randn(9, dtype=torch.float64, requires_grad=True)
-    for link, psi in [(positive_part(2), lambda t: t.clamp_min(0) ** 2), (LogOf(torch.sigmoid), torch.sigmoid)]:
+    for link, psi in [(LogPower(2), lambda t: t.clamp_min(0) ** 2), (LogOf(torch.sigmoid), torch.sigmoid)]:
         geometry = Geometry(kernel(x, y)).with_link(link, scale=1.5, row_bias=bias)
         with policy(name):
             ours = log_sums(geometry, "rows", torch.zeros(6, dtype=torch.float64)).exp()

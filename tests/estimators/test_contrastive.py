@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
@@ -18,9 +19,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
+from contraport.catalog import RECIPES
 from contraport.errors import UsageError
 from contraport.estimators import ContrastiveEncoder
-from contraport.training.recipes import RECIPES
 
 rng = np.random.default_rng(0)
 VECTORS = rng.normal(size=(40, 6))
@@ -209,6 +210,27 @@ def test_names_and_frames():
     assert quick().set_output(transform="pandas").fit_transform(GIVEN).shape == (40, 640)
 
 
+def test_a_frame_of_some_of_the_views_has_their_names():
+    pd = pytest.importorskip("pandas")
+    text, sound = (
+        pd.DataFrame(rng.normal(size=(40, width)), columns=list("abcdef")[:width], index=np.arange(40) * 2)
+        for width in (6, 3)
+    )
+    fitted = quick(representation="0").set_output(transform="pandas").fit({"text": text, "sound": sound})
+    both = fitted.transform({"text": text, "sound": sound})
+    assert list(both.columns) == [f"contrastiveencoder_text_{number}" for number in range(256)]
+    assert list(fitted.get_feature_names_out()) == list(both.columns)
+    alone = fitted.transform({"sound": sound})
+    assert list(alone.columns) == [f"contrastiveencoder_sound_{number}" for number in range(256)]
+    pd.testing.assert_frame_equal(fitted.transform({"text": text}), both)
+    np.testing.assert_array_equal(alone, fitted.set_output(transform="default").transform({"sound": sound}))
+    with config_context(transform_output="pandas"):
+        alone = quick().fit((text, sound)).transform({"1": sound})
+    assert list(alone.columns) == [f"contrastiveencoder_1_{number}" for number in range(256)]
+    asked = clone(quick().set_output(transform="pandas")).fit_transform((text, sound))
+    assert list(asked.columns[[0, 256]]) == ["contrastiveencoder_0_0", "contrastiveencoder_1_0"]
+
+
 def test_features_have_names():
     names = quick().fit(VECTORS).get_feature_names_out()
     assert list(names[[0, 255]]) == ["contrastiveencoder0", "contrastiveencoder255"]
@@ -279,3 +301,18 @@ def test_a_fit_on_views_forgets_the_features_of_one_array():
     encoder.fit((X, X[:, :3]))
     assert not hasattr(encoder, "n_features_in_")
     assert encoder.transform((X, X[:, :3])).shape == (30, 512)
+
+
+def test_an_audit_leaves_wrong_pairs_out_and_tells_of_them() -> None:
+    random = np.random.default_rng(0)
+    hidden = random.normal(size=(300, 4))
+    first, second = hidden @ random.normal(size=(4, 6)), hidden @ random.normal(size=(4, 9))
+    second[:60] = np.roll(second[:60], 5, axis=0)
+    encoder = ContrastiveEncoder(audit=True, epochs=6, batch_size=50, random_state=0).fit((first, second))
+    assert encoder.audit_.noise_rate == pytest.approx(0.2, abs=0.1)
+    assert (encoder.audit_.flagged(count=30) < 60).mean() > 0.8
+    assert encoder.n_iter_ == 36
+    with pytest.raises(UsageError, match="audit: looks at the same pairs after several passes; use fit"):
+        encoder.partial_fit((first, second))
+    with pytest.raises(UsageError, match="judged by two given views"):
+        encoder.fit(first)

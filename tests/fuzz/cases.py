@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
+import os
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import yaml
 
-from contraport.cli.verbs import VERBS
-from contraport.objectives import CATALOG
-from contraport.training.recipes import RECIPES
+from contraport.catalog import OBJECTIVES, RECIPES
+from contraport.cli.verbs import OWN, find
 
 from .mutations import mutate
 from .template import DATA
@@ -40,9 +38,13 @@ JUNK = (
 LIKELY = {
     "data": (*DATA, *DATA, "digitz", "run", "missing.npz", "{a,b}.tar", "notes.txt"),
     "recipe": tuple(RECIPES),
-    "objective": tuple(CATALOG),
+    "objective": tuple(OBJECTIVES),
     "temperature": ("0.1", "0.5", "1e-30", "0.5:0.1", "1:0.1:linear", "0.1:0:cosine", "a:b:c"),
     "constraint": ("tighten:every=1", "relax:every=2", "tighten:every=0", "tighten"),
+    "target": (
+        "pairs", "labels", "domains:alpha=0.1", "neighbors:k=2", "neighbors:k=0", "soft:f.npz", "soft:data.npz",
+        "soft:missing.npy", "matrix:data.npz", "matrix:notes.txt", "soft:/dev/zero", "neighbors:features=run",
+    ),
     "negatives": ("in-batch", "queue", "bank", "bag"),
     "queue_size": ("1", "8", "64", "999999999999"),
     "bank_negatives": ("1", "8", "64", "999999999999"),
@@ -50,11 +52,12 @@ LIKELY = {
     "predictor": ("true", "false", "maybe"),
     "prototypes": ("2", "8", "1"),
     "predict": ("l1", "l2", "l3"),
-    "views": ("1", "2", "3", "colour", "multi-crop", "2+1", "0+6", "99999999999"),
-    "augment": ("none", "weak", "standard", "strong", "noise", "mixup", "wild"),
+    "views": ("1", "2", "3", "colour", "multi-crop", "frames", "frames:3", "2+1", "0+6", "99999999999"),
+    "augment": ("none", "weak", "standard", "strong", "noise", "mixup", "wild", "noise:0.2", "mixup:2", "noise:"),
     "encoder": ("small-cnn", "mlp", "small-tcn", "linear", "resnet81", "os:getcwd", "nowhere:x"),
     "shared_encoder": ("true", "false"),
     "projection": ("0", "8", "128", "99999999999"),
+    "projection_layers": ("0", "1", "2", "3", "4"),
     "representation": ("concatenate", "0", "1", "9"),
     "epochs": ("1", "2", "0", "2.0"),
     "batch_size": ("2", "4", "8", "19", "1", "25", "99999999999"),
@@ -67,6 +70,7 @@ LIKELY = {
     "warmup_epochs": ("0", "0.5", "1", "99"),
     "image_size": ("1", "8", "12", "99999999999"),
     "columns": ('{"labels": "label"}', '{"views": ["vector"]}', '{"views": 3}', '{"lables": "x"}'),
+    "weights": ("label", "vector", "wieghts", "missing.npy", "data.npz", "/dev/zero", "run"),
     "workers": ("0", "1", "99999", "100000"),
     "device": ("auto", "cpu", "meta", "cuda:99", "abacus"),
     "seed": ("0", "7", "18446744073709551615", "18446744073709551616"),
@@ -74,6 +78,10 @@ LIKELY = {
     "logger": ("tensorboard", "wandbb"),
     "save_every": ("0", "1", "1e30"),
     "keep_every": ("1", "0"),
+    "monitor": ("knn", "uniformity:every=2", "knn:every=0", "geometry", "kn", "regression"),
+    "measures": ("knn", "geometry", "recall@3", "recall@0", "few_shot@2", "noise@3", "noise@9", "regression", "kn"),
+    "checkpoints": ("last", "all", "some"),
+    "test_data": ("data.npz", "photos", "table.csv", "digits", "missing", "notes.txt"),
     "out": (
         "new", "new/deep", "run", "photos", "notes.txt", "f.npz", "f.parquet", "page.html", "data.npz", "no/where.npz",
         "m.pt", "m.onnx", "/dev/full", "/proc/x",
@@ -85,7 +93,16 @@ LIKELY = {
     "neighbors": ("1", "3", "19", "20", "999"),
     "split": ("all", "train", "test", "valid"),
     "format": ("torchscript", "safetensors", "safetensors", "torchscript", "pickle"),
-    "what": ("recipes", "objectives", "encoders", "data", "nothing"),
+    "query": ("0", "23", "24", "photos/class0/0.png", "missing.png", "notes.txt"),
+    "top": ("1", "5", "999"),
+    "threshold": ("0.9", "0.5", "1", "2"),
+    "k": ("1", "2", "24", "25", "999999999999"),
+    "method": ("online", "crossfit", "frozen", "frozen", "guess"),
+    "statistic": ("cosine", "neighbors", "csls", "rank", "nothing"),
+    "folds": ("2", "5", "999"),
+    "repeats": ("1", "2"),
+    "rounds": ("1", "2", "99"),
+    "what": ("recipes", "objectives", "encoders", "data", "measures", "nothing"),
 }  # fmt: skip
 SETTINGS = ("temperature", "iterations", "q", "alpha", "target", "plan", "symmetric", "margin", "nothing", "rho")
 # What a demonstration takes is twenty times what the others do, so it is tried in what it refuses.
@@ -97,6 +114,10 @@ ALWAYS = {
     "report": {"runs": "run", "out": "page.html"},
     "list": {"what": "recipes"},
     "demo": {"epochs": "0"},
+    "audit": {"data": "many.npz", "out": "audited", "epochs": "2", "batch_size": "16", "workers": "0"},
+    "neighbors": {"features": "seen.npz", "query": "0"},
+    "duplicates": {"features": "seen.npz"},
+    "cluster": {"features": "seen.npz", "k": "2"},
 }
 OFTEN = ("train",) * 8 + ("evaluate", "evaluate", "embed", "embed", "export", "report", "report", "list", "demo", "")
 
@@ -105,13 +126,9 @@ def _configuration(random: Random) -> Case:
     """Return a verb with options of which most are likely, some are junk, on the command line or in a file."""
     verb = random.choice(OFTEN)
     if not verb:
-        words = random.choices((*JUNK, *VERBS, "--help", "--version", "--config", "-h"), k=random.randrange(4))
+        words = random.choices((*JUNK, *OWN, "--help", "--version", "--config", "-h"), k=random.randrange(4))
         return Case([word for word in words if word not in ("train", "demo")] or ["-h"], "no verb")
-    chosen = dict(ALWAYS[verb])
-    names = _options(verb)
-    for name in random.sample(names, k=min(len(names), random.choice((0, 1, 1, 2, 2, 3, 4, 6)))):
-        pool = LIKELY.get(name, JUNK) if random.random() < 0.85 else JUNK
-        chosen[name] = random.choice(pool)
+    chosen = _chosen(verb, random)
     if verb == "train" and random.random() < 0.15:
         chosen[f"objective_settings.{random.choice(SETTINGS)}"] = random.choice(("1", "3", "0.5", *JUNK))
     if verb == "train" and random.random() < 0.1:
@@ -126,15 +143,24 @@ def _configuration(random: Random) -> Case:
     return Case(_words(verb, chosen, random), verb)
 
 
+def _chosen(verb: str, random: Random) -> dict[str, str]:
+    """Return values for some options of a verb."""
+    chosen, names = dict(ALWAYS[verb]), _options(verb)
+    for name in random.sample(names, k=min(len(names), random.choice((0, 1, 1, 2, 2, 3, 4, 6)))):
+        pool = LIKELY.get(name, JUNK) if random.random() < 0.85 else JUNK
+        chosen[name] = random.choice(pool)
+    return chosen
+
+
 def _options(verb: str) -> list[str]:
-    function = getattr(import_module(VERBS[verb].module), VERBS[verb].function)
-    return [name for name in inspect.signature(function).parameters if name not in ("progress", "trust")]
+    return [name for name in find(verb).options if name not in ("progress", "trust")]
 
 
 def _words(verb: str, chosen: dict[str, str], random: Random) -> list[str]:
     argv = [verb]
-    argv += [chosen.pop(name) for name in ("run", "runs", "what") if name in chosen]
-    if verb not in ("list", "report", "export"):
+    known = find(verb).options
+    argv += [chosen.pop(name) for name in [*chosen] if name in known and known[name].positional]
+    if "progress" in known:
         chosen["progress"] = "false"
     if chosen and random.random() < 0.2:
         in_file = {name: value for name, value in chosen.items() if "." not in name and random.random() < 0.5}
@@ -196,5 +222,20 @@ def _data(random: Random) -> Case:
     return Case(argv, _ROWS.get(source.name, source.suffix))
 
 
+def _pairs_and_features(random: Random) -> Case:
+    """Return a verb on pairs or on embedded features, whose file has changed in some cases."""
+    verb = random.choice(("audit", "neighbors", "neighbors", "duplicates", "cluster"))
+    chosen = _chosen(verb, random)
+    file = Path(chosen.get("features", chosen.get("data", "")))
+    if random.random() < 0.4 and os.path.isfile(file) and file.suffix in (".npz", ".npy", ".parquet"):
+        mutate(file, random)
+    return Case(_words(verb, chosen, random), verb)
+
+
 _ROWS = {"photos": "folder of images", "hub": "folder of Hugging Face"}
-KINDS: dict[str, Callable[[Random], Case]] = {"configurations": _configuration, "run folders": _folder, "data": _data}
+KINDS: dict[str, Callable[[Random], Case]] = {
+    "configurations": _configuration,
+    "run folders": _folder,
+    "data": _data,
+    "pairs and features": _pairs_and_features,
+}

@@ -46,6 +46,8 @@ def make_template() -> None:
         quick = ["--progress", "false", "--workers", "0"]
         assert main(["train", "--data", data, "--out", name, "--epochs", "1", "--batch_size", "8", *quick]) == 0
         assert main(["evaluate", name, "--neighbors", "3", *quick]) == 0
+    assert main(["embed", "seen", "--out", "seen.npz", *quick]) == 0
+    np.savez("many.npz", view0=random.normal(size=(64, 5)), view1=random.normal(size=(64, 3)))
     Path("notes.txt").write_text("ten years of work\n")
 
 

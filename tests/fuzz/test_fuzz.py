@@ -2,7 +2,7 @@ import pytest
 
 from .runner import Result, judge, run_cases
 
-MANY = {"configurations": 1_000, "run folders": 300, "data": 300}
+MANY = {"configurations": 1_000, "run folders": 300, "data": 300, "pairs and features": 300}
 GOOD = {"status": 2, "err": "contraport: data: no such file\n", "lost": [], "half": [], "children": 0, "memory": 0}
 
 

@@ -10,6 +10,22 @@ DOMAINS = torch.tensor([0, 1, 0, 1, 1, 2, 0])
 IDS = torch.tensor([0, 1, 2, 1, 4, 0, 0])
 
 
+OF_COORDINATES = {"barlow-twins", "vic-reg"}
+"""Objectives that compare coordinates, so that nothing is known of items."""
+
+
+def needed(name, n=7):
+    """Return what the call of an objective needs beside the views, for n items."""
+    generator = torch.Generator().manual_seed(11)
+    features = torch.randn(n, 3, dtype=torch.float64, generator=generator)
+    return {
+        "sup-con": {"labels": torch.arange(n) % 3},
+        "x-clr": {"features": features},
+        "guided": {"features": features},
+        "sog-clr": {"ids": torch.arange(n)},
+    }.get(name, {})
+
+
 def build(name, **settings):
     """Build an objective of the catalog that learns and averages in double precision."""
     return contraport.objective(name, **settings).double()

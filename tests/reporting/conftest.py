@@ -53,7 +53,16 @@ def make_run(tmp_path: Path) -> Maker:
             for rank, row in enumerate(("raw", "untrained", "trained"))
         }
         notes = [] if labels else ["No labels, so no linear probe and no kNN."]
-        write_json(run.evaluation_path, {"data": data, "classes": 3, "seconds": 1.0, "notes": notes, "rows": rows})
+        differences = {
+            baseline: {
+                key: {"value": value - rows[baseline][key], "low": value - rows[baseline][key] - 1e-4,
+                      "high": value - rows[baseline][key] + 1e-4}
+                for key, value in rows["trained"].items()
+            }
+            for baseline in ("raw", "untrained")
+        }  # fmt: skip
+        known = {"data": data, "classes": 3, "seconds": 1.0, "notes": notes, "rows": rows, "differences": differences}
+        write_json(run.evaluation_path, known)
         plan, target = plan_and_target(6, seed)
         samples = {"points": generator.normal(size=(30, 2)), "projection": np.array("t-SNE"), "plan": plan}
         samples |= {"target": target, "plan_items": np.array(6)}

@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from contraport.files import write_arrays
+from contraport.plots.curves import POINTS_PER_LINE
+from contraport.plots.masses import DECADES, Scale
 from contraport.reporting import figures
 from contraport.reporting.shown import shown
 
@@ -18,7 +20,7 @@ def test_a_plan_and_its_target_share_one_scale_and_leave_self_pairs_out(make_run
     pair = figures.plan_figures(run, scale)
     plan, target = pair.plan.data[0], pair.target.data[0]
     assert (plan.zmin, plan.zmax) == (target.zmin, target.zmax) == (scale.low, scale.high)
-    assert scale.high - scale.low <= figures.DECADES
+    assert scale.high - scale.low <= DECADES
     assert np.isnan(np.diag(plan.z)).all()
     assert np.isfinite(plan.z[~np.eye(12, dtype=bool)]).all()
     assert pair.excludes_self
@@ -41,8 +43,8 @@ def test_a_cross_plan_has_no_excluded_pairs(make_run) -> None:
 
 
 def test_ticks_of_the_scale_are_the_powers_on_it() -> None:
-    assert figures.Scale(-3.5, -1.5).ticks == [(-3, 0.25), (-2, 0.75)]
-    assert figures.Scale(-2.0, -2.0).ticks == [(-2, 0.0)]
+    assert Scale(-3.5, -1.5).ticks == [(-3, 0.25), (-2, 0.75)]
+    assert Scale(-2.0, -2.0).ticks == [(-2, 0.0)]
 
 
 def test_a_sprite_holds_every_thumbnail_in_its_place() -> None:
@@ -70,13 +72,8 @@ def test_long_curves_are_thinned_and_diverged_ones_still_drawn(make_run) -> None
     rows = [{"step": step, "loss": math.nan if step == 2_000 else 1.0} for step in range(2_500)]
     made.write_metrics(rows)
     figure = figures.curve(shown([made]), "loss")
-    assert len(figure.data[0].x) <= figures.POINTS_PER_LINE
+    assert len(figure.data[0].x) <= POINTS_PER_LINE
     assert json.loads(figures.to_json(figure))
-
-
-def test_many_classes_have_as_many_colours() -> None:
-    for classes in (2, 10, 11, 100):
-        assert len(set(figures.class_colors(classes))) == classes
 
 
 def test_json_cannot_end_a_script(make_run) -> None:

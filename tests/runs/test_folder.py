@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from contraport.errors import UsageError
+from contraport.errors import UsageError, check_regular
 from contraport.files import replacing, write_arrays, write_json, write_text
 from contraport.runs import Run
 
@@ -225,7 +225,17 @@ def test_corrupt_config_is_told(run: Run, text: str) -> None:
         run.config()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"rows": 3}', '{"seconds": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"rows": 3}',
+        '{"seconds": 1}',
+        '{"rows": {}, "intervals": {"trained": {"knn": 0.5}}}',
+        '{"rows": {}, "differences": {"raw": {"knn": {"low": "none"}}}}',
+    ],
+)
 def test_corrupt_evaluation_is_told(run: Run, text: str) -> None:
     run.evaluation_path.write_text(text)
     with pytest.raises(UsageError, match=r"evaluation\.json is corrupt"):
@@ -296,3 +306,24 @@ def test_a_pipe_among_the_files_is_told_and_not_waited_for(run: Run, name: str) 
     os.mkfifo(run.path / name)
     with pytest.raises(UsageError, match=f"run: .*{name} is no regular file"):
         run.config()
+
+
+def test_a_file_that_a_training_takes_away_while_the_folder_is_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.write_metrics([{"step": 1}])
+    passing = run.checkpoints / ".last-0.ckpt"
+    passing.parent.mkdir(exist_ok=True)
+    passing.write_bytes(b"")
+
+    def gone(argument: str, path: Path) -> None:
+        if path == passing:
+            passing.unlink()
+        check_regular(argument, path)
+
+    monkeypatch.setattr("contraport.runs.folder.check_regular", gone)
+    assert run.metrics() == [{"step": 1}]
+
+
+def test_a_link_that_leads_nowhere_is_no_obstacle(run: Run) -> None:
+    run.write_metrics([{"step": 1}])
+    (run.path / "loop").symlink_to(run.path / "loop")
+    assert run.metrics() == [{"step": 1}]

@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from contraport.catalog import resolve
 from contraport.data import Batch, Dataset, Share, from_arrays
 from contraport.distributed import local
-from contraport.runs.settings import Settings
 from contraport.training.build import build_objective, build_pipeline
-from contraport.training.recipes import resolve
 from contraport.training.step.pipeline import Pipeline
+from contraport.verbs.train import Settings
 
 KINDS: dict[str, dict[str, Any]] = {
     "in-batch": {},
@@ -27,6 +27,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "swav": {"recipe": "swav", "prototypes": 6},
     "predictive": {"recipe": "predictive"},
     "three views": {"views": 3, "recipe": "moco-v3"},
+    "neighbors": {"target": "neighbors:k=3"},
+    "labels and a queue": {"target": "labels", "negatives": "queue", "queue_size": 10},
+}
+
+WEIGHTED: dict[str, dict[str, Any]] = {
+    "weights": {},
+    "weights and a queue": {"negatives": "queue", "queue_size": 10},
+    "balanced by weights": {"constraint": "balanced:marginals=weights", "target": "labels"},
 }
 
 
@@ -35,6 +43,19 @@ def data(*, views: int = 1) -> Dataset:
     return from_arrays(
         tuple(random.normal(size=(40, 5 + view)) for view in range(views)), labels=random.integers(0, 3, 40)
     )
+
+
+def gapped(*, equal: bool = False) -> Dataset:
+    """Three views, of equal shapes if so asked, some of which some items lack."""
+    random = np.random.default_rng(0)
+    views = tuple(random.normal(size=(40, 5 if equal else 5 + view)) for view in range(3))
+    present = random.random((40, 3)) < 0.7
+    present[~present.any(1), 0] = True
+    return from_arrays(views, labels=random.integers(0, 3, 40), present=present)
+
+
+def weighted(dataset: Dataset) -> Dataset:
+    return dataset.with_weights(torch.arange(len(dataset)) % 4 + 0.5)
 
 
 def pipeline_of(dataset: Dataset, **chosen: Any) -> Pipeline:
@@ -63,17 +84,18 @@ def some_batches(dataset: Dataset, count: int, size: int = 8) -> list[Batch]:
     return [dataset.__getitems__([(size * k + i) % 40 for i in range(size)]) for k in range(count)]
 
 
-def shared_results(kind: str, rank: int, processes: int) -> dict[str, Tensor]:
+def shared_results(dataset: Dataset, chosen: dict[str, Any], rank: int, processes: int) -> dict[str, Tensor]:
     """Two steps of one process's share of each batch: averaged gradients, then what is kept."""
-    dataset = data()
-    pipeline = pipeline_of(dataset, **KINDS[kind])
+    pipeline = pipeline_of(dataset, **chosen)
     for module in pipeline.modules():
         if isinstance(module, nn.BatchNorm1d):
             module.eval()  # by the batch it is another's business: shared batch norm
     found = {}
     for step, batch in enumerate(some_batches(dataset, 2)):
         own = slice(rank * 8 // processes, (rank + 1) * 8 // processes)
-        held = Batch(tuple(view[own] for view in batch.views), batch.labels[own], None, batch.ids[own])
+        present, weights = (None if known is None else known[own] for known in (batch.present, batch.weights))
+        views = tuple(view[own] for view in batch.views)
+        held = Batch(views, batch.labels[own], None, batch.ids[own], present, weights)
         pipeline.zero_grad()
         pipeline(held, step, 0, Share(own.start, 8)).backward()
         for name, gradient in gradients(pipeline).items():
@@ -85,12 +107,27 @@ def shared_results(kind: str, rank: int, processes: int) -> dict[str, Tensor]:
 
 
 def compare_steps(rank: int, address: str, failures: Any) -> None:
+    compare(data(), KINDS, rank, address, failures)
+
+
+def compare_weights(rank: int, address: str, failures: Any) -> None:
+    compare(weighted(data()), WEIGHTED, rank, address, failures)
+
+
+def compare_gaps(rank: int, address: str, failures: Any) -> None:
+    kinds: dict[str, dict[str, Any]] = {
+        "in-batch": {}, "all at once": {"objective": "cmc"}, "byol": {"recipe": "byol"}, "chunks": {"cache_chunk": 4},
+    }  # fmt: skip
+    compare(gapped(), kinds, rank, address, failures)
+
+
+def compare(dataset: Dataset, kinds: dict[str, dict[str, Any]], rank: int, address: str, failures: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
-    for kind in KINDS:
+    for kind, chosen in kinds.items():
         with local():
-            wanted = shared_results(kind, 0, 1)
-        found = shared_results(kind, rank, 2)
+            wanted = shared_results(dataset, chosen, 0, 1)
+        found = shared_results(dataset, chosen, rank, 2)
         if found.keys() != wanted.keys():
             failures.put((kind, "names"))
         for name, value in wanted.items():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,8 +39,11 @@ ARGUMENTS = [
 ]
 
 
-def torchrun(*arguments: str, module: str = "contraport") -> subprocess.Popen[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+ALONE = ["--standalone", "--nproc_per_node", "2"]
+
+
+def torchrun(*arguments: str, module: str = "contraport", launch: Sequence[str] = ALONE) -> subprocess.Popen[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", *launch]
     return subprocess.Popen(
         [*launcher, "-m", module, "train", *arguments, "--device", "cpu"],
         stderr=subprocess.PIPE,
@@ -57,7 +62,15 @@ def state_of(run: Run) -> dict[str, torch.Tensor]:
     return state
 
 
-@pytest.mark.parametrize("chosen", [[], pytest.param(["--cache_chunk", "20"], marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        [],
+        pytest.param(["--cache_chunk", "20"], marks=pytest.mark.slow),
+        pytest.param(["--target", "neighbors:k=4", "--projection_layers", "3"], marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) -> None:
     arguments = [*ARGUMENTS, *chosen]
     two = torchrun(*arguments, "--out", str(tmp_path / "two"), module="tests.training.in_double")
@@ -74,6 +87,43 @@ def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) ->
     rows = Run(tmp_path / "two").metrics()
     assert [row["step"] for row in rows] == [row["step"] for row in one.metrics()]
     assert errors.count("waiting") == 1, "one process speaks"
+
+
+@pytest.mark.slow
+def test_two_nodes_train_what_one_process_does(tmp_path: Path) -> None:
+    """Two launchers that meet at one rendezvous, as on two machines, each with a process of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    meet = ["--nnodes", "2", "--nproc_per_node", "1", "--rdzv_backend", "c10d", "--rdzv_endpoint", address]
+    nodes = [
+        torchrun(*ARGUMENTS, "--out", str(tmp_path / "two"), module="tests.training.in_double", launch=meet)
+        for _ in range(2)
+    ]
+    try:
+        errors = [node.communicate(timeout=240)[1] for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    assert [node.returncode for node in nodes] == [0, 0], errors
+    alone = [sys.executable, "-m", "tests.training.in_double", "train", *ARGUMENTS, "--device", "cpu"]
+    subprocess.run([*alone, "--out", str(tmp_path / "one")], check=True, stderr=subprocess.PIPE)
+    expected, got = state_of(Run(tmp_path / "one")), state_of(Run(tmp_path / "two"))
+    for name, value in expected.items():
+        assert torch.allclose(got[name], value, rtol=0, atol=1e-9), name
+    assert sum(error.count("waiting") for error in errors) == 1, "one process of all nodes speaks"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held", [["--freeze"], ["--freeze_epochs", "1"]], ids=str)
+def test_two_processes_hold_an_encoder(tmp_path: Path, held: list[str]) -> None:
+    begun = train(data="digits", encoder="mlp", epochs=1, batch_size=63, out=tmp_path / "begun", progress=False)
+    process = torchrun(*ARGUMENTS, "--init", str(begun.path), *held, "--out", str(tmp_path / "two"), "--progress=false")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    own, theirs = (run.model().tower(0).encoder.state_dict() for run in (begun, Run(tmp_path / "two")))
+    assert all(torch.equal(value, theirs[name]) for name, value in own.items())
+    assert not (tmp_path / "two" / "features").exists()
 
 
 def test_processes_fail_together_with_one_message(tmp_path: Path) -> None:

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from contraport.catalog import RECIPES, resolve
 from contraport.data import Dataset, from_arrays, loader
+from contraport.embedding import embed_dataset
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.evaluation import embed_dataset, knn
-from contraport.runs.settings import Settings
+from contraport.measures.probes import knn
 from contraport.training import train
-from contraport.training.recipes import RECIPES, replaced, resolve
+from contraport.training.train import replaced
+from contraport.verbs.train import Settings
 from tests.training.steps import pipeline_of
 
 CLASSES = 6

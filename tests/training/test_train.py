@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,18 @@ FILES = {
     "model/model.safetensors.sha256",
     "model/training.json",
 }
-ROW = {"step", "epoch", "seconds", "loss", "lr", "temperature", "plan_mass", "images_per_second", "data_wait"}
+ROW = {
+    "step",
+    "epoch",
+    "seconds",
+    "loss",
+    "lr",
+    "temperature",
+    "plan_mass",
+    "mi_bound",
+    "images_per_second",
+    "data_wait",
+}
 
 
 def files_of(folder: Path) -> set[str]:
@@ -165,11 +177,53 @@ def test_an_objective_gets_the_labels_that_it_names(settings: dict[str, Any]) ->
         {"opt": "nadam", "lr": 1e-3, "warmup_epochs": 0.5},
         {"amp": True},
         {"augment": "strong", "device": "cpu", "projection": 16},
+        {"augment": "noise:0.2", "projection_layers": 1},
+        {"augment": "mixup:0.9", "projection_layers": 3},
     ],
 )
 def test_options(settings: dict[str, Any], options: dict[str, Any]) -> None:
     rows = train(**settings, **options).metrics()
     assert np.isfinite([row["loss"] for row in rows]).all()
+
+
+@pytest.mark.parametrize(("layers", "width"), [(0, 256), (1, 128), (2, 128), (3, 128)])
+def test_the_layers_of_the_projection(settings: dict[str, Any], layers: int, width: int) -> None:
+    run = train(**settings, projection_layers=layers)
+    tower = run.model().tower(0)
+    assert sum(isinstance(part, nn.Linear) for part in tower.projector.modules()) == layers
+    assert tower.num_projections == width
+    assert run.settings().projection_layers == layers
+
+
+def test_two_layers_are_those_that_nothing_says(settings: dict[str, Any], tmp_path: Path) -> None:
+    said = train(**settings | {"out": tmp_path / "said"}, projection_layers=2)
+    assert same(weights_of(said), weights_of(train(**settings)))
+
+
+@pytest.mark.parametrize(
+    ("more", "candidates"),
+    [
+        ({}, 63),
+        ({"objective": "info-nce"}, 32),
+        ({"negatives": "queue", "queue_size": 16, "objective": "info-nce"}, None),
+        ({"target": "pairs"}, 63),
+        ({"target": "labels"}, 0),
+        ({"objective": "gca-ince"}, 0),
+        ({"constraint": "balanced:iterations=2"}, 0),
+        ({"recipe": "predictive"}, 0),
+        ({"recipe": "swav", "prototypes": 5}, 0),
+    ],
+)
+def test_the_log_has_the_bound_of_mutual_information(
+    settings: dict[str, Any], more: dict[str, Any], candidates: int | None
+) -> None:
+    for row in train(**settings, **more).metrics():
+        if candidates == 0:
+            assert row["mi_bound"] is None
+        elif candidates is None:
+            assert math.log(32) - 1e-6 < row["mi_bound"] + row["loss"] <= math.log(32 + 16) + 1e-6
+        else:
+            assert row["mi_bound"] == pytest.approx(math.log(candidates) - row["loss"], abs=1e-6)
 
 
 def test_images_and_workers(images: Dataset, tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from contraport.analysis.drawing import COLORS, panels
+from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadratic
 from contraport.errors import check
-from contraport.evaluation.measures import effective_rank, spectrum
-from contraport.objectives import alpha_cl, direct_clr, nt_xent, quadratic
+from contraport.measures.geometry import effective_rank, spectrum
 from contraport.objectives.loss import Loss
+from contraport.plots.canvas import panels
+from contraport.plots.colors import SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,12 +35,12 @@ class Collapse:
     def figure(self) -> Figure:
         """Draw the spectra and the effective ranks."""
         figure, (left, right) = panels(2)
-        for color, (name, values) in zip(COLORS, self.spectra.items(), strict=False):
+        for color, (name, values) in zip(SERIES, self.spectra.items(), strict=False):
             left.semilogy(range(1, len(values) + 1), values.clamp_min(1e-8).numpy(), color=color, label=name)
         left.set(title="singular values", xlabel="rank", ylabel="share of the largest")
         left.legend(frameon=False, fontsize="small")
         ranks = list(self.effective_ranks.items())[::-1]
-        right.barh([name for name, _ in ranks], [rank for _, rank in ranks], color=COLORS[: len(ranks)][::-1])
+        right.barh([name for name, _ in ranks], [rank for _, rank in ranks], color=SERIES[: len(ranks)][::-1])
         right.set(title="effective rank")
         return figure
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from contraport.analysis.drawing import BLUE, heatmap, panels
+from contraport.catalog.objectives import alpha_cl
 from contraport.engine import Gibbs
-from contraport.errors import check
-from contraport.objectives import Cost, Free, Joint, Matrix, Objective, Pairs, alpha_cl
+from contraport.errors import check, check_each
+from contraport.objectives import Cost, Free, Joint, Matrix, Objective, Pairs
+from contraport.plots.canvas import heatmap, panels
+from contraport.plots.colors import BLUE, GREY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +45,7 @@ class ContrastiveCovariance:
         heatmap(left, self.matrix, signed=True)
         left.set_title("contrastive covariance")
         right.bar(range(1, len(self.eigenvalues) + 1), self.eigenvalues.numpy(), color=BLUE)
-        right.axhline(0, color="black", linewidth=0.8)
+        right.axhline(0, color=GREY, linewidth=0.8)
         right.set(title="its eigenvalues", xlabel="rank", ylabel="eigenvalue")
         return figure
 
@@ -141,6 +143,8 @@ def _weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
     check(tuple(alpha.shape) == (2 * n, 2 * n), f"alpha: expected shape {(2 * n, 2 * n)}, got {tuple(alpha.shape)}.")
     alpha = alpha.double()
     same = torch.eye(n, dtype=torch.bool).repeat(2, 2)
-    good = bool((alpha >= 0).all() and (alpha[same] == 0).all() and ((alpha.sum(1) - 1).abs() < 1e-4).all())
-    check(good, "alpha: expected nonnegative weights, zero between views of one item, with rows that sum to 1.")
+    check_each("alpha", alpha, alpha >= 0, "nonnegative weights")
+    check_each("alpha", alpha, (alpha == 0) | ~same, "zero between views of one item")
+    sums = alpha.sum(1)
+    check_each("alpha", sums, (sums - 1).abs() < 1e-4, "rows that sum to 1")
     return alpha / alpha.sum(1, keepdim=True)

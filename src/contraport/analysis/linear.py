@@ -12,8 +12,9 @@ from torch import Tensor
 
 from contraport.analysis.covariance import contrastive_covariance, fixed_game
 from contraport.analysis.descent import descend
-from contraport.analysis.drawing import BLUE, COLORS, GREY, ORANGE, panels
 from contraport.errors import check
+from contraport.plots.canvas import panels
+from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -109,6 +110,8 @@ class DeepLinear:
         energies: (iterations + 1,).
         optimum: the largest eigenvalue of the contrastive covariance.
         direction: |cos| of the first layer's first right singular vector with the top eigenvector.
+        unevenness: how far the filters of the hidden layers are from taking part alike: the largest difference of an
+            entry of v_l, in absolute value, from 1 / sqrt(n_l); 0 with no hidden layer.
     """
 
     weights: tuple[Tensor, ...]
@@ -117,6 +120,7 @@ class DeepLinear:
     energies: Tensor
     optimum: float
     direction: float
+    unevenness: float
 
     def figure(self) -> Figure:
         """Draw the energy, the share of each layer's first singular value and the alignment of neighbouring layers."""
@@ -126,12 +130,12 @@ class DeepLinear:
         left.set(title="energy", xlabel="iteration")
         left.legend(frameon=False)
         for layer, shares in enumerate(self.rank_one_shares.T):
-            middle.plot(shares.numpy(), color=COLORS[layer % len(COLORS)], label=f"layer {layer + 1}")
+            middle.plot(shares.numpy(), color=SERIES[layer % len(SERIES)], label=f"layer {layer + 1}")
         middle.set(title="each layer becomes rank one", xlabel="iteration", ylim=(0, 1.05))
         middle.legend(frameon=False, loc="lower right")
         for layer, alignments in enumerate(self.alignments.T):
             right.plot(
-                alignments.numpy(), color=COLORS[layer % len(COLORS)], label=f"layers {layer + 1} and {layer + 2}"
+                alignments.numpy(), color=SERIES[layer % len(SERIES)], label=f"layers {layer + 1} and {layer + 2}"
             )
         right.set(title="neighbouring layers align", xlabel="iteration", ylim=(0, 1.05))
         right.legend(frameon=False, loc="lower right")
@@ -144,6 +148,7 @@ def deep_linear(
     widths: Sequence[int] = (8, 8, 8),
     *,
     alpha: Tensor | None = None,
+    per_filter: bool = False,
     iterations: int = 300,
     seed: int = 0,
 ) -> DeepLinear:
@@ -154,13 +159,17 @@ def deep_linear(
         x1: the second views, (n, d).
         widths: the outputs of each layer.
         alpha: weights of the pairs, as in `contrastive_covariance`.
+        per_filter: give each filter of a hidden layer, a row of W_l, the length 1 / sqrt(n_l), rather than the layer as
+            a whole the length 1.
         iterations: of L-BFGS at most.
         seed: of the first weights.
 
     Raises:
         UsageError: as in `contrastive_covariance`, or widths is empty or not positive.
 
-    Source: Tian (2022), theorem 3: at every local maximum W_l = v_l v_(l-1)^T.
+    Source: Tian (2022), theorem 3: at every local maximum W_l = v_l v_(l-1)^T; corollary 3: with filters of one length
+        the
+    entries of the hidden v_l are +-1 / sqrt(n_l).
 
     >>> x0 = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 7)
     >>> found = deep_linear(x0, x0, (4, 4))
@@ -176,27 +185,37 @@ def deep_linear(
     for layer in free:
         layer.requires_grad_()
 
+    def layers() -> list[Tensor]:
+        by_filter = [per_filter and depth < len(free) - 1 for depth in range(len(free))]
+        lengths = [
+            layer.norm(dim=1, keepdim=True) * math.sqrt(len(layer)) if each else layer.norm()
+            for layer, each in zip(free, by_filter, strict=True)
+        ]
+        return [layer / length for layer, length in zip(free, lengths, strict=True)]
+
     def loss() -> Tensor:
         z0, z1 = x0, x1
-        for layer in free:
-            z0, z1 = (z @ layer.T / layer.norm() for z in (z0, z1))
+        for layer in layers():
+            z0, z1 = (z @ layer.T for z in (z0, z1))
         return game(z0, z1) / unit
 
     energies, alignments, shares = [], [], []
     for value in descend(free, loss, iterations):
         energies.append(-float(unit) * value)
-        lefts, rights, squares = zip(*map(_leading, free), strict=True)
+        weights = [layer.detach() for layer in layers()]
+        lefts, rights, squares = zip(*map(_leading, weights), strict=True)
         shares.append(torch.stack(squares))
         alignments.append(torch.stack([(a @ b).abs() for a, b in zip(lefts, rights[1:], strict=False)]))
-    weights = tuple(layer.detach() / layer.detach().norm() for layer in free)
+    uneven = [float((left.abs() - 1 / math.sqrt(len(left))).abs().max()) for left in lefts[:-1]]
     direction = float((rights[0] @ covariance.eigenvectors[:, 0]).abs())
     return DeepLinear(
-        weights,
+        tuple(weights),
         torch.stack(alignments),
         torch.stack(shares),
         torch.tensor(energies, dtype=torch.float64),
         float(covariance.eigenvalues[0]),
         direction,
+        max(uneven, default=0.0),
     )
 
 

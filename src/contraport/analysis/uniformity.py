@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from contraport.analysis.circle import draw_circle, spread, train_onto_circle
 from contraport.analysis.descent import descend
-from contraport.analysis.drawing import BLUE, COLORS, GREY, ORANGE, heatmap, panels
 from contraport.analysis.toy import Mixture, gaussian_mixture
+from contraport.catalog.objectives import nt_xent
 from contraport.engine import Gibbs, normalize
 from contraport.errors import check
-from contraport.objectives import Free, LogMean, Objective, Pairs, Within, align_uniform, nt_xent
+from contraport.objectives import Free, LogMean, Objective, Pairs, Within
 from contraport.objectives.loss import Loss
+from contraport.plots.canvas import heatmap, panels
+from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -47,7 +48,7 @@ class PerfectUniformity:
         points = self.points
         if points.shape[1] == 2:
             points = points[torch.atan2(points[:, 1], points[:, 0]).argsort()]
-            _circle(left)
+            draw_circle(left)
             left.scatter(points[:, 0].numpy(), points[:, 1].numpy(), color=BLUE, zorder=3)
         else:
             left.plot(self.values.numpy(), color=BLUE)
@@ -121,10 +122,10 @@ class FiveGaussians:
     def figure(self) -> Figure:
         """Draw the data, the embeddings, and the angles of the embeddings against even ones."""
         figure, (left, middle, right) = panels(3)
-        colors = [COLORS[int(k) % len(COLORS)] for k in self.data.components]
+        colors = [SERIES[int(k) % len(SERIES)] for k in self.data.components]
         left.scatter(self.data.x[:, 0].numpy(), self.data.x[:, 1].numpy(), c=colors, s=8)
         left.set(title="data", aspect="equal")
-        _circle(middle)
+        draw_circle(middle)
         middle.scatter(self.embeddings[:, 0].numpy(), self.embeddings[:, 1].numpy(), c=colors, s=8, zorder=3)
         middle.set_title("embeddings")
         angles = torch.atan2(self.embeddings[:, 1], self.embeddings[:, 0]).sort().values
@@ -158,45 +159,15 @@ def five_gaussians(
 
     Source: Hu et al. (2023), section 3 and figure 2.
     """
-    check(noise >= 0, f"noise: expected a nonnegative number, got {noise!r}.")
-    loss, data = objective or nt_xent(), data or gaussian_mixture()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        encoder = nn.Sequential(
-            nn.Linear(data.x.shape[1], 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2)
-        )
-        before = _judge(encoder, data.x, noise)["LogMean"]
-        optimizer = torch.optim.Adam(encoder.parameters(), 1e-3)
-        for _ in range(iterations):
-            optimizer.zero_grad()
-            loss(*(encoder(view) for view in _views(data.x, noise))).backward()
-            optimizer.step()
-        after = _judge(encoder, data.x, noise)
-    with torch.no_grad():
-        embeddings = F.normalize(encoder(data.x))
+    data = data or gaussian_mixture()
+    found = train_onto_circle(objective or nt_xent(), data.x, noise=noise, iterations=iterations, seed=seed)
     angles = torch.arange(len(data.x)) * (2 * math.pi / len(data.x))
     polygon = torch.stack([angles.cos(), angles.sin()], 1)
-    perfect = align_uniform().terms(polygon, polygon)["LogMean"]
-    return FiveGaussians(data, embeddings, after["Cost"], after["LogMean"], perfect, before)
-
-
-def _views(x: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    return x + noise * torch.randn_like(x), x + noise * torch.randn_like(x)
-
-
-def _judge(encoder: nn.Module, x: Tensor, noise: float) -> dict[str, float]:
-    """Return the alignment (Cost) and the uniformity (LogMean) of two views."""
-    with torch.no_grad():
-        return align_uniform().terms(*(encoder(view) for view in _views(x, noise)))
+    perfect = spread(polygon, polygon).uniformity
+    return FiveGaussians(data, found.embeddings, *found.after, perfect, found.before.uniformity)
 
 
 def _gaps(points: Tensor) -> Tensor:
     """Return the angle from each point of the circle to the next, (n,)."""
     angles = torch.atan2(points[:, 1], points[:, 0]).sort().values
     return torch.cat([angles.diff(), angles[:1] + 2 * math.pi - angles[-1:]])
-
-
-def _circle(ax: Axes) -> None:
-    angles = torch.linspace(0, 2 * math.pi, 200)
-    ax.plot(angles.cos().numpy(), angles.sin().numpy(), color=GREY, linewidth=0.8)
-    ax.set(aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from contraport._version import __version__
-from contraport.cli.verbs import VERBS, run_verb
-from contraport.errors import UsageError, unknown_name
+from contraport.cli.verbs import run_verb, summaries
+from contraport.errors import UsageError
 
 __all__ = ["main"]
 
@@ -61,15 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: list[str]) -> None:
     match arguments:
         case [] | ["-h" | "--help", *_]:
-            width = max(map(len, VERBS))
-            lines = [f"  {name:{width}}  {verb.summary}" for name, verb in VERBS.items()]
+            known = summaries()
+            width = max(map(len, known))
+            lines = [f"  {name:{width}}  {summary}" for name, summary in known.items()]
             print(_HELP.format(verbs="\n".join(lines)))
         case ["--version", *_]:
             print(f"contraport {__version__}")
-        case [name, *rest] if name in VERBS:
+        case [name, *rest]:
             run_verb(name, rest)
-        case [name, *_]:
-            raise unknown_name("verb", name, VERBS)
 
 
 def _fail(error: BaseException | str, *, status: int) -> int:

@@ -5,53 +5,69 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from contraport.errors import check
+from contraport.catalog import OBJECTIVES, RECIPES, list_encoders, list_sources
+from contraport.measures import MEASURES, Measure
+from contraport.verbs.list import VERB, ListOptions
 
-_LISTS = ("recipes", "objectives", "encoders", "data")
+Rows = Sequence[Sequence[str]]
 
 
-def list_names(what: Literal["recipes", "objectives", "encoders", "data"]) -> None:
+def _recipes() -> Rows:
+    return [(name, recipe.summary, _flags(recipe.settings)) for name, recipe in RECIPES.items()]
+
+
+def _objectives() -> Rows:
+    return [(method.name, method.summary) for method in OBJECTIVES.values()]
+
+
+def _encoders() -> Rows:
+    return [(encoder.name, encoder.description) for encoder in list_encoders()]
+
+
+def _data() -> Rows:
+    return [(source.name, source.description, source.looks) for source in list_sources()]
+
+
+def _measures() -> Rows:
+    return [(measure.key, measure.summary, _reading(measure)) for measure in MEASURES.values()]
+
+
+_LISTS = {
+    "recipes": _recipes,
+    "objectives": _objectives,
+    "encoders": _encoders,
+    "data": _data,
+    "measures": _measures,
+}
+"""What can be listed: rows of a name and what is said of it."""
+
+
+@VERB.keywords
+def list_names(given: dict[str, Any]) -> None:
     """Print what has a name, with a line about each.
 
-    Args:
-        what: recipes, objectives, encoders or data.
+    Raises:
+        UsageError: there is no such list.
     """
-    check(what in _LISTS, f"what: expected one of {', '.join(_LISTS)}, got {what!r}.")
-    if what == "recipes":
-        from contraport.training.recipes import RECIPES
-
-        rows = [
-            {"name": name, "what it does": recipe.summary, "its settings": _flags(recipe.settings)}
-            for name, recipe in RECIPES.items()
-        ]
-    elif what == "objectives":
-        from contraport.objectives import CATALOG
-
-        rows = [{"name": recipe.name, "what it does": recipe.summary} for recipe in CATALOG.values()]
-    elif what == "encoders":
-        from contraport.encoders import list_encoders
-
-        rows = [{"name": encoder.name, "what it is": encoder.description} for encoder in list_encoders()]
-    else:
-        from contraport.data import list_sources
-
-        rows = [
-            {"name": source.name, "what it holds": source.description, "where it is looked for": source.looks}
-            for source in list_sources()
-        ]
-    _print(rows)
+    _print(_LISTS[ListOptions(**given).what]())
 
 
-def _print(rows: Sequence[Mapping[str, str]]) -> None:
+def _print(rows: Rows) -> None:
     """Print rows of texts, each under its name; plainly, as the losses' own list needs no extra."""
     width = max(60, shutil.get_terminal_size().columns)
     for row in rows:
-        name, *texts = row.values()
+        name, *texts = row
         print(name)
         for text in filter(None, texts):
             print(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False))
+
+
+def _reading(measure: Measure) -> str:
+    """Return what a measure counts, which direction is better, and whether it has to be asked for."""
+    direction = "" if measure.better == "neither" else f", {measure.better} is better"
+    return f"{measure.group}: {measure.unit}{direction}{'' if measure.usual else '; where asked for'}"
 
 
 def _flags(settings: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A parser for the command line and the YAML file of any function: its signature, types and docstring say all."""
+"""A parser for the command line and the YAML file of a verb: its options say all."""
 
 from __future__ import annotations
 
@@ -6,46 +6,38 @@ import argparse
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
-import docstring_parser
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
 from contraport.errors import UsageError, cannot_read, unknown_name
-from contraport.runs.options import Option, in_words
+from contraport.options import Option, in_words
+from contraport.verbs import Verb
 
 _MODE = "yaml-1.2"
 _SHOWN = 60
 _SCALARS = (int, float, bool, str)
 
 
-def parse(
-    function: Callable[..., Any],
-    argv: Sequence[str],
-    *,
-    prog: str,
-    examples: Iterable[str],
-    resolve: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
-) -> dict[str, Any] | None:
-    """Return the keyword arguments that a command line, and the file of its ``--config``, give for a function.
+def parse(verb: Verb[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
+    """Return the options that a command line, and the file of its ``--config``, give for a verb.
 
-    What is not given is left out, so the function's own defaults hold. None is returned where ``--help`` or
-    ``--print_config`` was asked for, and printed. Both show what `resolve` says to follow from what is given, as a
-    recipe's settings do. In the help, options stand under the headings of their groups, where the function has
-    `options` that say so.
+    What is not given is left out, so the verb's own defaults hold. None is returned where ``--help`` or
+    ``--print_config`` was asked for, and printed. Both show what follows from what is given, as a recipe's settings do.
+    In the help, options stand under the headings of their groups.
 
     Raises:
         UsageError: an unknown option or key (the nearest is offered), or a value of the wrong type.
     """
-    parser = _parser(function, prog, examples)
+    parser = _parser(verb, prog)
     asked = [argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"]
     try:
-        if asked and resolve is not None:
+        if asked and verb.resolve is not None:
             given = _given(parser, [argument for argument in argv if argument not in asked])
-            parser.set_defaults(resolve(given))
+            parser.set_defaults(verb.resolve(given))
         return _given(parser, argv, complete=bool(asked))
     except SystemExit:
         return None
@@ -95,7 +87,7 @@ class _Parser(ArgumentParser):
     """A parser whose errors are a `UsageError` of one line.
 
     Attributes:
-        kinds: the type of each of the function's parameters.
+        kinds: the type of each option, as far as words can give it.
     """
 
     kinds: dict[str, Any]
@@ -137,54 +129,41 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
         return text if told else f"{text} (default: %(default)s)"
 
 
-def _parser(function: Callable[..., Any], prog: str, examples: Iterable[str]) -> _Parser:
-    documentation = docstring_parser.parse(inspect.getdoc(function) or "")
-    parameters = inspect.signature(function).parameters
-    positional = [name.upper() for name, parameter in parameters.items() if _is_positional(parameter)]
+def _parser(verb: Verb[...], prog: str) -> _Parser:
+    options = verb.options
+    positional = [name.upper() for name, option in options.items() if option.positional]
     parser = _Parser(
         prog=prog,
         usage=" ".join([prog, *positional, "[options]"]),
-        description=_description(documentation),
-        epilog="\n  ".join(["examples:", *examples]),
+        description="\n\n".join(filter(None, (verb.summary, inspect.cleandoc(verb.about)))).replace("%", "%%"),
+        epilog="\n  ".join(["examples:", *verb.examples]) if verb.examples else None,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
         parser_mode=_MODE,
     )
     parser.add_argument("--config", action="config", help="a YAML file of these options; later options win over it")
-    hints = get_type_hints(function)
-    parser.kinds = {name: _shell_type(hints[name]) for name in parameters}
-    meanings = {entry.arg_name: " ".join((entry.description or "").split()) for entry in documentation.params}
-    options: Mapping[str, Option] = getattr(function, "options", {})
-    headings = dict.fromkeys(option.group for option in options.values())
+    parser.kinds = {name: _words_type(option) for name, option in options.items()}
+    headings = dict.fromkeys(option.group for option in options.values() if option.group)
     groups: dict[str, Any] = {heading: parser.add_argument_group(heading) for heading in headings}
-    for name, parameter in parameters.items():
-        group = groups[options[name].group] if name in options else parser
-        _add(group, parameter, parser.kinds[name], meanings.get(name, ""))
+    for name, option in options.items():
+        _add(groups.get(option.group, parser), option, parser.kinds[name])
     return parser
 
 
-def _add(parser: Any, parameter: inspect.Parameter, kind: Any, meaning: str) -> None:
-    settings: dict[str, Any] = {"type": kind, "help": meaning.replace("%", "%%")}
+def _add(parser: Any, option: Option, kind: Any) -> None:
+    settings: dict[str, Any] = {"type": kind, "help": option.help.replace("%", "%%")}
     if get_origin(kind) is list:
         settings.update(type=get_args(kind)[0], nargs="+")
     if kind is bool:
         settings.update(nargs="?", const=True)
     if str in get_args(kind) and {int, float} & {*get_args(kind)}:
         settings.update(type=_number_or_text)
-    if _is_positional(parameter):
-        parser.add_argument(parameter.name, **settings)
-    elif parameter.default is inspect.Parameter.empty:
-        parser.add_argument(f"--{parameter.name}", required=True, **settings)
+    if option.positional:
+        parser.add_argument(option.name, **settings)
+    elif option.required:
+        parser.add_argument(f"--{option.name}", required=True, **settings)
     else:
-        parser.add_argument(f"--{parameter.name}", default=parameter.default, **settings)
-
-
-def _is_positional(parameter: inspect.Parameter) -> bool:
-    return parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-
-
-def _description(documentation: docstring_parser.Docstring) -> str:
-    return "\n\n".join(filter(None, (documentation.short_description, documentation.long_description)))
+        parser.add_argument(f"--{option.name}", default=option.default, **settings)
 
 
 def _number_or_text(value: Any) -> Any:
@@ -197,9 +176,21 @@ def _number_or_text(value: Any) -> Any:
     return None if value == "null" else value
 
 
+def _words_type(option: Option) -> Any:
+    """Return the type of what words give for an option; of one or several that stand first it is several."""
+    if option.positional and any(get_origin(part) is Sequence for part in get_args(option.kind)):
+        return list[str]
+    return _shell_type(option.kind)
+
+
 def _shell_type(hint: Any) -> Any:
-    """Return the part of a type that words can give: of ``str | Path | Dataset | None``, ``str | None``."""
+    """Return the part of a type that words can give: of ``str | Path | Dataset | None``, ``str | None``.
+
+    Which words a Literal takes is judged by the option itself, as from Python.
+    """
     origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return str
     if origin in (Union, UnionType):
         return Union[tuple(_shell_type(part) for part in parts if _from_words(part))]  # noqa: UP007
     return list[_shell_type(parts[0])] if origin in (list, Sequence) else hint  # type: ignore[misc]

@@ -1,34 +1,57 @@
-"""The table of verbs: where the function of each is, and how its result is shown."""
+"""Which verbs there are, and how one is run: parsed first, and only then imported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import EntryPoint, entry_points
+from pkgutil import iter_modules
+from typing import Any, cast
 
-from contraport.errors import needing
+from contraport import verbs
+from contraport.errors import UsageError, check, needing, reason, unknown_name
+from contraport.importing import imported
+from contraport.verbs import Verb
+
+GROUP = "contraport.verbs"
+"""The entry points by which other packages bring verbs of their own: the name of each, and where its `Verb` is."""
+
+OWN = tuple(sorted(module.name for module in iter_modules(verbs.__path__) if not module.name.startswith("_")))
+"""The verbs of this package, which have a file each."""
 
 
-class Verb(NamedTuple):
-    """A row of the table.
+def summaries() -> dict[str, str]:
+    """Return the name of each verb, and what it does or, of those of others, which package it is of."""
+    own = {name: find(name).summary for name in OWN}
+    return own | {name: f"(of the package {_package(point)})" for name, point in _others().items()}
 
-    Attributes:
-        module: where the function is; imported only when the verb is used.
-        function: its name.
-        summary: what it does, in a few words.
-        examples: command lines to start from.
-        show: what is printed of its result.
-        resolve: where the function is that says what follows from what is given, if some does.
-        word: the name of the one word that is all it takes, if so: then it needs no parser, which an extra brings.
+
+def find(name: str) -> Verb[...]:
+    """Return a verb by its name; one of another package is imported for it, which its help alone does not need.
+
+    Raises:
+        UsageError: there is no such verb (the nearest is offered), or its package cannot be imported.
     """
-
-    module: str
-    function: str
-    summary: str
-    examples: tuple[str, ...]
-    show: Callable[[Any], None]
-    resolve: tuple[str, str] | None = None
-    word: str | None = None
+    if name in OWN:
+        own: Verb[...] = imported(f"contraport.verbs.{name}:VERB")
+        return own
+    others = _others()
+    if name not in others:
+        raise unknown_name("verb", name, [*OWN, *others])
+    point = others[name]
+    try:
+        verb: Any = point.load()
+    except (Exception, SystemExit) as error:  # a stranger's code
+        told = f"{type(error).__name__}: {reason(error)}"
+        raise UsageError(
+            f"verb: {name!r} of the package {_package(point)} cannot be imported from {point.value}: {told}"
+        ) from error
+    check(
+        isinstance(verb, Verb),
+        f"verb: {name!r} of the package {_package(point)}: expected {point.value} to be a contraport.verbs.Verb, got "
+        f"{type(verb).__name__}.",
+    )
+    return cast(Verb[...], verb)
 
 
 def run_verb(name: str, argv: list[str]) -> None:
@@ -37,102 +60,46 @@ def run_verb(name: str, argv: list[str]) -> None:
     Raises:
         UsageError: an argument that the verb does not know, or of the wrong type, or a package that is missing.
     """
-    verb = VERBS[name]
-    with needing("train,report", name):
-        function = getattr(import_module(verb.module), verb.function)
-        if verb.word and len(argv) == 1 and not argv[0].startswith("-"):
-            arguments: dict[str, Any] | None = {verb.word: argv[0]}
-        else:
-            # Here, not above: `contraport --help` is quick, and needs none of the extras.
-            from contraport.cli.parsing import parse
+    verb = find(name)
+    arguments = _arguments(verb, name, argv)
+    if arguments is None:
+        return
+    with _needing(verb, name):
+        result = imported(verb.function)(**arguments)
+    if verb.show:
+        imported(verb.show)(result)
 
-            resolve = getattr(import_module(verb.resolve[0]), verb.resolve[1]) if verb.resolve else None
-            arguments = parse(function, argv, prog=f"contraport {name}", examples=verb.examples, resolve=resolve)
+
+def _arguments(verb: Verb[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
+    """Return what a command line gives, or nothing where it asks for help, which is printed."""
+    match list(verb.options.values()), argv:
+        case [option], [word] if option.positional and not word.startswith("-"):  # this needs no parser's package
+            arguments: Mapping[str, Any] | None = {option.name: word}
+        case _:
+            with _needing(verb, name):
+                # Here, not above: `contraport --help` is quick, and needs none of the extras.
+                from contraport.cli.parsing import parse
+            arguments = parse(verb, argv, prog=f"contraport {name}")
     if arguments is not None:
-        with needing("train,report", name):
-            result = function(**arguments)
-        verb.show(result)
+        _judge(verb, arguments)
+    return arguments
 
 
-def _nothing(result: object) -> None:
-    """The function has said all itself."""
+def _judge(verb: Verb[...], arguments: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for what can be known to be wrong before anything is imported; the verb judges again."""
+    for name, value in arguments.items():
+        verb.options[name].judge(value)
+    if verb.resolve is not None:
+        verb.resolve(arguments)
 
 
-def _evaluation(result: dict[str, Any]) -> None:
-    from contraport.cli.tables import print_table, result_rows
-
-    print_table(f"{result['data']}: frozen features of held-out items", result_rows(result))
-    for note in result["notes"]:
-        print(note)
+def _needing(verb: Verb[...], name: str) -> AbstractContextManager[None]:
+    return needing(verb.extra, name) if verb.extra else nullcontext()
 
 
-VERBS = {
-    "train": Verb(
-        "contraport.training",
-        "train",
-        "Train an encoder without labels.",
-        (
-            "contraport train --data digits --epochs 20",
-            "contraport train --data digits --recipe moco --queue_size 1024 --momentum 0.99:1:cosine",
-            "contraport train --recipe swav --data photos/ --views 2+6 --encoder resnet18 --cache_chunk 128",
-            "contraport train --recipe cmc --data photos/ --views colour --encoder resnet18",
-            "contraport train --data photos/ --objective gca-uot --encoder resnet18 --batch_size 512 --out runs/photos",
-            "contraport train --data digits --objective iot --objective_settings.iterations 3 --temperature 0.5:0.1",
-            "contraport train --data digits --recipe byol --print_config > mine.yaml",
-            "contraport train --config mine.yaml --seed 1 --out runs/mine",
-            "contraport train --resume --out runs/photos",
-        ),
-        _nothing,
-        resolve=("contraport.training.recipes", "resolve"),
-    ),
-    "evaluate": Verb(
-        "contraport.evaluation",
-        "evaluate",
-        "Measure a trained encoder on held-out items.",
-        ("contraport evaluate runs/photos",),
-        _evaluation,
-    ),
-    "embed": Verb(
-        "contraport.evaluation",
-        "embed",
-        "Write the features of some data to a file.",
-        (
-            "contraport embed runs/photos --data photos/ --out photos.parquet",
-            "torchrun --nproc_per_node 4 -m contraport embed runs/photos --out photos.parquet",
-        ),
-        print,
-    ),
-    "export": Verb(
-        "contraport.exporting",
-        "export",
-        "Write a trained encoder for other programs: ONNX, TorchScript, safetensors.",
-        (
-            "contraport export runs/photos --out photos.onnx",
-            "contraport export runs/photos --format torchscript --out photos.pt",
-            "contraport export runs/photos --format safetensors --out photos-model",
-        ),
-        print,
-    ),
-    "report": Verb(
-        "contraport.reporting",
-        "report",
-        "Show one run or several on one HTML page.",
-        ("contraport report runs/a runs/b --out comparison.html",),
-        print,
-    ),
-    "list": Verb(
-        "contraport.cli.listing",
-        "list_names",
-        "List the recipes, objectives, encoders or data that have names.",
-        ("contraport list recipes", "contraport list objectives"),
-        _nothing,
-        word="what",
-    ),
-    "demo": Verb(
-        "contraport.cli.demo",
-        "demo",
-        "Train two encoders on small digits and compare them, in about two minutes.",
-        ("contraport demo",),
-        _nothing,
-    ),
-}
+def _others() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in OWN}
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else point.module

@@ -13,20 +13,17 @@ views/         the views of a batch, made at random
 from contraport.data.arrays import from_arrays
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.loading import BatchOrder, Share, loader, own_share
-from contraport.data.sources import Source, from_torch, list_sources, load
-from contraport.data.views import AUGMENTS, Views
+from contraport.data.sources import from_torch, load
+from contraport.data.views import Views
 
 __all__ = [
-    "AUGMENTS",
     "Batch",
     "BatchOrder",
     "Dataset",
     "Share",
-    "Source",
     "Views",
     "from_arrays",
     "from_torch",
-    "list_sources",
     "load",
     "loader",
     "own_share",

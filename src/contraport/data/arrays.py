@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contraport.data.dataset import Dataset
 from contraport.data.splits import Codes, Positions
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, check_each
 
 Array: TypeAlias = np.ndarray | Tensor
 
@@ -43,10 +43,13 @@ def from_arrays(
     labels: ArrayLike | Tensor | None = None,
     domains: ArrayLike | Tensor | None = None,
     *,
+    weights: ArrayLike | Tensor | None = None,
+    numbers: ArrayLike | Tensor | None = None,
     name: str = "arrays",
     split: str = "train",
     flips: bool = False,
     argument: str = "views",
+    present: ArrayLike | Tensor | None = None,
 ) -> Dataset:
     """Return a dataset of arrays.
 
@@ -58,10 +61,14 @@ def from_arrays(
             Vectors are ``(n, d)``.
         labels: the class of each item, integers or strings.
         domains: the domain of each item, integers or strings.
+        weights: how much each item counts in a training, nonnegative numbers.
+        numbers: a number of each item that is to be told from it, such as an age.
         name: what messages call the data.
         split: which split this is.
         flips: whether a horizontal flip keeps the meaning of an image.
         argument: what messages call the views.
+        present: which items have which views, Booleans ``(n, views)``; default: of several views, an item lacks those
+            whose whole row is NaN. What stands in place of a view that is lacking is not looked at.
 
     Raises:
         UsageError: a wrong shape or type, values that are not finite, or unequal numbers of rows.
@@ -77,6 +84,8 @@ def from_arrays(
     else:
         given = {argument: views}
     check(len(given) > 0, f"{argument}: expected at least one array, got none.")
+    if present is not None or len(given) > 1:
+        given, present = _without_gaps(given, present)
     tensors = tuple(as_view(place, view) for place, view in given.items())
     rows = [len(view) for view in tensors]
     check(len(set(rows)) == 1, f"{argument}: expected equal numbers of rows, got {rows}.")
@@ -88,26 +97,49 @@ def from_arrays(
         split=split,
         labels=label_codes,
         domains=domain_codes,
+        weights=None if weights is None else weights_of("weights", weights),
+        numbers=None if numbers is None else numbers_of("numbers", numbers),
         class_names=class_names,
         domain_names=domain_names,
         flips=flips,
+        present=None if present is None else torch.from_numpy(present),
     )
+
+
+def _without_gaps(
+    views: Mapping[str, Any], present: ArrayLike | Tensor | None
+) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Return the views with zeros where an item lacks one, and which items have which; None where all have all."""
+    arrays = {place: _array(place, view) for place, view in views.items() if not isinstance(view, list)}
+    if len(arrays) < len(views) or len({len(array) for array in arrays.values() if array.ndim}) != 1:
+        check(present is None, "present: expected arrays with equal numbers of rows.")
+        return dict(views), None
+    if present is None:
+        marks = np.stack([~_all_nan(array) for array in arrays.values()], axis=1)
+    else:
+        marks, shape = _array("present", present), (len(next(iter(arrays.values()))), len(arrays))
+        good = marks.dtype == np.bool_ and marks.shape == shape
+        check(good, f"present: expected Booleans, one per item and view, {shape}, got {marks.dtype} of {marks.shape}.")
+    if marks.all():
+        return dict(views), None
+    filled = {place: array.copy() for place, array in arrays.items()}
+    for array, there in zip(filled.values(), marks.T, strict=True):
+        array[~there] = 0
+    return filled, marks
+
+
+def _all_nan(array: np.ndarray) -> np.ndarray:
+    """Return which rows are NaN throughout."""
+    if array.dtype.kind != "f" or array.ndim < 2 or array.size == 0:
+        return np.zeros(len(array), dtype=np.bool_)
+    marks: np.ndarray = np.isnan(array.reshape(len(array), -1)).all(axis=1)
+    return marks
 
 
 def take(dataset: Dataset, positions: Positions, split: str, *, held_out: int | None = None) -> Dataset:
     """Return the items of an in-memory dataset at some positions, as one of its splits; see `Dataset` for the rest."""
-    batch = dataset.__getitems__(positions.tolist())
-    return Dataset(
-        ArrayStore(batch.views),
-        name=dataset.name,
-        split=split,
-        labels=batch.labels,
-        domains=batch.domains,
-        class_names=dataset.class_names,
-        domain_names=dataset.domain_names,
-        flips=dataset.flips,
-        held_out=held_out,
-    )
+    store = ArrayStore(dataset.__getitems__(positions.tolist()).views)
+    return dataset.at(torch.from_numpy(positions), store, split=split, held_out=held_out)
 
 
 def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:
@@ -165,6 +197,21 @@ def as_view(argument: str, values: ArrayLike | Tensor) -> Tensor:
     return torch.from_numpy(floats)
 
 
+def numbers_of(argument: str, values: ArrayLike | Tensor) -> Tensor:
+    """Return one finite number per item, float32 `(n,)`.
+
+    Raises:
+        UsageError: the values are not one real number per item, or not finite.
+
+    >>> numbers_of("numbers", [1, 2.5])
+    tensor([1.0000, 2.5000])
+    """
+    array = _array(argument, values)
+    good = array.ndim == 1 and array.dtype.kind in "iufb"
+    check(good, f"{argument}: expected one number per item, got {array.dtype} of shape {array.shape}.")
+    return torch.from_numpy(_floats(argument, array))
+
+
 def _floats(argument: str, array: np.ndarray) -> np.ndarray:
     """Return a copy as float32."""
     check(
@@ -194,7 +241,8 @@ def codes_of(argument: str, values: ArrayLike | Tensor) -> tuple[Codes, tuple[st
     array = _array(argument, values)
     check(
         array.ndim == 1 and array.dtype.kind in "iubU",
-        f"{argument}: expected one integer or string per item, got {array.dtype} of shape {array.shape}.",
+        f"{argument}: expected one integer or string per item, got {array.dtype} of shape {array.shape}; "
+        "numbers that are to be told of items are given as numbers.",
     )
     names, codes = np.unique(array, return_inverse=True)
     return codes.astype(np.int64), tuple(str(name) for name in names)
@@ -206,6 +254,21 @@ def tensor_codes_of(argument: str, values: ArrayLike | Tensor | None) -> tuple[T
         return None, None
     codes, names = codes_of(argument, values)
     return torch.from_numpy(codes), names
+
+
+def weights_of(argument: str, values: ArrayLike | Tensor) -> Tensor:
+    """Return how much each item counts, float32 (n,).
+
+    Raises:
+        UsageError: the values are not one nonnegative finite number per item, or all are zero.
+
+    >>> weights_of("weights", [1, 0.5, 0])
+    tensor([1.0000, 0.5000, 0.0000])
+    """
+    weights = numbers_of(argument, values)
+    check_each(argument, weights, weights >= 0, "numbers from 0 on")
+    check(bool((weights > 0).any()), f"{argument}: expected numbers that are not all zero.")
+    return weights
 
 
 def _array(argument: str, values: ArrayLike | Tensor) -> np.ndarray:

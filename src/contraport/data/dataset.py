@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,18 +16,24 @@ STATISTICS_ITEMS = 10_000
 STATISTICS_FILES = 1_000
 _CHUNK_VALUES = 4_000_000
 _LARGEST_CHUNK = 500
+_OF_ITEMS = ("labels", "domains", "weights", "numbers", "present", "rows", "keys")
+_OF_ALL = ("store", "name", "split", "class_names", "domain_names", "flips", "skipped", "held_out")
 
 
 class Batch(NamedTuple):
     """Some items of a dataset, raw, as views.
 
     Images are ``(b, C, H, W)``, uint8 or float32 in [0, 1]; time series ``(b, C, T)`` and vectors ``(b, d)`` float32.
+    Where items lack a view, `present` says which have which, ``(b, views)``; what stands in place of the others means
+    nothing.
     """
 
     views: tuple[Tensor, ...]
     labels: Tensor | None
     domains: Tensor | None
     ids: Tensor
+    present: Tensor | None = None
+    weights: Tensor | None = None
 
 
 class Store(Protocol):
@@ -70,6 +77,31 @@ class JoinedStore:
         return tuple(view for store in self.stores for view in store.fetch(positions))
 
 
+@dataclass(frozen=True)
+class ChosenStore:
+    """Some of the items of another store, at the given positions."""
+
+    store: Store
+    positions: Tensor
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+        return self.store.shapes
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a fetch only copies memory."""
+        return self.store.in_memory
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the views at some positions, stacked."""
+        return self.store.fetch(self.positions[positions])
+
+
 class Dataset(torch.utils.data.Dataset[Batch]):
     """The items of one split of one source, fetched a batch at a time.
 
@@ -79,11 +111,16 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         shapes: the shape of one item of each view: ``(C, H, W)`` an image, ``(C, T)`` a time series, ``(d,)`` a vector.
         labels: class of each item, int64 ``(n,)`` in ``0..len(class_names)-1``, or None.
         domains: domain of each item, int64 ``(n,)``, or None.
+        weights: how much each item counts in a training, float32 ``(n,)``, nonnegative, or None.
+        numbers: a number of each item that is to be told from it, such as an age, float32 ``(n,)``, or None.
         class_names: the names of the classes, or None without labels.
         domain_names: the names of the domains, or None without domains.
         flips: whether a horizontal flip keeps the meaning of an image.
         skipped: the items that could not be read and were left out, by file or member.
         held_out: how many items were drawn to be the test split; None where the source says which they are.
+        present: which items have which views, Booleans ``(n, views)``; None where all have all.
+        rows: the number of each item in its source, all splits of it and what was left out counted, int64 ``(n,)``.
+        keys: what the source calls each item, such as the path of a file; None where it has only rows.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -103,27 +140,53 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         split: str,
         labels: Tensor | None = None,
         domains: Tensor | None = None,
+        weights: Tensor | None = None,
+        numbers: Tensor | None = None,
         class_names: tuple[str, ...] | None = None,
         domain_names: tuple[str, ...] | None = None,
         flips: bool = False,
         skipped: tuple[str, ...] = (),
         held_out: int | None = None,
+        present: Tensor | None = None,
+        rows: Tensor | None = None,
+        keys: Sequence[str] | None = None,
     ) -> None:
         check(len(store) > 0, f"data: {name!r} has no item in its {split} split.")
-        for argument, values in (("labels", labels), ("domains", domains)):
+        rows = torch.arange(len(store)) if rows is None else rows
+        facts = {
+            "labels": labels,
+            "domains": domains,
+            "weights": weights,
+            "numbers": numbers,
+            "rows": rows,
+            "keys": keys,
+        }
+        for argument, values in facts.items():
             if values is not None:
-                found = tuple(values.shape)
+                found = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
                 check(found == (len(store),), f"{argument}: expected one for each of {len(store)} items, got {found}.")
         self.store = store
         self.name = name
         self.split = split
         self.labels = labels
         self.domains = domains
+        self.weights = weights
+        self.numbers = numbers
         self.class_names = class_names
         self.domain_names = domain_names
         self.flips = flips
         self.skipped = skipped
         self.held_out = held_out
+        if present is not None:
+            expected, found = (len(store), len(store.shapes)), tuple(present.shape)
+            check(found == expected, f"present: expected a mark for each item and view, {expected}, got {found}.")
+            lost = (~present.any(1)).nonzero()[:, 0].tolist()
+            check(not lost, f"data: {name!r}: {len(lost)} items have no view at all, first {lost[:3]}; leave them out.")
+            never = (~present.any(0)).nonzero()[:, 0].tolist()
+            check(not never, f"data: {name!r}: no item of its {split} split has the views {never}.")
+        self.rows = rows
+        self.keys = keys
+        self.present = None if present is None or bool(present.all()) else present
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -151,6 +214,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             labels=None if self.labels is None else self.labels[ids],
             domains=None if self.domains is None else self.domains[ids],
             ids=ids,
+            present=None if self.present is None else self.present[ids],
+            weights=None if self.weights is None else self.weights[ids],
         )
 
     def __getitem__(self, position: int) -> Batch:
@@ -159,25 +224,57 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def with_store(self, store: Store) -> Dataset:
         """Return the same items with their views in another store."""
-        return Dataset(
-            store,
-            name=self.name,
-            split=self.split,
-            labels=self.labels,
-            domains=self.domains,
-            class_names=self.class_names,
-            domain_names=self.domain_names,
-            flips=self.flips,
-            skipped=self.skipped,
-            held_out=self.held_out,
-        )
+        return self._but(store=store)
+
+    def with_weights(self, weights: Tensor | None) -> Dataset:
+        """Return the same items with other weights, or with none."""
+        return self._but(weights=weights)
+
+    def named_as(self, other: Dataset) -> Dataset:
+        """Return the same items with the numbers that another dataset has for their classes and domains, by name.
+
+        What the other one does not know comes after what it knows.
+
+        >>> import numpy as np
+        >>> from contraport.data import from_arrays
+        >>> train = from_arrays(np.ones((3, 2)), labels=["cat", "cow", "dog"])
+        >>> test = from_arrays(np.ones((3, 2)), labels=["dog", "ant", "cat"]).named_as(train)
+        >>> test.labels.tolist(), test.class_names
+        ([2, 3, 0], ('cat', 'cow', 'dog', 'ant'))
+        """
+        labels, class_names = _renamed(self.labels, self.class_names, other.class_names)
+        domains, domain_names = _renamed(self.domains, self.domain_names, other.domain_names)
+        return self._but(labels=labels, class_names=class_names, domains=domains, domain_names=domain_names)
+
+    def complete(self) -> Dataset:
+        """Return the items that have all their views.
+
+        Raises:
+            UsageError: there are none.
+        """
+        if self.present is None:
+            return self
+        there = self.present.all(1).nonzero()[:, 0]
+        check(len(there) > 0, f"data: no item of the {self.split} split of {self.name!r} has all its views.")
+        whole = self.at(there, ChosenStore(self.store, there), split=self.split, held_out=self.held_out)
+        return whole._but(present=None)
+
+    def at(self, positions: Tensor | slice, store: Store, *, split: str, held_out: int | None) -> Dataset:
+        """Return the items at some positions, whose views a store has; see `Dataset` for the rest."""
+        kept = {name: getattr(self, name) for name in _OF_ITEMS}
+        of_items = {name: None if values is None else _some(values, positions) for name, values in kept.items()}
+        return self._but(store=store, split=split, held_out=held_out, **of_items)
+
+    def _but(self, **changes: Any) -> Dataset:
+        """Return the same items, of which some is otherwise."""
+        return Dataset(**{name: getattr(self, name) for name in _OF_ALL + _OF_ITEMS} | changes)
 
     def statistics(self, view: int = 0) -> tuple[list[float], list[float]]:
         """Return the mean and the standard deviation of one view.
 
         Per channel for images (in units of [0, 1]) and time series, per feature for vectors; over at most 10,000 items
-        spread evenly (1,000 where each has to be decoded from a file). What is constant has standard deviation 1, so
-        that standardising makes it 0.
+        that have it, spread evenly (1,000 where each has to be decoded from a file). What is constant has standard
+        deviation 1, so that standardising makes it 0.
 
         Args:
             view: which view, from 0.
@@ -192,7 +289,9 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """
         check(0 <= view < len(self.shapes), f"view: expected one of {len(self.shapes)} views from 0, got {view}.")
         limit = STATISTICS_ITEMS if self.in_memory else STATISTICS_FILES
-        positions = torch.linspace(0, len(self) - 1, min(limit, len(self)), dtype=torch.float64).round().long()
+        having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
+        spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
+        positions = having[spread]
         shift: Tensor | float = 0.0
         total = square = torch.zeros(self.shapes[view][0], dtype=torch.float64)
         count = 0
@@ -211,3 +310,22 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         std = variance.sqrt()
         std = torch.where(std <= 1e-7 * mean.abs(), 1.0, std)
         return mean.tolist(), std.tolist()
+
+
+def _some(values: Tensor | Sequence[str], positions: Tensor | slice) -> Tensor | Sequence[str]:
+    """Return the values at some positions."""
+    if isinstance(values, Tensor):
+        return values[positions]
+    if isinstance(positions, slice):
+        return values[positions]
+    return [values[position] for position in positions.tolist()]
+
+
+def _renamed(
+    codes: Tensor | None, names: tuple[str, ...] | None, known: tuple[str, ...] | None
+) -> tuple[Tensor | None, tuple[str, ...] | None]:
+    """Return codes as those of the known names, and all names in the order of their codes."""
+    if codes is None or names is None or known is None or names == known:
+        return codes, names
+    together = tuple(dict.fromkeys([*known, *names]))
+    return torch.tensor([together.index(name) for name in names])[codes], together

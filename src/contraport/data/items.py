@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from contraport.data.dataset import Dataset, JoinedStore, Store
 from contraport.data.decoding import EncodedImages, ImageStore, common_size, unreadable
-from contraport.data.splits import Codes, Marks, Positions, drawn, items_of
+from contraport.data.splits import Codes, Marks, Positions, count_held_out, items_of
 from contraport.errors import check
 
 View: TypeAlias = EncodedImages | Callable[[Positions], Store]
@@ -20,7 +21,7 @@ View: TypeAlias = EncodedImages | Callable[[Positions], Store]
 
 @dataclass(frozen=True)
 class Items:
-    """What is known of the items of a source beside their views: their number, classes, domains and splits."""
+    """What is known of the items of a source beside their views: their number, classes, domains, weights and splits."""
 
     name: str
     length: int
@@ -30,6 +31,11 @@ class Items:
     domain_names: tuple[str, ...] | None = None
     is_test: Marks | None = None  # None: the source marks no test split
     test_fraction: float | None = None  # what to hold out then; None: as much as `HELD_OUT` says
+    present: Marks | None = None  # which items have which views, (n, views); None: all have all
+    weights: Tensor | None = None
+    numbers: Tensor | None = None  # what is to be told of the items
+    rows: Positions | None = None  # of each item in its source; None: they are all of its rows
+    keys: Sequence[str] | None = None  # what the source calls each
 
     def positions(self, split: str) -> Positions:
         """Return the positions of one split."""
@@ -66,11 +72,16 @@ class Items:
             split=split,
             labels=None if self.labels is None else torch.from_numpy(self.labels[good]),
             domains=None if self.domains is None else torch.from_numpy(self.domains[good]),
+            weights=None if self.weights is None else self.weights[torch.from_numpy(good)],
+            numbers=None if self.numbers is None else self.numbers[torch.from_numpy(good)],
             class_names=self.class_names,
             domain_names=self.domain_names,
             flips=bool(encoded),
             skipped=tuple(bad.values()),
-            held_out=drawn(split, self.length, chosen) if self.is_test is None else None,
+            held_out=count_held_out(split, self.length, chosen) if self.is_test is None else None,
+            present=None if self.present is None else torch.from_numpy(self.present[good]),
+            rows=torch.from_numpy(good if self.rows is None else self.rows[good]),
+            keys=None if self.keys is None else [self.keys[position] for position in good.tolist()],
         )
 
     def _store(self, view: View, positions: Positions, image_size: int | None) -> Store:

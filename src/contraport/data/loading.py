@@ -80,6 +80,7 @@ class BatchOrder(Sampler[list[int]]):
         self.seed = seed
         self.drop_last = drop_last
         self.shared = shared
+        self._drawn: np.ndarray | None = None
         self.begin_at(epoch=0, batch=0)
 
     def begin_at(self, *, epoch: int, batch: int) -> None:
@@ -90,6 +91,26 @@ class BatchOrder(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order the next pass takes."""
         self.epoch = epoch
+
+    def draw(self, positions: np.ndarray | None) -> None:
+        """Draw the epochs that begin from now on from some positions only; None: from all.
+
+        An epoch has as many batches as ever: it goes over the positions, each time in another order, until it is full.
+        No batch has an item twice.
+
+        Raises:
+            UsageError: they are fewer than a batch has.
+
+        >>> order = BatchOrder(6, batch_size=2, shuffle=True)
+        >>> order.draw(np.array([1, 3, 7]))
+        >>> batches = list(order)
+        >>> len(batches), sorted(sum(batches, []))
+        (3, [1, 1, 3, 3, 7, 7])
+        """
+        if positions is not None:
+            few = f"batch_size: expected at most the {len(positions)} items that are drawn, got {self.batch_size}."
+            check(len(positions) >= self.batch_size, few)
+        self._drawn = positions
 
     def __len__(self) -> int:
         whole, rest = divmod(self.length, self.batch_size)
@@ -102,9 +123,16 @@ class BatchOrder(Sampler[list[int]]):
             yield positions[_own_part(len(positions)) if self.shared else slice(None)].tolist()
 
     def _order(self) -> np.ndarray:
+        positions = np.arange(self.length) if self._drawn is None else self._drawn
         if not self.shuffle:
-            return np.arange(self.length)
-        return np.random.default_rng([self.seed, self.epoch]).permutation(self.length)
+            return np.resize(positions, self.length)
+        random = np.random.default_rng([self.seed, self.epoch])
+        order = random.permutation(positions)
+        while len(order) < self.length:
+            again, begun = random.permutation(positions), order[len(order) // self.batch_size * self.batch_size :]
+            is_begun = np.isin(again, begun)  # what the batch that is not full has already comes last
+            order = np.concatenate([order, again[~is_begun], again[is_begun]])
+        return order[: self.length]
 
 
 def loader(

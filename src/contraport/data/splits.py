@@ -68,7 +68,7 @@ def items_of(
     return split_positions(groups, split, fraction=HELD_OUT if fraction is None else fraction)
 
 
-def drawn(split: str, length: int, chosen: Positions) -> int:
+def count_held_out(split: str, length: int, chosen: Positions) -> int:
     """Return how many items were drawn to be held out, where `items_of` gave these positions of one split."""
     return len(chosen) if split == "test" else length - len(chosen)
 

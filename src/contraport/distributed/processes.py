@@ -68,6 +68,10 @@ class Processes(NamedTuple):
         gathered: Tensor = _Gather.apply(self, self._sizes(value), value)
         return gathered
 
+    def offset(self, value: Tensor) -> int:
+        """Return how many rows of such a value the processes before this one bring."""
+        return 0 if self.size == 1 else sum(self._sizes(value)[: self.rank])
+
     def shared(self, value: Tensor) -> Tensor:
         """Return a value that is the same on every process; its gradient is the mean over processes."""
         if self.size == 1:

@@ -1,21 +1,20 @@
 """Networks that map items to embeddings."""
 
 from contraport.encoders.build import (
-    Encoder,
     build,
     check_trusted,
     default_encoder,
     described,
     is_described,
-    list_encoders,
 )
+from contraport.encoders.initial import Initial, initial, pretrained
 from contraport.encoders.model import Model, Represented
 from contraport.encoders.networks import Decoder, Projector
 from contraport.encoders.tower import Tower
 
 __all__ = [
     "Decoder",
-    "Encoder",
+    "Initial",
     "Model",
     "Projector",
     "Represented",
@@ -24,6 +23,7 @@ __all__ = [
     "check_trusted",
     "default_encoder",
     "described",
+    "initial",
     "is_described",
-    "list_encoders",
+    "pretrained",
 ]

@@ -1,4 +1,4 @@
-"""The table of encoders, and the one door to all of them: ours, timm's, or your own."""
+"""The one door to all encoders: ours, timm's, or your own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import hashlib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import timm
 import torch
@@ -19,43 +18,16 @@ from timm.models import ResNet
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from contraport.encoders.networks import MLP, SmallCNN, SmallTCN
+from contraport.catalog.encoders import ENCODERS, OWN, TIMM
 from contraport.errors import UsageError, check, unknown_name
+from contraport.importing import imported
 
 LARGEST_LOW_RESOLUTION = 64
-_TIMM = "any timm name"
-_OWN = "module:attribute"
 
 Shape = tuple[int, ...]
 
 
-class Encoder(NamedTuple):
-    """A row of the table of encoders: what it is called, what it is."""
-
-    name: str
-    description: str
-
-
-_OURS: dict[str, tuple[str, Callable[[Shape], nn.Module]]] = {
-    "small-cnn": ("a few convolutions for small images, trains on a processor", SmallCNN),
-    "mlp": ("two hidden layers, for vectors or the pixels of images", MLP),
-    "small-tcn": ("residual blocks of dilated convolutions, for time series", SmallTCN),
-}
 _DEFAULTS = {1: "mlp", 2: "small-tcn", 3: "small-cnn"}
-
-
-def list_encoders() -> tuple[Encoder, ...]:
-    """Return the rows of the table of encoders.
-
-    >>> [encoder.name for encoder in list_encoders()]
-    ['small-cnn', 'mlp', 'small-tcn', 'any timm name', 'module:attribute']
-    """
-    ours = [Encoder(name, description) for name, (description, _) in _OURS.items()]
-    return (
-        *ours,
-        Encoder(_TIMM, f"{len(timm.list_models())} models, such as resnet18 or vit_tiny_patch16_224, untrained"),
-        Encoder(_OWN, "your own: a callable that takes the shape of an item and returns an nn.Module"),
-    )
 
 
 def default_encoder(shape: Shape) -> str:
@@ -114,7 +86,7 @@ def is_described(name: object) -> bool:
     return isinstance(name, str) and name.startswith("<")
 
 
-def build(name: str | nn.Module, shape: Shape) -> nn.Module:
+def build(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -> nn.Module:
     """Return an encoder with an attribute ``num_features``, untrained where it is built by its name.
 
     Args:
@@ -122,9 +94,8 @@ def build(name: str | nn.Module, shape: Shape) -> nn.Module:
             ``module:attribute`` of an importable callable that takes the shape of an item and returns an ``nn.Module``,
             mapping ``(b, *shape)`` to ``(b, num_features)``.
         shape: of one item: an image ``(C, H, W)``, a vector ``(d,)`` or a time series ``(C, T)``.
-
-    A ResNet of timm gets the low-resolution stem (a convolution of stride 1, no pooling) for images of at most 64
-    pixels.
+        low_resolution: give a ResNet of timm the stem for small images (a convolution of stride 1, no pooling) where
+            they have at most 64 pixels a side; weights that were trained without it do not fit one that has it.
 
     Raises:
         UsageError: an unknown name, an import that fails, or an encoder that does not take items of this shape.
@@ -142,11 +113,12 @@ def build(name: str | nn.Module, shape: Shape) -> nn.Module:
             not lazy, f"encoder: {type(name).__name__} has weights without a shape yet; pass a batch through it first."
         )
         encoder, name, own = copy.deepcopy(name), type(name).__name__, True
-    elif name in _OURS:
-        return _OURS[name][1](shape)
+    elif name in ENCODERS:
+        ours: nn.Module = imported(ENCODERS[name].network)(shape)
+        return ours
     else:
         own = ":" in name
-        encoder = _own(name, shape) if own else _from_timm(name, shape)
+        encoder = _own(name, shape) if own else _from_timm(name, shape, low_resolution=low_resolution)
     features = _features(encoder, name, shape)
     if own:  # timm declares the width before pooling, which some of its models widen after
         declared = getattr(encoder, "num_features", features)
@@ -175,10 +147,10 @@ def _features(encoder: nn.Module, name: str, shape: Shape) -> int:
     return int(output.shape[1])
 
 
-def _from_timm(name: str, shape: Shape) -> nn.Module:
+def _from_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
-        raise UsageError(f"{unknown_name('encoder', name, [*_OURS, *near])} Or {_TIMM}, or your own {_OWN}.")
+        raise UsageError(f"{unknown_name('encoder', name, [*ENCODERS, *near])} Or {TIMM}, or your own {OWN}.")
     check(
         len(shape) == 3, f"encoder: {name!r} takes images, got items of shape {shape}; use {default_encoder(shape)!r}."
     )
@@ -190,7 +162,7 @@ def _from_timm(name: str, shape: Shape) -> nn.Module:
         model = create()
     except Exception as error:  # each family of models tells in its own way that it cannot take the size
         raise UsageError(f"encoder: {name!r} does not take items of shape {shape}: {_named(error)}") from error
-    if isinstance(model, ResNet) and max(size) <= LARGEST_LOW_RESOLUTION:
+    if low_resolution and isinstance(model, ResNet) and max(size) <= LARGEST_LOW_RESOLUTION:
         _keep_resolution(model)
     return model
 
@@ -228,12 +200,12 @@ def _check_not_pythons(module: str, name: str) -> None:
     """Raise `UsageError` for what comes with Python, such as ``os:system``, by whatever way it is reached."""
     check(
         module.partition(".")[0] not in sys.stdlib_module_names,
-        f"encoder: {name!r} belongs to Python itself, which has no encoders; expected {_OWN} of your own.",
+        f"encoder: {name!r} belongs to Python itself, which has no encoders; expected {OWN} of your own.",
     )
 
 
 def _imported(module: str, name: str) -> ModuleType:
-    check(bool(module), f"encoder: expected {_OWN}, got {name!r}.")
+    check(bool(module), f"encoder: expected {OWN}, got {name!r}.")
     try:
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:  # a stranger's code

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
@@ -22,6 +22,7 @@ from contraport.files import check_checksum, checksum_of, write_checksum
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CONCATENATE = "concatenate"
+PROJECTION = "projection"
 Encoders = str | nn.Module | Sequence[str | nn.Module] | None
 """An encoder for each tower, or one per tower: a name or a module each; or those that there are by default."""
 
@@ -46,12 +47,16 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         mean: for each tower, the mean of each channel (images in units of [0, 1], time series) or feature (vectors), to
             be subtracted; default: 0.
         std: the same, to be divided by; default: 1.
-        representation: "concatenate" the features of the views, or the number of the one view to take, such as "0".
+        representation: "concatenate" the features of the views, or the number of the one view to take, such as "0"; or
+            "projection", those that the loss sees of the views, side by side.
         shared: one tower for all views, which then have one shape; a model of one view has one tower anyway.
+        projection_layers: linear layers of the projector, 1, 2 or 3, where there is one.
+        low_resolution: give a ResNet the stem for small images, as `build` says.
 
     Attributes:
         towers: the `Tower` that is shared, or one per view.
         num_features: length of the representation.
+        projects: whether the representation is the projection.
 
     Raises:
         UsageError: an unknown encoder, or settings that do not fit one another.
@@ -74,11 +79,14 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         std: Sequence[Sequence[float]] | None = None,
         representation: str = CONCATENATE,
         shared: bool = False,
+        projection_layers: int = 2,
+        low_resolution: bool = True,
     ) -> None:
         super().__init__()
         self.shapes = _checked_shapes(shapes)
         good = isinstance(projection, int) and projection >= 0
         check(good, f"projection: expected a whole number of at least 0, got {projection!r}.")
+        check(projection_layers in (1, 2, 3), f"projection_layers: expected 1, 2 or 3, got {projection_layers!r}.")
         check(isinstance(shared, bool), f"shared: expected true or false, got {shared!r}.")
         check(not shared or len(set(self.shapes)) == 1, f"shared: expected views of one shape, got {self.shapes}.")
         inputs = self.shapes[:1] if shared else self.shapes
@@ -91,10 +99,17 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             _one_each("std", [[1.0] * shape[0] for shape in inputs] if std is None else std, inputs),
         )
         self.towers = nn.ModuleList(
-            Tower(name, shape, projection, mean=means, std=stds) for shape, name, means, stds in zip(*rows, strict=True)
+            Tower(
+                name, shape, projection, mean=means, std=stds, layers=projection_layers, low_resolution=low_resolution
+            )
+            for shape, name, means, stds in zip(*rows, strict=True)
         )
         self.represented = _represented(representation, len(self.shapes))
-        self.num_features = sum(self.tower(view).num_features for view in self.represented)
+        self.projects = representation == PROJECTION
+        check(projection > 0 or not self.projects, "representation: expected a projection of 1 feature or more for it.")
+        self.low_resolution = low_resolution
+        towers = [self.tower(view) for view in self.represented]
+        self.num_features = sum(tower.num_projections if self.projects else tower.num_features for tower in towers)
         self.config: dict[str, Any] = {
             "encoder": described(list(encoder)),
             "shapes": [list(shape) for shape in self.shapes],
@@ -103,6 +118,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             "std": [self.tower(number).std.flatten().tolist() for number in range(len(inputs))],
             "representation": representation,
             "shared": shared,
+            "projection_layers": projection_layers,
+            "low_resolution": low_resolution,
         }
         self._hub_mixin_config = self.config
 
@@ -111,6 +128,11 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         tower = self.towers[view if len(self.towers) > 1 else 0]
         assert isinstance(tower, Tower)
         return tower
+
+    @property
+    def encoders(self) -> tuple[nn.Module, ...]:
+        """The encoder of each tower."""
+        return tuple(self.tower(number).encoder for number in range(len(self.towers)))
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the features ``(b, F)`` of each view.
@@ -140,7 +162,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             UsageError: the number of views is not that of `shapes`.
         """
         check(len(views) == len(self.shapes), f"views: expected {len(self.shapes)}, got {len(views)}.")
-        return torch.cat([self.tower(view)(views[view]) for view in self.represented], dim=1)
+        towers = [self.tower(view) for view in self.represented]
+        return _side_by_side(towers, [views[view] for view in self.represented], project=self.projects)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write the weights, and a checksum beside them."""
@@ -199,10 +222,17 @@ class Represented(nn.Module):
     def __init__(self, model: Model, views: Sequence[int] | None = None) -> None:
         super().__init__()
         self.towers = nn.ModuleList(model.tower(view) for view in (model.represented if views is None else views))
+        self.projects = model.projects
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the features, ``(b, F)``."""
-        return torch.cat([tower(view) for tower, view in zip(self.towers, views, strict=True)], dim=1)
+        return _side_by_side(self.towers, views, project=self.projects)
+
+
+def _side_by_side(towers: Iterable[nn.Module], views: Sequence[Tensor], *, project: bool) -> Tensor:
+    """Return what each tower, or with `project` its projector behind it, gives of its view."""
+    features = [(tower, tower(view)) for tower, view in zip(towers, views, strict=True)]
+    return torch.cat([cast(Tower, tower).projector(one) if project else one for tower, one in features], dim=1)
 
 
 def _given(encoder: Encoders, kept: Any, where: str) -> Any:
@@ -240,11 +270,11 @@ def _one_each(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequ
 
 def _represented(representation: str, views: int) -> tuple[int, ...]:
     """Return the numbers of the views that a representation is made of."""
-    if representation == CONCATENATE:
+    if representation in (CONCATENATE, PROJECTION):
         return tuple(range(views))
     numbers = [str(view) for view in range(views)]
     if representation not in numbers:
-        raise unknown_name("representation", representation, [CONCATENATE, *numbers])
+        raise unknown_name("representation", representation, [CONCATENATE, PROJECTION, *numbers])
     return (int(representation),)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -18,22 +19,29 @@ TCN_DILATIONS = (1, 2, 4, 8)
 
 
 class Projector(nn.Sequential):
-    """The head of SimCLR between representation and loss: linear, batch norm, ReLU, linear.
+    """The head between representation and loss: linear layers with batch norm and ReLU between them; SimCLR's has two.
+
+    Args:
+        in_features: of the representation.
+        hidden_features: between the layers.
+        out_features: of what the loss sees.
+        layers: how many are linear, at least 1.
 
     Shape: ``(b, in_features)`` to ``(b, out_features)``.
+
+    Source: Chen, Kornblith, Norouzi and Hinton (2020), A simple framework for contrastive learning (SimCLR), section
+    4.2; three layers in Chen et al. (2020), Big self-supervised models (SimCLR v2).
 
     >>> import torch
     >>> Projector(256, 256, 128)(torch.zeros(4, 256)).shape
     torch.Size([4, 128])
     """
 
-    def __init__(self, in_features: int, hidden_features: int, out_features: int) -> None:
-        super().__init__(
-            nn.Linear(in_features, hidden_features, bias=False),
-            nn.BatchNorm1d(hidden_features),
-            nn.ReLU(inplace=True),
-            nn.Linear(hidden_features, out_features),
-        )
+    def __init__(self, in_features: int, hidden_features: int, out_features: int, layers: int = 2) -> None:
+        check(layers >= 1, f"layers: expected at least 1, got {layers!r}.")
+        widths = [in_features, *[hidden_features] * (layers - 1)]
+        hidden = [layer for inputs, outputs in pairwise(widths) for layer in _dense(inputs, outputs)]
+        super().__init__(*hidden, nn.Linear(widths[-1], out_features))
 
 
 class Decoder(nn.Sequential):

@@ -21,6 +21,8 @@ class Tower(nn.Module):
         projection: number of features that the loss sees; 0: no projector, it sees the encoder's.
         mean: of each channel (images in units of [0, 1], time series) or feature (vectors), to be subtracted.
         std: the same, to be divided by.
+        layers: linear layers of the projector.
+        low_resolution: as `build` takes it.
 
     Shape: images uint8 or float in [0, 1] ``(b, C, H, W)``, vectors ``(b, d)`` or time series ``(b, C, T)``, to
     ``(b, num_features)``.
@@ -38,13 +40,20 @@ class Tower(nn.Module):
     std: Tensor
 
     def __init__(
-        self, encoder: str | nn.Module, shape: Shape, projection: int, mean: Sequence[float], std: Sequence[float]
+        self,
+        encoder: str | nn.Module,
+        shape: Shape,
+        projection: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        layers: int = 2,
+        low_resolution: bool = True,
     ) -> None:
         super().__init__()
-        self.encoder = build(encoder, shape)
+        self.encoder = build(encoder, shape, low_resolution=low_resolution)
         self.num_features = int(self.encoder.num_features)  # type: ignore[arg-type]
         self.projector = (
-            Projector(self.num_features, self.num_features, projection) if projection > 0 else nn.Identity()
+            Projector(self.num_features, self.num_features, projection, layers) if projection > 0 else nn.Identity()
         )
         self.num_projections = projection or self.num_features
         self._register("mean", mean, shape)

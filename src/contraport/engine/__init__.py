@@ -2,10 +2,10 @@
 
 from contraport.engine.backends import POLICIES, PRECISIONS, choose, explain, policy, precision
 from contraport.engine.constants import constant, remembered
-from contraport.engine.geometry import Geometry, Mask
-from contraport.engine.half_steps import OTHER, Axis, Step
-from contraport.engine.kernels import Bilinear, Gibbs, Kernel, RationalQuadratic, StudentT, normalize
-from contraport.engine.links import Doubled, Link, LogOf, LogSoftplus, TimesCost, positive_part
+from contraport.engine.geometry import Geometry, Mask, Threshold
+from contraport.engine.half_steps import OTHER, Axis, Slack, Step
+from contraport.engine.kernels import Bilinear, Gibbs, Kernel, Learned, RationalQuadratic, StudentT, Tempered, normalize
+from contraport.engine.links import Doubled, Link, LogDecay, LogOf, LogPower, LogSoftplus, TimesCost
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
 from contraport.engine.operations import converge, held_sums, log_sums, scale
 from contraport.engine.row_blocks import by_row_blocks
@@ -20,15 +20,21 @@ __all__ = [
     "Geometry",
     "Gibbs",
     "Kernel",
+    "Learned",
     "Link",
+    "LogDecay",
     "LogKernel",
     "LogOf",
+    "LogPower",
     "LogSoftplus",
     "Mask",
     "MatrixLogKernel",
     "RationalQuadratic",
+    "Slack",
     "Step",
     "StudentT",
+    "Tempered",
+    "Threshold",
     "TimesCost",
     "Weight",
     "by_row_blocks",
@@ -40,7 +46,6 @@ __all__ = [
     "log_sums",
     "normalize",
     "policy",
-    "positive_part",
     "precision",
     "remembered",
     "scale",

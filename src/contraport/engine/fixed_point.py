@@ -1,151 +1,213 @@
-"""The balanced plan at convergence, with its exact gradient from two vectors.
+"""The plan at convergence, with its exact gradient from two vectors.
 
-At the fixed point f = log a - log sum_j exp(S_ij + g_j), g = log b - log sum_i exp(S_ij + f_i), the gradient does not
-need the way there: the cotangents of the two equations solve a linear system,
+At the fixed point of the half steps f = F(log a - L(g)), g = G(log b - L'(f)), with L and L' the log-sums of rows and
+columns and F and G the identity or with slack (see `Slack`), the gradient does not need the way there. With r and c
+the masses of the rows and columns of P, and s and t the slopes of F and G (1 without slack), the cotangents of the
+two equations solve a linear system,
 
-    u + P diag(1/b) v = f_bar,      v + P^T diag(1/a) u = g_bar,
+    u / s + P diag(1/c) v = f_bar,      v / t + P^T diag(1/r) u = g_bar,
 
-of which v is eliminated (a Schur complement, symmetric after scaling by the root of a) and u is found by conjugate
-gradients, each step two weighted sums over the pairs. The system is singular along the constant that f may gain and g
-lose; that component is taken out. For a loss whose slopes are those of a target with the marginals (a, b), as in
-inverse optimal transport, the right-hand side vanishes, no step is made, and the gradient in S is plan less target.
+of which v is eliminated (a Schur complement, symmetric after scaling by the root of s/r) and u is found by conjugate
+gradients, each step two weighted sums over the pairs. Without slack the system is singular along the constant that f
+may gain and g lose; that component is taken out. For a loss whose slopes are those of a target with the marginals (a,
+b), as in inverse optimal transport, the right-hand side vanishes, no step is made, and the gradient in S is plan less
+target.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from contraport.engine.half_steps import SLACK_TENSORS, Axis, Slack, log_sum_exp
 from contraport.engine.passes import Passes, Term, differentiably
 
 MOST_GRADIENT_STEPS = 500
 """Conjugate gradient steps after which the gradient is taken as it is, with a warning."""
 
 
+class Solution(NamedTuple):
+    """The potentials at convergence.
+
+    Attributes:
+        f: (N,).
+        g: (M,).
+        log_row_sums: L(g), (N,), 0 where nothing is compared.
+        log_column_sums: L'(f), (M,), likewise.
+        iterations: how many were made.
+    """
+
+    f: Tensor
+    g: Tensor
+    log_row_sums: Tensor
+    log_column_sums: Tensor
+    iterations: int
+
+
 @torch.no_grad()
 def solve(
-    passes: Passes, log_marginals: tuple[Tensor, Tensor], tolerance: float, iterations: int
-) -> tuple[Tensor, Tensor]:
-    """Return the potentials of the balanced plan, f (N,) and g (M,), without a gradient.
+    passes: Passes, log_marginals: tuple[Tensor, Tensor], slack: Slack, tolerance: float, iterations: int
+) -> Solution:
+    """Return the plan in potentials, without a gradient.
 
     Args:
         passes: over the pairs.
-        log_marginals: log a, (N,), and log b, (M,), of equal total mass.
-        tolerance: stop once the masses of the rows are off by less than this in all.
+        log_marginals: log a, (N,), and log b, (M,); of equal total mass where there is no slack.
+        slack: of the half steps on rows and on columns.
+        tolerance: stop once a further step would change the masses of the rows by less than this in all; without slack
+            that is by how much they are off.
         iterations: the most that are made; a warning says so if they do not suffice.
     """
     log_a, log_b = log_marginals
 
-    def towards(log_marginal: Tensor, log_sum: Tensor | None) -> Tensor:
+    def sums(over_columns: Tensor | None, over_rows: Tensor | None) -> Tensor:
+        by_row, by_column = passes.log_sum_exp(over_columns, over_rows)
+        log_sum = by_row if over_rows is None else by_column
         assert log_sum is not None
-        return log_marginal - log_sum.masked_fill(log_sum == -torch.inf, 0)
+        return log_sum.masked_fill(log_sum == -torch.inf, 0)
 
-    f = towards(log_a, passes.log_sum_exp(torch.zeros_like(log_b), None)[0])
-    for _ in range(iterations):
-        g = towards(log_b, passes.log_sum_exp(None, f)[1])
-        following = towards(log_a, passes.log_sum_exp(g, None)[0])
-        # The next f is log a - log sum_j K e^g, so that f and it tell the row masses of the plan (f, g).
-        error = (torch.exp(log_a + f - following) - log_a.exp()).abs().sum()
+    start = torch.zeros_like(log_b) if slack.references is None else slack.references[1]
+    f = slack.potential(0, "rows", log_a, sums(start, None))
+    for made in range(1, iterations + 1):
+        of_columns = sums(None, f)
+        g = slack.potential(1, "columns", log_b, of_columns)
+        of_rows = sums(g, None)
+        following = slack.potential(0, "rows", log_a, of_rows)
+        error = (torch.exp(f + of_rows) - torch.exp(following + of_rows)).abs().sum()
         if error < tolerance:
-            return f, g
-        reached, f = f, following
+            return Solution(f, g, of_rows, of_columns, made)
+        reached, f = Solution(f, g, of_rows, of_columns, made), following
     warnings.warn(
         f"after {iterations} Sinkhorn iterations the row masses are off by {error:.3g}, more than the tolerance "
         f"{tolerance:.3g}; raise iterations or the temperature.",
         stacklevel=5,
     )
-    return reached, g
+    return reached
 
 
 class Converged(torch.autograd.Function):
     """The identity on potentials at convergence, with the gradient of the fixed point.
 
-    Its arguments are the passes, f, g, log a, log b and the inputs of the log-kernel.
+    Its arguments are the passes, f, g, their log-sums, log a, log b, what `Slack.tensors` gives and the inputs of the
+    log-kernel.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, passes: Passes, f: Tensor, g: Tensor, log_a: Tensor, log_b: Tensor, *inputs: Tensor | None
+        ctx: Any,
+        passes: Passes,
+        f: Tensor,
+        g: Tensor,
+        log_row_sums: Tensor,
+        log_column_sums: Tensor,
+        *tensors: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         f, g = f.clone(), g.clone()
         ctx.passes = passes
-        ctx.save_for_backward(f, g, log_a, log_b)
+        ctx.save_for_backward(f, g, log_row_sums, log_column_sums, *tensors[: 2 + SLACK_TENSORS])
         return f, g
 
     @staticmethod
     def backward(ctx: Any, f_bar: Tensor, g_bar: Tensor) -> tuple[Tensor | None, ...]:
         find = _written_down if torch.is_grad_enabled() else _by_passes
-        f, g, log_a, log_b = ctx.saved_tensors
-        u, v, gradients = find(ctx.passes, (f, g), (log_a, log_b), (f_bar, g_bar), ctx.needs_input_grad[5:])
-        return (None, None, None, u, v, *gradients)
+        f, g, of_rows, of_columns, log_a, log_b, *slack = ctx.saved_tensors
+        at = _Point(ctx.passes, (f, g), (of_rows, of_columns), (log_a, log_b), Slack.of(*slack))
+        return (None, None, None, None, None, *find(at, (f_bar, g_bar), ctx.needs_input_grad[5:]))
 
 
-Gradient = tuple[Tensor, Tensor, list[Tensor | None]]
-"""The gradient in log a, in log b and in the inputs of the log-kernel."""
+class _Point(NamedTuple):
+    """Where the gradient is taken: potentials, their log-sums, and what they came from."""
+
+    passes: Passes
+    potentials: tuple[Tensor, Tensor]
+    log_sums: tuple[Tensor, Tensor]
+    log_marginals: tuple[Tensor, Tensor]
+    slack: Slack
+
+    def slope(self, k: int, axis: Axis) -> Tensor:
+        """Return the slope of a half step, (N,) or (M,)."""
+        return self.slack.slope(k, axis, self.log_marginals[k], self.log_sums[k])
 
 
-def _by_passes(
-    passes: Passes,
-    potentials: tuple[Tensor, Tensor],
-    log_marginals: tuple[Tensor, Tensor],
-    seeds: tuple[Tensor, Tensor],
-    wanted: Sequence[bool],
-) -> Gradient:
-    (f, g), (log_a, log_b), (f_bar, g_bar) = potentials, log_marginals, seeds
+def _by_passes(at: _Point, seeds: tuple[Tensor, Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
+    passes, (f, g), (of_rows, of_columns), log_marginals, slack = at
+    f_bar, g_bar = seeds
 
     def from_rows(u: Tensor) -> Term:
-        return Term(f - log_a, g, "rows", u)
+        return Term(-of_rows, g, "rows", u)
 
     def from_columns(v: Tensor) -> Term:
-        return Term(f, g - log_b, "columns", v)
+        return Term(f, -of_columns, "columns", v)
 
     def spread(term: Term) -> Tensor:
         return passes.weighted_sum([term])[0]
 
-    root: Tensor = (log_a / 2).exp()
-    constant = root / root.norm()
+    s, t = at.slope(0, "rows"), at.slope(1, "columns")
+    root_mass = ((f + of_rows) / 2).exp()
+    scaling = s.sqrt() / root_mass
+    lengthen = s.sqrt() * root_mass
 
     def complement(y: Tensor) -> Tensor:
-        return y - spread(from_columns(spread(from_rows(root * y)))) / root
+        return y - scaling * spread(from_columns(t * spread(from_rows(lengthen * y))))
 
-    right = (f_bar - spread(from_columns(g_bar))) / root
-    size = (f_bar / root).norm() + (g_bar / (log_b / 2).exp()).norm()
-    u = root * _conjugate_gradients(complement, right - (constant @ right) * constant, size)
+    right = scaling * (f_bar - spread(from_columns(t * g_bar)))
+    if _strict(s, t):
+        constant = root_mass / root_mass.norm()
+        right = right - (constant @ right) * constant
+    size = (f_bar * scaling).norm() + (g_bar / ((g + of_columns) / 2).exp()).norm()
+    u = lengthen * _conjugate_gradients(complement, right, size)
     v = g_bar - spread(from_rows(u))
-    gradients: list[Tensor | None] = [None for _ in wanted]
-    if any(wanted):
-        gradients = passes.gradient([from_rows(-u), from_columns(-v)], wanted)
-    return u, v, gradients
+    outer: list[Tensor | None] = [
+        torch.zeros_like(value) if want and value is not None else None
+        for value, want in zip((*log_marginals, *slack.tensors()), wanted, strict=False)
+    ]
+    # u is past the slack of the rows; what is before it is needed for the slack's own gradient.
+    before = u if slack == Slack() else f_bar - spread(from_columns(t * v))
+    slack.adjoint(0, "rows", log_marginals, of_rows, before, outer)
+    v = slack.adjoint(1, "columns", log_marginals, of_columns, v, outer)
+    inputs = wanted[len(outer) :]
+    gradients: list[Tensor | None] = [None for _ in inputs]
+    if any(inputs):
+        gradients = passes.gradient([from_rows(-u), from_columns(-v)], inputs)
+    return [*outer, *gradients]
 
 
-def _written_down(
-    passes: Passes,
-    potentials: tuple[Tensor, Tensor],
-    log_marginals: tuple[Tensor, Tensor],
-    seeds: tuple[Tensor, Tensor],
-    wanted: Sequence[bool],
-) -> Gradient:
+def _written_down(at: _Point, seeds: tuple[Tensor, Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
     """The same by plain operations on the whole matrix, for autograd to differentiate.
 
     f and g are outputs of `Converged`, so that what changes them comes back to this gradient.
     """
-    (f, g), (log_a, log_b), (f_bar, g_bar) = potentials, log_marginals, seeds
+    passes, (f, g), _, (log_a, log_b), slack = at
+    f_bar, g_bar = seeds
     s = passes.geometry.dense()
-    plan, a, b = torch.exp(s + f[:, None] + g), log_a.exp(), log_b.exp()
-    by_column, by_row = plan / b, plan / a[:, None]
-    # On the constant, where the complement vanishes, the outer product takes its place.
-    complement = torch.eye(len(a), dtype=a.dtype, device=a.device) - by_column @ by_row.T + a[:, None] / a.sum()
-    u = torch.linalg.solve(complement, f_bar - by_column @ g_bar)
-    v = g_bar - by_row.T @ u
+    plan = torch.exp(s + f[:, None] + g)
+    rows, columns = plan.sum(1), plan.sum(0)
+    by_column = plan / torch.where(columns > 0, columns, 1)
+    by_row = plan / torch.where(rows > 0, rows, 1)[:, None]
+    slopes = at.slope(0, "rows"), at.slope(1, "columns")
+    system = torch.eye(len(f), dtype=f.dtype, device=f.device) - (by_column * slopes[1]) @ (by_row.T * slopes[0])
+    if _strict(*slopes):
+        # On the constant, where the system vanishes, the outer product takes its place.
+        system = system + rows[:, None] / rows.sum()
+    u = torch.linalg.solve(system, f_bar - by_column @ (slopes[1] * g_bar))
+    v = g_bar - by_row.T @ (slopes[0] * u)
 
-    def log_kernel(*inputs: Tensor) -> list[Tensor]:
-        return [passes.geometry_on(inputs).dense()]
+    def equations(log_a: Tensor, log_b: Tensor, *others: Tensor) -> list[Tensor]:
+        slack, inputs = Slack.of(*others[:SLACK_TENSORS]), others[SLACK_TENSORS:]
+        s = passes.geometry_on(inputs).dense()
+        of_rows, of_columns = log_sum_exp(s + g, 0), log_sum_exp((s + f[:, None]).T, 0)
+        return [slack.potential(0, "rows", log_a, of_rows), slack.potential(1, "columns", log_b, of_columns)]
 
-    return u, v, differentiably(log_kernel, passes.inputs(), [-(by_row * u[:, None] + by_column * v)], wanted)
+    return differentiably(equations, (log_a, log_b, *slack.tensors(), *passes.inputs()), [u, v], wanted)
+
+
+def _strict(s: Tensor, t: Tensor) -> bool:
+    """Return whether no half step has slack."""
+    return bool((s == 1).all() and (t == 1).all())
 
 
 def _conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor, size: Tensor) -> Tensor:

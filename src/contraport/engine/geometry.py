@@ -74,6 +74,65 @@ class Mask:
 
 
 @dataclass(frozen=True, eq=False)
+class Threshold:
+    """Excluded pairs: those that are alike beyond a limit in another space, except those with equal `kept` labels.
+
+    The pair (i, j) is excluded where <x_i, y_j> > r_i + c_j; it costs a product within a tile and O((N + M) k) memory.
+
+    Attributes:
+        sides: x, (N, k), and y, (M, k): the rows and the columns in that space, held fixed.
+        limits: r, (N,), and c, (M,).
+        kept: integer labels of the exceptions: (N,) and (M,).
+    """
+
+    sides: tuple[Tensor, Tensor]
+    limits: tuple[Tensor, Tensor]
+    kept: tuple[Tensor, Tensor]
+
+    @property
+    def T(self) -> Threshold:
+        """The same mask with rows and columns exchanged."""
+        return Threshold(self.sides[::-1], self.limits[::-1], self.kept[::-1])
+
+    def restrict(self, rows: slice) -> Threshold:
+        """Return the mask on some of its rows."""
+        (x, y), (r, c), (left, right) = self.sides, self.limits, self.kept
+        return Threshold((x[rows], y), (r[rows], c), (left[rows], right))
+
+    def beside(self, columns: int) -> Threshold:
+        """Return the mask with so many further columns, none of whose pairs it excludes."""
+        (x, y), (r, c), (left, right) = self.sides, self.limits, self.kept
+        unlike = (left.amin() - 1).expand(columns).to(right)
+        unlimited = c.new_full((columns,), torch.inf)
+        return Threshold(
+            (x, torch.cat([y, y.new_zeros(columns, y.shape[1])])),
+            (r, torch.cat([c, unlimited])),
+            (left, torch.cat([right, unlike])),
+        )
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether it excludes (j, i) where it excludes (i, j): a limit is that of a row, so that none is known to."""
+        return False
+
+    def whole(self) -> Tensor:
+        """Return the mask on all pairs, (N, M)."""
+        return self.tile(slice(None), slice(None))
+
+    def tile(self, rows: slice, columns: slice) -> Tensor:
+        """Return the mask on a tile: a boolean tensor, true where the pair is excluded."""
+        (x, y), (r, c), (left, right) = self.sides, self.limits, self.kept
+        beyond: Tensor = torch.mm(x[rows], y[columns].T) > r[rows, None] + c[columns]
+        return beyond & (left[rows, None] != right[columns])
+
+    def at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return whether each given entry is excluded: index tensors (k,) to a boolean tensor (k,)."""
+        (x, y), (r, c), (left, right) = self.sides, self.limits, self.kept
+        beyond: Tensor = torch.linalg.vecdot(x[rows], y[columns]) > r[rows] + c[columns]
+        return beyond & (left[rows] != right[columns])
+
+
+@dataclass(frozen=True, eq=False)
 class Geometry:
     """The compared pairs: a log-kernel between N rows and M columns, less the pairs that any of the masks excludes.
 
@@ -86,7 +145,7 @@ class Geometry:
     """
 
     log_kernel: LogKernel
-    masks: tuple[Mask, ...] = ()
+    masks: tuple[Mask | Threshold, ...] = ()
     crowded: bool = False
 
     @property

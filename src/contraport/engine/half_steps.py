@@ -2,10 +2,10 @@
 
 A half step enforces one marginal, in the log domain::
 
-    rows:     p_i = damping (log a_i - log sum_j exp(S_ij + q_j))
-    columns:  q_j = damping (log b_j - log sum_i exp(S_ij + p_i))
+    rows:     p_i = log a_i - log sum_j exp(S_ij + q_j)
+    columns:  q_j = log b_j - log sum_i exp(S_ij + p_i)
 
-InfoNCE is one half step, Sinkhorn alternates them, unbalanced transport damps them.
+InfoNCE is one half step, Sinkhorn alternates them, unbalanced transport gives them slack.
 
 Backward goes through the steps in reverse with vectors only. The cotangent of log S from all steps shares the factor
 e^S, so that it collapses into one weight W = e^S o (U V^T) of rank at most the number of steps, and the gradient in the
@@ -41,6 +41,95 @@ class Step(NamedTuple):
     source: int | None
 
 
+SLACK_TENSORS = 4
+"""How many tensors `Slack.tensors` gives."""
+
+
+class Slack(NamedTuple):
+    """How far half steps may stay from their marginals: p = r + clamp(damping (log a - r - log sum), bound).
+
+    Attributes:
+        dampings: one factor in (0, 1] per step, (steps,); None is 1 throughout. It is what a Kullback-Leibler price of
+            the marginal leaves.
+        bounds: how far each step may go from its reference, (steps,), positive; None is as far as it likes. It is what
+            a price of the total variation leaves.
+        references: where a step starts from, r: (N,) for rows and (M,) for columns; None is zero.
+    """
+
+    dampings: Tensor | None = None
+    bounds: Tensor | None = None
+    references: tuple[Tensor, Tensor] | None = None
+
+    def potential(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+        """Return the potential of step k."""
+        step = self._step(axis, log_marginal, log_sum)
+        step = step if self.dampings is None else self.dampings[k] * step
+        step = step if self.bounds is None else torch.clamp(step, -self.bounds[k], self.bounds[k])
+        return step if self.references is None else self.references[axis == "columns"] + step
+
+    def slope(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+        """Return the slope of the potential of step k in log a less the log-sum, of each row or column."""
+        slope = torch.ones_like(log_sum) if self.dampings is None else self.dampings[k].expand_as(log_sum)
+        if self.bounds is None:
+            return slope
+        return slope.masked_fill(self._beyond(k, self._step(axis, log_marginal, log_sum)), 0)
+
+    def adjoint(
+        self,
+        k: int,
+        axis: Axis,
+        log_marginals: tuple[Tensor, Tensor],
+        log_sum: Tensor,
+        cotangent: Tensor,
+        outer: Sequence[Tensor | None],
+    ) -> Tensor:
+        """Take the cotangent of the potential of step k to that of log a less the log-sum.
+
+        What arrives at log a, log b, the dampings, the bounds and the references is added to `outer`, where wanted.
+        """
+        side = int(axis == "columns")
+        d_log_marginal, d_dampings, d_bounds, d_reference = outer[side], outer[2], outer[3], outer[4 + side]
+        if d_reference is not None:
+            d_reference += cotangent
+        if self.bounds is not None or d_dampings is not None:
+            step = self._step(axis, log_marginals[side], log_sum)
+            if self.bounds is not None:
+                beyond = self._beyond(k, step)
+                if d_bounds is not None:
+                    d_bounds[k] = (cotangent * step.sign() * beyond).sum()
+                cotangent = cotangent.masked_fill(beyond, 0)
+            if d_dampings is not None:
+                d_dampings[k] = (cotangent * step).sum()
+        cotangent = cotangent if self.dampings is None else self.dampings[k] * cotangent
+        if d_log_marginal is not None:
+            d_log_marginal += cotangent
+        if d_reference is not None:
+            d_reference -= cotangent
+        return cotangent
+
+    def _step(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+        """Return log a - r - log sum."""
+        return (
+            log_marginal - log_sum
+            if self.references is None
+            else (log_marginal - self.references[axis == "columns"] - log_sum)
+        )
+
+    def _beyond(self, k: int, step: Tensor) -> Tensor:
+        """Return where a step would go further than its bound."""
+        assert self.bounds is not None
+        return (step if self.dampings is None else self.dampings[k] * step).abs() > self.bounds[k]
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """Return the dampings, the bounds and both references."""
+        return self.dampings, self.bounds, *(self.references or (None, None))
+
+    @staticmethod
+    def of(dampings: Tensor | None, bounds: Tensor | None, rows: Tensor | None, columns: Tensor | None) -> Slack:
+        """Return what `tensors` has taken apart."""
+        return Slack(dampings, bounds, None if rows is None or columns is None else (rows, columns))
+
+
 class HalfSteps(NamedTuple):
     """A list of half steps.
 
@@ -67,7 +156,7 @@ class HalfSteps(NamedTuple):
             position += len(batch)
 
     def written_down(
-        self, geometry: Geometry, log_marginals: tuple[Tensor, Tensor], dampings: Tensor | None, given: Sequence[Tensor]
+        self, geometry: Geometry, log_marginals: tuple[Tensor, Tensor], slack: Slack, given: Sequence[Tensor]
     ) -> list[Tensor]:
         """Return the potential of each step by the definition, for autograd to differentiate."""
         s = geometry.dense()
@@ -76,13 +165,12 @@ class HalfSteps(NamedTuple):
             oriented, log_marginal = (s, log_marginals[0]) if step.axis == "rows" else (s.T, log_marginals[1])
             if step.source is not None:
                 oriented = oriented + potentials[step.source]
-            log_sum = oriented.logsumexp(1) if geometry.full else _log_sum_exp(oriented, self.empty)
-            potential = log_marginal - log_sum
-            potentials.append(potential if dampings is None else dampings[k] * potential)
+            log_sum = oriented.logsumexp(1) if geometry.full else log_sum_exp(oriented, self.empty)
+            potentials.append(slack.potential(k, step.axis, log_marginal, log_sum))
         return potentials[len(given) :]
 
 
-def _log_sum_exp(values: Tensor, empty: float) -> Tensor:
+def log_sum_exp(values: Tensor, empty: float) -> Tensor:
     """Return the log-sum-exp of each row, (N, M) to (N,); `empty`, without gradient, where all are minus infinity."""
     maximum = values.detach().amax(1)
     maximum = maximum.masked_fill(maximum == -torch.inf, 0)
@@ -94,22 +182,17 @@ def _log_sum_exp(values: Tensor, empty: float) -> Tensor:
 class Scaled(torch.autograd.Function):
     """Half steps by passes, with the collapsed gradient; see `contraport.engine.scale`.
 
-    Its arguments are the passes, the half steps, log a, log b, the dampings, the given potentials and the inputs of the
-    log-kernel.
+    Its arguments are the passes, the half steps, log a, log b, what `Slack.tensors` gives, the given potentials and the
+    inputs of the log-kernel.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        passes: Passes,
-        chain: HalfSteps,
-        log_a: Tensor,
-        log_b: Tensor,
-        dampings: Tensor | None,
-        *tensors: Tensor,
+        ctx: Any, passes: Passes, chain: HalfSteps, log_a: Tensor, log_b: Tensor, *tensors: Tensor | None
     ) -> tuple[Tensor, ...]:
         steps, zeros = chain.steps, {"rows": torch.zeros_like(log_a), "columns": torch.zeros_like(log_b)}
-        potentials: list[Tensor] = list(tensors[: chain.given])
+        slack = Slack.of(*tensors[:SLACK_TENSORS])
+        potentials: list[Tensor] = list(tensors[SLACK_TENSORS : SLACK_TENSORS + chain.given])  # type: ignore[arg-type]
         log_sums: list[Tensor] = []
         for batch in chain.batches():
             read = {steps[k].axis: _read(potentials, steps[k], zeros) for k in batch}
@@ -117,15 +200,14 @@ class Scaled(torch.autograd.Function):
             for k in batch:
                 log_sum, log_marginal = (by_row, log_a) if steps[k].axis == "rows" else (by_column, log_b)
                 assert log_sum is not None
-                potential = log_marginal - log_sum
+                filled = log_sum
                 if not passes.geometry.full:
                     weightless = log_sum == -torch.inf
-                    potential = log_marginal - log_sum.masked_fill(weightless, chain.empty)
-                    log_sum = log_sum.masked_fill(weightless, 0)
+                    filled, log_sum = log_sum.masked_fill(weightless, chain.empty), log_sum.masked_fill(weightless, 0)
                 log_sums.append(log_sum)
-                potentials.append(potential if dampings is None else dampings[k] * potential)
+                potentials.append(slack.potential(k, steps[k].axis, log_marginal, filled))
         ctx.passes, ctx.chain = passes, chain
-        ctx.save_for_backward(log_a, log_b, dampings, *potentials, *log_sums)
+        ctx.save_for_backward(log_a, log_b, *tensors[:SLACK_TENSORS], *potentials, *log_sums)
         ctx.set_materialize_grads(False)
         return tuple(potentials[chain.given :])
 
@@ -134,41 +216,42 @@ class Scaled(torch.autograd.Function):
         passes: Passes = ctx.passes
         chain: HalfSteps = ctx.chain
         wanted = ctx.needs_input_grad[2:]
-        log_a, log_b, dampings, *saved = ctx.saved_tensors
+        (log_a, log_b, *slack), saved = ctx.saved_tensors[: 2 + SLACK_TENSORS], ctx.saved_tensors[2 + SLACK_TENSORS :]
         if torch.is_grad_enabled():
 
-            def written_down(
-                log_a: Tensor, log_b: Tensor, dampings: Tensor | None, *others: Tensor
-            ) -> Sequence[Tensor]:
+            def written_down(log_a: Tensor, log_b: Tensor, *others: Tensor) -> Sequence[Tensor]:
+                slack, others = Slack.of(*others[:SLACK_TENSORS]), others[SLACK_TENSORS:]
                 given, inputs = others[: chain.given], others[chain.given :]
-                return chain.written_down(passes.geometry_on(inputs), (log_a, log_b), dampings, given)
+                return chain.written_down(passes.geometry_on(inputs), (log_a, log_b), slack, given)
 
-            inputs = (log_a, log_b, dampings, *saved[: chain.given], *passes.inputs())
+            inputs = (log_a, log_b, *slack, *saved[: chain.given], *passes.inputs())
             return (None, None, *differentiably(written_down, inputs, seeds, wanted))
         reached = chain.given + len(chain.steps)
         potentials, log_sums = saved[:reached], saved[reached:]
-        return (None, None, *_adjoint(passes, chain, (log_a, log_b), dampings, log_sums, potentials, seeds, wanted))
+        gradients = _adjoint(passes, chain, (log_a, log_b), Slack.of(*slack), log_sums, potentials, seeds, wanted)
+        return (None, None, *gradients)
 
 
 def _adjoint(
     passes: Passes,
     chain: HalfSteps,
     log_marginals: tuple[Tensor, Tensor],
-    dampings: Tensor | None,
+    slack: Slack,
     log_sums: Sequence[Tensor],
     potentials: Sequence[Tensor],
     seeds: Sequence[Tensor | None],
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
-    """Return the gradients in log a, log b, the dampings, the given potentials and the inputs of the log-kernel."""
-    (log_a, log_b), steps, given = log_marginals, chain.steps, chain.given
-    zeros = {"rows": torch.zeros_like(log_a), "columns": torch.zeros_like(log_b)}
+    """Return the gradients in log a, log b, the slack, the given potentials and the inputs of the log-kernel."""
+    steps, given = chain.steps, chain.given
+    zeros = {"rows": torch.zeros_like(log_marginals[0]), "columns": torch.zeros_like(log_marginals[1])}
     cotangents: list[Tensor | None] = [*(None for _ in range(given)), *seeds]
-    d_log_a, d_log_b, d_dampings = (
+    first = 2 + SLACK_TENSORS
+    outer = [
         torch.zeros_like(value) if want and value is not None else None
-        for value, want in zip((log_a, log_b, dampings), wanted[:3], strict=True)
-    )
-    wanted_given, wanted_inputs = wanted[3 : 3 + given], wanted[3 + given :]
+        for value, want in zip((*log_marginals, *slack.tensors()), wanted[:first], strict=True)
+    ]
+    wanted_given, wanted_inputs = wanted[first : first + given], wanted[first + given :]
     terms: list[Term] = []
     for batch in reversed(list(chain.batches())):
         arriving: list[tuple[int, Term]] = []
@@ -176,16 +259,11 @@ def _adjoint(
             step, cotangent = steps[k], cotangents[given + k]
             if cotangent is None:
                 continue
-            log_marginal, d_log_marginal = (log_a, d_log_a) if step.axis == "rows" else (log_b, d_log_b)
-            if d_dampings is not None:
-                d_dampings[k] = (cotangent * (log_marginal - log_sums[k])).sum()
-            damped = cotangent if dampings is None else dampings[k] * cotangent
-            if d_log_marginal is not None:
-                d_log_marginal += damped
+            cotangent = slack.adjoint(k, step.axis, log_marginals, log_sums[k], cotangent, outer)
             # The weights of this step's softmax are exp(S + A + B), A (or B) minus its log-sum, B (or A) what it read.
             exponents = -log_sums[k], _read(potentials, step, zeros)
             log_rows, log_columns = exponents if step.axis == "rows" else exponents[::-1]
-            term = Term(log_rows, log_columns, step.axis, -damped)
+            term = Term(log_rows, log_columns, step.axis, -cotangent)
             terms.append(term)
             if step.source is not None and (step.source >= given or wanted_given[step.source]):
                 arriving.append((step.source, term))
@@ -194,7 +272,7 @@ def _adjoint(
             already = cotangents[source]
             cotangents[source] = total if already is None else already + total
     inputs = passes.gradient(terms, wanted_inputs) if terms and any(wanted_inputs) else [None] * len(wanted_inputs)
-    return [d_log_a, d_log_b, d_dampings, *cotangents[:given], *inputs]
+    return [*outer, *cotangents[:given], *inputs]
 
 
 def _read(potentials: Sequence[Tensor], step: Step, zeros: dict[str, Tensor]) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,34 +14,78 @@ from torch import Tensor, nn
 from contraport.distributed import world
 from contraport.engine.constants import constant
 from contraport.engine.links import LogDecay, PowerDecay
-from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel
-from contraport.errors import check, check_positive, unknown_name
+from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel, MatrixLogKernel
+from contraport.errors import UsageError, check, check_positive, unknown_name
 
 COLDEST = 0.01
 """The lowest temperature that a learnable temperature may reach (a scale of 100, as in CLIP)."""
 
 
-class Kernel(nn.Module, ABC):
-    """A positive function of two embeddings with a temperature; call it on (N, d) and (M, d) to get a `LogKernel`."""
+class Learned(float):
+    """A temperature that is learned from this value on."""
 
-    def __init__(self, cost: str | CostFunction, temperature: float, *, learnable: bool) -> None:
+
+Tempered: TypeAlias = float | Tensor | Literal["learn"]
+"""A temperature as a kernel takes it: a number, a tensor that a model owns, or one that is learned from here on."""
+
+START = 0.5
+"""Where a temperature starts that is only said to be learned."""
+
+
+class Kernel(nn.Module, ABC):
+    """A positive function of two embeddings with a temperature; call it on (N, d) and (M, d) to get a `LogKernel`.
+
+    Args:
+        cost: a name or a callable.
+        temperature: a number; ``"learn"``, a parameter that starts at 0.5, or `Learned` of another start; or a tensor
+            of one element, such as a parameter of the model, which is read in each call, gets its gradient, and stays
+            the model's: it is no parameter of this module, and whoever owns it keeps it positive.
+        learnable: whether a number is where a parameter starts; a tensor is learned by its owner.
+
+    Raises:
+        UsageError: the temperature is not positive, or is a tensor that comes from others by a computation.
+    """
+
+    def __init__(self, cost: str | CostFunction, temperature: Tempered, *, learnable: bool) -> None:
         super().__init__()
-        check_positive("temperature", temperature)
+        temperature = Learned(number_of(temperature)) if isinstance(temperature, str) else temperature
         if isinstance(cost, str) and cost not in _SIDES:
             raise unknown_name("cost", cost, _SIDES)
         check(isinstance(cost, str) or callable(cost), f"cost: expected a name or a callable, got {cost!r}.")
         self.cost = cost
-        self._fixed = float(temperature)
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature))) if learnable else None
+        number = number_of(temperature)
+        # In a tuple, as a module would take a parameter for its own.
+        self._owned: tuple[Tensor] | None = (temperature,) if isinstance(temperature, Tensor) else None
+        if isinstance(temperature, Tensor):
+            check(
+                temperature.is_leaf,
+                "temperature: this tensor is computed from others, once; expected a parameter, whose value is read in "
+                "each call, or temperature= in the call.",
+            )
+        self._fixed = number
+        learned = self._owned is None and (learnable or isinstance(temperature, Learned))
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(number))) if learned else None
+
+    @property
+    def learns(self) -> bool:
+        """Whether the temperature is to have a gradient."""
+        return self.log_temperature is not None or (self._owned is not None and self._owned[0].requires_grad)
 
     @property
     def temperature(self) -> float:
-        """The temperature as a number; assign to it to change it, between steps, on a schedule."""
+        """The temperature as a number; assign to it to change it, between steps, on a schedule.
+
+        Raises:
+            UsageError: on assignment, the temperature is a tensor that another owns.
+        """
+        if self._owned is not None:
+            return self._owned[0].item()
         return self._fixed if self.log_temperature is None else math.exp(self.log_temperature.item())
 
     @temperature.setter
     def temperature(self, value: float) -> None:
         check_positive("temperature", value)
+        check(self._owned is None, "temperature: it is a tensor that another owns; expected a change of its value.")
         self._fixed = float(value)
         if self.log_temperature is not None:
             with torch.no_grad():
@@ -48,26 +93,57 @@ class Kernel(nn.Module, ABC):
 
     def _scale(self) -> float | Tensor:
         """Return the temperature as it enters the computation: a tensor with a gradient if it is learnable."""
+        if self._owned is not None:
+            return world().shared(self._owned[0].reshape(()))
         if self.log_temperature is None:
             return self._fixed
         with torch.no_grad():  # a projection, not a clamp in the graph: at the bound the gradient still leads back up
             self.log_temperature.clamp_(min=math.log(COLDEST))
         return world().shared(self.log_temperature.exp())
 
-    def forward(self, x: Tensor, y: Tensor) -> LogKernel:
-        """Return log K between the rows x (N, d) and the columns y (M, d), in at least single precision."""
+    def forward(self, x: Tensor, y: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
+        """Return log K between the rows x (N, d) and the columns y (M, d), in at least single precision.
+
+        Args:
+            x: rows.
+            y: columns.
+            temperature: in this call, instead of the kernel's own: a number, or a tensor without dimensions.
+        """
         with torch.autocast(x.device.type, enabled=False):
             same = x is y
             if x.dtype != y.dtype or x.dtype not in (torch.float32, torch.float64):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
-            return self._log_kernel(x, x if same else y, self._scale())
+            return self._log_kernel(x, x if same else y, self._scale() if temperature is None else temperature)
+
+    def of_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
+        """Return log K of similarities, (N, M), in place of those of embeddings: cosines, or inner products.
+
+        Args:
+            similarities: cosines for the costs that are made of them, inner products for ``"dot"``.
+            temperature: as in `forward`.
+
+        Raises:
+            UsageError: the cost is no function of the similarity alone.
+        """
+        if not isinstance(self.cost, str) or self.cost not in _OF_SIMILARITY:
+            raise UsageError(
+                f"similarities: the cost {self.cost!r} is no function of a similarity alone; expected embeddings, or "
+                f"one of {', '.join(_OF_SIMILARITY)}."
+            )
+        factor, offset = _OF_SIMILARITY[self.cost]
+        temperature = self._scale() if temperature is None else temperature
+        similarities = similarities.to(torch.promote_types(similarities.dtype, torch.float32))
+        negative_cost = cast(Tensor, _NegativeCost(factor * similarities - offset))
+        return self._log_kernel(negative_cost, negative_cost, temperature)
 
     @abstractmethod
     def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel: ...
 
     def _over_cost(self, x: Tensor, y: Tensor, unit: float | Tensor, temperature: float | Tensor) -> LogKernel:
         """Return T = -cost / unit as a log-kernel without a link; x and y that are one tensor stay one tensor."""
+        if isinstance(x, _NegativeCost):
+            return MatrixLogKernel(x.matrix / unit, temperature=temperature, unit=unit)
         if not isinstance(self.cost, str):
             return CallableLogKernel(self.cost, x, y, temperature)
         if self.cost == "sqeuclidean":
@@ -84,11 +160,39 @@ class Kernel(nn.Module, ABC):
         return AffineLogKernel(x, y, r, c, temperature, unit, level=level)
 
     def _written(self) -> str:
-        """Return the temperature as written; a learned one has the digits of single precision."""
-        return repr(self._fixed if self.log_temperature is None else float(f"{self.temperature:.6g}"))
+        """Return the temperature as written; one that is a tensor has the digits of single precision."""
+        fixed = self.log_temperature is None and self._owned is None
+        return repr(self._fixed if fixed else float(f"{self.temperature:.6g}"))
 
     def _learnable(self) -> str:
-        return "" if self.log_temperature is None else ", learnable=True"
+        return ", learnable=True" if self.learns else ""
+
+
+@dataclass(frozen=True, eq=False)
+class _NegativeCost:
+    """Minus the cost, (N, M), in place of embeddings that have it; what a kernel makes of it is up to the kernel."""
+
+    matrix: Tensor
+
+
+def number_of(temperature: Tempered) -> float:
+    """Return a temperature as a number.
+
+    Raises:
+        UsageError: it is not positive, or a tensor of more than one element.
+    """
+    if isinstance(temperature, str):
+        good = temperature == "learn"
+        check(good, f"temperature: expected a number, 'learn' or a tensor of one element, got {temperature!r}.")
+        return START
+    if not isinstance(temperature, Tensor):
+        check_positive("temperature", temperature)
+        return float(temperature)
+    one = temperature.numel() == 1 and temperature.is_floating_point()
+    got = f"{temperature.dtype} of shape {tuple(temperature.shape)}"
+    check(one, f"temperature: expected a number, or a floating point tensor of one element, got {got}.")
+    check_positive("temperature", temperature.item())
+    return temperature.item()
 
 
 class Gibbs(Kernel):
@@ -98,9 +202,9 @@ class Gibbs(Kernel):
         cost: ``"cosine"`` 1 - cos; ``"negative-cosine"`` -cos; ``"chordal"`` 2 - 2 cos, the squared distance on the
             sphere; ``"sqeuclidean"`` ||x - y||^2; ``"dot"`` -<x, y>; or a callable (a module, even with parameters)
             that maps (n, d) and (m, d) to (n, m).
-        temperature: in units of the powered cost; the epsilon of entropic transport.
+        temperature: in units of the powered cost; the epsilon of entropic transport; as in `Kernel`.
         power: exponent of the cost, for costs that are distances.
-        learnable: whether the temperature is a parameter; it is then kept at 0.01 or above.
+        learnable: whether the temperature is a parameter of the kernel; it is then kept at 0.01 or above.
 
     Raises:
         UsageError: temperature or power is not positive, the cost has an unknown name, or a power other than 1 is asked
@@ -118,7 +222,7 @@ class Gibbs(Kernel):
     def __init__(
         self,
         cost: str | CostFunction = "cosine",
-        temperature: float = 0.5,
+        temperature: Tempered = 0.5,
         *,
         power: float = 1.0,
         learnable: bool = False,
@@ -145,7 +249,7 @@ class RationalQuadratic(Kernel):
         cost: ``"cosine"``, ``"chordal"`` or ``"sqeuclidean"``, as in `Gibbs`.
         temperature: in units of the cost.
         power: exponent of the tails, nonnegative; 0 weighs all pairs alike.
-        learnable: whether the temperature is a parameter; it is then kept at 0.01 or above.
+        learnable: whether the temperature is a parameter of the kernel; it is then kept at 0.01 or above.
 
     Raises:
         UsageError: the temperature is not positive, the power negative, or the cost not one of the three.
@@ -162,7 +266,7 @@ class RationalQuadratic(Kernel):
     def __init__(
         self,
         cost: str = "sqeuclidean",
-        temperature: float = 1.0,
+        temperature: Tempered = 1.0,
         *,
         power: float = 1.0,
         learnable: bool = False,
@@ -189,7 +293,7 @@ class StudentT(Kernel):
     Args:
         df: degrees of freedom; 1 is the kernel of t-SNE.
         temperature: in units of the squared distance.
-        learnable: whether the temperature is a parameter; it is then kept at 0.01 or above.
+        learnable: whether the temperature is a parameter of the kernel; it is then kept at 0.01 or above.
 
     Raises:
         UsageError: df or temperature is not positive.
@@ -203,7 +307,7 @@ class StudentT(Kernel):
             [0.3333, 1.0000]])
     """
 
-    def __init__(self, df: float = 1.0, temperature: float = 1.0, *, learnable: bool = False) -> None:
+    def __init__(self, df: float = 1.0, temperature: Tempered = 1.0, *, learnable: bool = False) -> None:
         super().__init__("sqeuclidean", temperature, learnable=learnable)
         check_positive("df", df)
         self.df = df
@@ -300,5 +404,13 @@ _SIDES: dict[str, Callable[[Tensor, float | Tensor], Side]] = {
     "dot": _dot,
     "sqeuclidean": _sqeuclidean,
 }
+
+_OF_SIMILARITY: dict[str, tuple[float, float]] = {
+    "cosine": (1.0, 1.0),
+    "chordal": (2.0, 2.0),
+    "negative-cosine": (1.0, 0.0),
+    "dot": (1.0, 0.0),
+}
+"""Minus the cost as an affine function of the similarity s: factor s - offset."""
 
 _DISTANCES = ("cosine", "chordal", "sqeuclidean")

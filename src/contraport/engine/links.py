@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -121,10 +120,14 @@ class LogOf:
         return torch.where(finite, slope, 0)
 
 
-def positive_part(power: int = 1) -> LogOf:
-    """Return the link of [T]_+^power: a pair weighs nothing until T is above zero."""
-    return LogOf(partial(_positive_power, power=power))
+@dataclass(frozen=True)
+class LogPower:
+    """h(T) = power log T; minus infinity, without gradient, where T is not above zero: a pair weighs nothing there."""
 
+    power: float = 1.0
 
-def _positive_power(t: Tensor, *, power: int) -> Tensor:
-    return t.clamp_min(0) ** power
+    def value(self, t: Tensor) -> Tensor:
+        return torch.where(t > 0, self.power * torch.where(t > 0, t, 1).log(), -torch.inf)
+
+    def derivative(self, t: Tensor) -> Tensor:
+        return torch.where(t > 0, self.power / torch.where(t > 0, t, 1), 0)

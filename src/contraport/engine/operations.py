@@ -14,14 +14,14 @@ from torch import Tensor
 from contraport.engine.backends import backend_for
 from contraport.engine.constants import constant
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import Axis, HalfSteps, Step
+from contraport.engine.half_steps import Axis, HalfSteps, Slack, Step
 
 
 def scale(
     geometry: Geometry,
     steps: Sequence[Step],
     log_marginals: tuple[Tensor, Tensor],
-    dampings: Tensor | None = None,
+    slack: Slack | None = None,
     given: Sequence[Tensor] = (),
     empty: float = 0.0,
 ) -> list[Tensor]:
@@ -33,7 +33,7 @@ def scale(
         geometry: the pairs, (N, M).
         steps: the half steps, in order.
         log_marginals: log a, (N,), and log b, (M,).
-        dampings: one factor in (0, 1] per step, (len(steps),); None is 1 throughout.
+        slack: how far the steps may stay from their marginals; None is not at all.
         given: potentials that steps may read, of length N or M as their axis needs.
         empty: the log-sum of a row or column of no weight (all masked, say). Any finite number leaves it without effect
             on the plan and keeps the potentials finite.
@@ -53,7 +53,7 @@ def scale(
     """
     with torch.autocast(log_marginals[0].device.type, enabled=False):
         chain = HalfSteps(tuple(steps), len(given), empty)
-        return backend_for(geometry, len(steps)).scale(chain, log_marginals, dampings, given)
+        return backend_for(geometry, len(steps)).scale(chain, log_marginals, slack or Slack(), given)
 
 
 def log_sums(geometry: Geometry, axis: Axis, potential: Tensor) -> Tensor:
@@ -87,20 +87,26 @@ def held_sums(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
 
 
 def converge(
-    geometry: Geometry, log_marginals: tuple[Tensor, Tensor], tolerance: float, iterations: int
-) -> tuple[Tensor, Tensor]:
-    """Return the potentials of the balanced plan, differentiable in the embeddings and the temperature.
+    geometry: Geometry,
+    log_marginals: tuple[Tensor, Tensor],
+    tolerance: float,
+    iterations: int,
+    slack: Slack | None = None,
+) -> tuple[Tensor, Tensor, int]:
+    """Return the potentials at the fixed point of the half steps, differentiable in all that they depend on.
 
     Args:
         geometry: the pairs, (N, M).
-        log_marginals: log a, (N,), and log b, (M,), of equal total mass.
-        tolerance: stop once the masses of the rows are off by less than this in all.
+        log_marginals: log a, (N,), and log b, (M,); of equal total mass where there is no slack.
+        tolerance: stop once a further step would change the masses of the rows by less than this in all; without slack
+            that is by how much they are off.
         iterations: the most that are made; a warning says so if they do not suffice.
+        slack: how far the two half steps, of rows and of columns, may stay from their marginals; None is not at all.
 
     Returns:
-        f, (N,), and g, (M,); the columns' masses are exact.
+        f, (N,), g, (M,), and how many iterations were made; without slack the columns' masses are exact.
 
     Source: Luise et al. (2018), Differential properties of Sinkhorn approximation, theorem 3.
     """
     with torch.autocast(log_marginals[0].device.type, enabled=False):
-        return backend_for(geometry).converge(log_marginals, tolerance, iterations)
+        return backend_for(geometry).converge(log_marginals, slack or Slack(), tolerance, iterations)

@@ -26,7 +26,9 @@ def as_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> Tensor:
     tensor([[1., 2.]], dtype=torch.float64)
     """
     try:
-        tensor = torch.as_tensor(value if isinstance(value, Tensor) else np.asarray(value)).detach().double()
+        # A tensor shares memory neither with an array that cannot be written to nor with one that runs backwards.
+        array = value if isinstance(value, Tensor) else np.require(value, requirements=["C", "W"])
+        tensor = torch.as_tensor(array).detach().double()
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"{argument}: expected numbers of shape {dimensions}, got {type(value).__name__}.") from error
     least = dimensions.count(",") + 1 - dimensions.count("...")

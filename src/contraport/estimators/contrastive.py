@@ -19,18 +19,22 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from contraport.data import Batch, BatchOrder, Dataset, from_arrays, loader
+from contraport.auditing.report import Audit, of_training
+from contraport.catalog import resolve
+from contraport.catalog.objectives import info_nce
+from contraport.data import BatchOrder, Dataset, from_arrays, loader
 from contraport.data.arrays import check_equal_shapes
+from contraport.embedding import Reader, frozen, represent, seeded
 from contraport.encoders import Model, Represented
 from contraport.errors import UsageError, check
 from contraport.estimators.arrays import unreadable_columns
-from contraport.evaluation.embedding import Reader, frozen, represent, seeded
-from contraport.objectives import info_nce
-from contraport.runs.settings import Settings
+from contraport.pairs import Decoyed, with_decoys
 from contraport.training.build import build_objective, build_pipeline, check_parts
 from contraport.training.loop.optimization import make_optimizer, make_schedule
-from contraport.training.recipes import resolve
+from contraport.training.step.auditor import Auditor
+from contraport.training.step.passes import passes
 from contraport.training.step.pipeline import Pipeline
+from contraport.verbs.train import Settings
 
 WARMUP = 0.1
 """The share of the steps in which the learning rate rises."""
@@ -42,7 +46,49 @@ Views = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 """One array with a row for each item; or several, as a tuple, or as a dict by their names."""
 
 
-class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class _OfGivenViews:
+    """The method `transform` of the encoder.
+
+    It stands in a base as scikit-learn would wrap it in the class itself, to make a frame with the names of the
+    features of all views; which views are given only the call knows.
+    """
+
+    def transform(self: ContrastiveEncoder, X: Views) -> NDArray[np.float32]:  # type: ignore[misc]
+        """Return the features of items, (m, features); a frame where `set_output` asks for one.
+
+        Args:
+            X: (m, ...), or views as in `fit`; or a dict with some of them, by the names of `fit`, or "0", "1" and so on
+                where it was given a tuple: the features are then those of these views, side by side.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+            ValueError: X does not fit what was fitted.
+        """
+        check_is_fitted(self)
+        some = None
+        if _is_named(X) and len(X) < len(self._names):
+            some = [number for number, name in enumerate(self._names) if name in X]
+        return _Transformer(self, some).transform(X)
+
+
+class _Transformer(TransformerMixin, BaseEstimator):
+    """A fitted encoder of some views, or of all: what scikit-learn wraps, as the names of its features are known."""
+
+    def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
+        self.encoder = encoder
+        self.views = views
+        self._sklearn_output_config = getattr(encoder, "_sklearn_output_config", {})  # what `set_output` was told
+
+    def transform(self, X: Views) -> NDArray[np.float32]:
+        return self.encoder._features(X, self.views)
+
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
+        if self.views is None:
+            return self.encoder.get_feature_names_out(input_features)
+        return self.encoder._names_of(self.views)
+
+
+class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Learns features of which two views of one item are alike and those of others are not.
 
     Views are random changes of each item, or given: a tuple of arrays, or a dict of arrays by name, that show the same
@@ -61,14 +107,17 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         objective_settings: further settings of a named objective.
         temperature: of a named objective, or its course.
         views: how many random views to make of an item, "colour", or "multi-crop".
-        augment: how views are changed at random: none, weak, standard, strong, noise or mixup.
+        augment: how views are changed at random: none, weak, standard, strong, noise or mixup, the last two alone or
+            with a strength, as in noise:0.2.
         projection: features of the projection that the objective sees; 0: it sees the encoder's.
-        representation: "concatenate" the features of several views, or the number of one of them, such as "0".
+        representation: "concatenate" the features of several views, the number of one of them, such as "0", or
+            "projection", what the objective sees; default: concatenate.
         epochs: passes over the data.
         batch_size: fewest items in a batch. The items are dealt out evenly; if there are fewer, they make one batch.
         opt: optimiser, a name of timm's.
         lr: peak learning rate; it rises for a tenth of the epochs and falls as a cosine.
         weight_decay: decay of weights.
+        audit: of two given views, leave out the pairs that seem wrong, as `contraport.train` does; see `audit_`.
         random_state: seed of weights, views and order; None draws one from numpy's global generator.
         device: cpu, cuda or mps.
 
@@ -76,6 +125,7 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         pipeline_: what was trained; pipeline_.model is the encoder, and can be saved by save_pretrained.
         loss_curve_: the mean loss of each pass over the data.
         n_iter_: how many steps were taken.
+        audit_: with `audit`, what `fit` found of the pairs, a `contraport.auditing.Audit`.
         n_features_in_: where X is one array, the length of its second axis.
 
     Raises:
@@ -90,6 +140,7 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     pipeline_: Pipeline
     loss_curve_: list[float]
     n_iter_: int
+    audit_: Audit
 
     def __init__(
         self,
@@ -102,12 +153,13 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         views: int | str | None = None,
         augment: str | None = None,
         projection: int | None = None,
-        representation: str = "concatenate",
+        representation: str | None = None,
         epochs: int = 50,
         batch_size: int = 256,
         opt: str = "adamw",
         lr: float | None = None,
         weight_decay: float = 1e-4,
+        audit: bool = False,
         random_state: int | np.random.RandomState | None = None,
         device: str = "cpu",
     ) -> None:
@@ -126,6 +178,7 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.lr = lr
         self.weight_decay = weight_decay
         self.random_state = random_state
+        self.audit = audit
         self.device = device
 
     def fit(self, X: Views, y: ArrayLike | None = None) -> Self:
@@ -141,7 +194,9 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         dataset = self._dataset(X, y, reset=True, least=2)
         self._start(dataset)
-        return self._train(dataset, passes=self.epochs, sched="cosine", warmup=WARMUP)
+        if self.audit:
+            dataset = with_decoys(dataset, seed=self.pipeline_.seed)
+        return self._train(dataset, number=self.epochs, sched="cosine", warmup=WARMUP)
 
     def partial_fit(self, X: Views, y: ArrayLike | None = None) -> Self:
         """Go on learning: one pass over the items at the full learning rate, with all that was learned kept.
@@ -151,31 +206,44 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             y: as in `fit`.
 
         Raises:
-            UsageError: the shapes are not those of the first call; or there is a memory bank, which knows its items.
+            UsageError: the shapes are not those of the first call; there is a memory bank, which knows its items, or an
+                audit, which looks at the same pairs several times.
             ValueError: X is not what scikit-learn's checks ask for.
         """
+        check(not self.audit, "audit: looks at the same pairs after several passes; use fit.")
         first = not hasattr(self, "pipeline_")
         dataset = self._dataset(X, y, reset=first, least=2)
         if first:
             self._start(dataset)
         check(self._negatives != "bank", "negatives: a bank keeps one embedding for each item of one fit; use fit.")
-        return self._train(dataset, passes=1, sched="constant")
+        return self._train(dataset, number=1, sched="constant")
 
-    def transform(self, X: Views) -> NDArray[np.float32]:
-        """Return the features of items, (m, features).
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
+        """Return the names of the features, such as contrastiveencoder7; of several views contrastiveencoder_sound_7.
 
         Args:
-            X: (m, ...), or views as in `fit`; or a dict with some of them, by the names of `fit`, or "0", "1" and so on
-                where it was given a tuple: the features are then those of these views, side by side.
+            input_features: ignored.
 
         Raises:
             NotFittedError: `fit` has not been called.
-            ValueError: X does not fit what was fitted.
         """
         check_is_fitted(self)
-        some = None
-        if _is_named(X) and len(X) < len(self._names):
-            some = [number for number, name in enumerate(self._names) if name in X]
+        if not self._names:
+            return cast(NDArray[np.object_], super().get_feature_names_out(input_features))
+        return self._names_of(self._model.represented)
+
+    def _names_of(self, views: Sequence[int]) -> NDArray[np.object_]:
+        """Return the names of the features of some of several views."""
+        prefix, widths = type(self).__name__.lower(), [self._model.tower(view).num_features for view in views]
+        names = [
+            f"{prefix}_{self._names[view]}_{number}"
+            for view, width in zip(views, widths, strict=True)
+            for number in range(width)
+        ]
+        return np.asarray(names, dtype=object)
+
+    def _features(self, X: Views, some: Sequence[int] | None) -> NDArray[np.float32]:
+        """Return the features of items, of which X holds these views, default: all."""
         dataset = self._dataset(X, None, reset=False, views=some)
         encoder = self._model if some is None else Represented(self._model, some)
         with seeded(0, self._reader.device):  # a loader draws from the caller's random state
@@ -294,39 +362,24 @@ class ContrastiveEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _batches(self, items: int) -> int:
         return max(1, items // self.batch_size)
 
-    def _train(self, dataset: Dataset, *, passes: int, sched: str, warmup: float = 0.0) -> Self:
-        """Take the steps of some passes over the items, a share of them as warm-up."""
+    def _train(self, dataset: Dataset, *, number: int, sched: str, warmup: float = 0.0) -> Self:
+        """Take the steps of a number of passes over the items, a share of them as warm-up."""
         pipeline, epoch = self.pipeline_, self._batches(len(dataset))
-        steps = passes * epoch
+        steps = number * epoch
         schedule = make_schedule(self._optimizer, sched=sched, steps=steps, warmup=int(warmup * steps))
         batches = loader(dataset, len(dataset) // epoch, shuffle=True, seed=pipeline.seed, drop_last=True)
         order = cast(BatchOrder, batches.batch_sampler)
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            for _ in range(passes):
-                order.set_epoch(len(self.loss_curve_))
-                losses = []
-                for batch in batches:
-                    losses.append(self._step(batch))
-                    schedule.step()
-                self.loss_curve_.append(sum(losses) / len(losses))
+        losses = passes(pipeline, batches, self._optimizer, schedule, step=self.n_iter_, device=self.device)
+        auditor = Auditor(dataset, pipeline, order, epochs=number) if isinstance(dataset, Decoyed) else None
+        for done in range(1, number + 1):
+            order.set_epoch(len(self.loss_curve_))
+            self.loss_curve_.append(next(losses))
+            self.n_iter_ += epoch
+            if auditor is not None:
+                auditor.after_epoch(done)
+        if auditor is not None:
+            self.audit_ = of_training(dataset.name, auditor.found())
         return self
-
-    def _step(self, batch: Batch) -> float:
-        """Take one step and return its loss."""
-        loss = self.pipeline_.train()(_moved(batch, self.device), self.n_iter_)
-        value = float(loss.detach())
-        check(math.isfinite(value), f"lr: the loss was not finite after {self.n_iter_} steps; lower it.")
-        self._optimizer.zero_grad()
-        loss.backward()
-        self._optimizer.step()
-        self.pipeline_.after_step(self.n_iter_)
-        self.n_iter_ += 1
-        return value
-
-
-def _moved(batch: Batch, device: str) -> Batch:
-    labels, domains = (None if known is None else known.to(device) for known in (batch.labels, batch.domains))
-    return Batch(tuple(view.to(device) for view in batch.views), labels, domains, batch.ids.to(device))
 
 
 def _is_named(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from contraport.engine import Bilinear, Gibbs, Kernel, Step, scale
-from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.errors import UsageError, check, check_each, check_positive, unknown_name
 from contraport.estimators.arrays import as_tensor
 from contraport.objectives import KL, Matrix, Plan
 from contraport.objectives.layouts import Block, Pattern
@@ -189,7 +189,7 @@ def _observed(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
     observed = as_tensor("observed_coupling", coupling, "(n, m)")
     got = tuple(observed.shape)
     check(got == shape, f"observed_coupling: expected shape {shape}, one row and column per item, got {got}.")
-    check(bool((observed >= 0).all()), "observed_coupling: expected nonnegative numbers.")
+    check_each("observed_coupling", observed, observed >= 0, "nonnegative numbers")
     for side, masses in (("row", observed.sum(1)), ("column", observed.sum(0))):
         empty = int((masses == 0).sum())
         check(empty == 0, f"observed_coupling: {empty} {side}s have no mass; leave these items out.")

@@ -17,11 +17,11 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from contraport.embedding import frozen, in_blocks
 from contraport.encoders import build
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_positive, unknown_name
 from contraport.estimators.arrays import as_tensor
-from contraport.evaluation.embedding import frozen, in_blocks
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, Within
 from contraport.objectives.affinities import affinities
 from contraport.objectives.divergences import Divergence

@@ -1,19 +1,6 @@
-"""Frozen embeddings and what they are worth: linear probe, kNN, alignment, uniformity, effective rank."""
+"""What is asked of a run: `evaluate`, what its encoder is worth; `embed`, what it says of some data."""
 
-from contraport.evaluation.commands import embed, evaluate
-from contraport.evaluation.embedding import Embeddings, embed_dataset
-from contraport.evaluation.measures import alignment, effective_rank, spectrum, uniformity
-from contraport.evaluation.probes import knn, linear_probe
+from contraport.evaluation.embed import embed
+from contraport.evaluation.evaluate import evaluate
 
-__all__ = [
-    "Embeddings",
-    "alignment",
-    "effective_rank",
-    "embed",
-    "embed_dataset",
-    "evaluate",
-    "knn",
-    "linear_probe",
-    "spectrum",
-    "uniformity",
-]
+__all__ = ["embed", "evaluate"]

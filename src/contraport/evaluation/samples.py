@@ -13,13 +13,16 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport.data import Dataset, Views
+from contraport.embedding import Reader, frozen, seeded
 from contraport.encoders import Model
-from contraport.evaluation.embedding import Reader, frozen, seeded
+from contraport.measures.geometry import spectrum
+from contraport.measures.retrieval import nearest
 from contraport.objectives import Loss
 
 POINTS = 1_000
 """At most this many test items become points, a fixed random choice."""
 
+NEIGHBORS = 12
 THUMBNAIL_SIDE = 32
 PLAN_ITEMS = 32
 PERPLEXITY = 30.0
@@ -28,10 +31,14 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def points(dataset: Dataset, features: Tensor) -> Arrays:
-    """Return test items in the plane, by the name of the method, with their labels, class names and thumbnails."""
+    """Return test items in the plane, by the name of the method, with their labels, class names, thumbnails and nearest
+    others, and the singular values of all.
+    """
     chosen = fixed_choice(len(dataset), POINTS)
     method, plane = project_to_plane(features[chosen])
     arrays: Arrays = {"points": plane, "projection": np.array(method), "ids": chosen.numpy()}
+    arrays["spectrum"] = spectrum(features).numpy()
+    arrays["neighbors"] = nearest(features[chosen], min(NEIGHBORS, len(chosen) - 1)).numpy()
     if dataset.labels is not None:
         arrays["labels"] = dataset.labels[chosen].numpy()
     if dataset.class_names is not None:

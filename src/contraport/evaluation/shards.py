@@ -85,15 +85,5 @@ class _Neighbours:
 def _between(dataset: Dataset, first: int, last: int) -> Dataset:
     if (first, last) == (0, len(dataset)):
         return dataset
-    items = slice(first, last)
-    return Dataset(
-        _Neighbours(dataset, first, last),
-        name=dataset.name,
-        split=dataset.split,
-        labels=None if dataset.labels is None else dataset.labels[items],
-        domains=None if dataset.domains is None else dataset.domains[items],
-        class_names=dataset.class_names,
-        domain_names=dataset.domain_names,
-        flips=dataset.flips,
-        skipped=dataset.skipped,
-    )
+    part = _Neighbours(dataset, first, last)
+    return dataset.at(slice(first, last), part, split=dataset.split, held_out=None)

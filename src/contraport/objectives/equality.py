@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Mask
+from contraport.engine import Mask, Threshold
+from contraport.errors import UsageError
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +62,15 @@ class Indicator:
         return cls((Rule(1, labels[0].long()[:, None], labels[1].long()[:, None]),))
 
     @classmethod
-    def allowed(cls, masks: Sequence[Mask], like: tuple[Tensor, Tensor]) -> Indicator:
+    def allowed(cls, masks: Sequence[Mask | Threshold], like: tuple[Tensor, Tensor]) -> Indicator:
         """Return the indicator of the pairs that no mask excludes."""
         allowed = cls.everything(like)
         for mask in masks:
+            if not isinstance(mask, Mask):
+                raise UsageError(
+                    "features: what is compared depends on them, and what this objective asks of it (targets of labels "
+                    "or domains, counts) knows equal labels alone; expected a target of pairs or a matrix, and KL."
+                )
             excluded = cls.equal(mask.labels)
             allowed = allowed.without(excluded if mask.kept is None else excluded.without(cls.equal(mask.kept)))
         return allowed
@@ -90,7 +95,9 @@ class Indicator:
 
     def beside(self, columns: int) -> Indicator:
         """Return the set with so many further columns, of which any pair may be in it."""
-        return Indicator(tuple(Rule(r.sign, r.rows, F.pad(r.columns, (0, 0, 0, columns))) for r in self.rules))
+        further = [r.columns.new_zeros(columns, *r.columns.shape[1:]) for r in self.rules]
+        widened = [torch.cat([r.columns, zeros]) for r, zeros in zip(self.rules, further, strict=True)]
+        return Indicator(tuple(Rule(r.sign, r.rows, wide) for r, wide in zip(self.rules, widened, strict=True)))
 
     def apply(self, y: Tensor) -> Tensor:
         """Return the sum of y over the columns in the set, for each row: (M, ...) to (N, ...)."""

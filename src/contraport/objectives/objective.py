@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import reduce
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from contraport.distributed import Processes, gather_batch, world
+from contraport.distributed import Processes, world
 from contraport.engine import Kernel
-from contraport.errors import UsageError, check
-from contraport.objectives.constraints import Constraint
-from contraport.objectives.divergences import Divergence
-from contraport.objectives.layouts import Block, Layout, check_negatives, check_views
+from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.objectives.call import Attributes, views_of
+from contraport.objectives.constraints import Constraint, Marginals, Rows
+from contraport.objectives.divergences import KL, Divergence
+from contraport.objectives.layouts import Block, Layout, Pattern
 from contraport.objectives.loss import Known, Loss, add_part
 from contraport.objectives.outcome import Outcome
-from contraport.objectives.targets import Attributes, Matrix, Target, TargetPlan
+from contraport.objectives.plan import Plan
+from contraport.objectives.posed import Posed, Side, as_target, pose
+from contraport.objectives.targets import Pairs, Target
 
 
 class Objective(Loss):
@@ -62,10 +64,13 @@ class Objective(Loss):
     ) -> None:
         super().__init__()
         self.layout, self.kernel, self.divergence = layout, kernel, divergence
-        self.target = _rule(target)
+        self.target = as_target(target)
         self.penalties = dict(penalties or {})
+        tempers = any(term.tempers for term in (divergence, *self.penalties))
+        check(tempers or not kernel.learns, f"temperature: {divergence!r} gives it no gradient; expected a number.")
         self.constrain(constraint)
         self._log_masses: list[Tensor | None] = []
+        self._patterns: list[Pattern] = []
 
     def constrain(self, constraint: Constraint) -> None:
         """Allow other plans from now on.
@@ -85,6 +90,21 @@ class Objective(Loss):
         return self.layout.takes_several
 
     @property
+    def of_items(self) -> bool:
+        """Whether it compares items, rather than the coordinates of their embeddings."""
+        return self.layout.of_items
+
+    @property
+    def tells_items_apart(self) -> bool:
+        """Whether it pushes items apart, so that each batch must bring others."""
+        return self.of_items and any(term.repels for term in (self.divergence, *self.penalties))
+
+    @property
+    def by_item(self) -> bool:
+        """Whether it keeps something of each item between calls, and needs ``ids``."""
+        return any(term.by_item for term in (self.divergence, *self.penalties))
+
+    @property
     def mass(self) -> float | None:
         """The mass of the plan of the last call, a mean over directions; None where no marginal tells it.
 
@@ -92,11 +112,49 @@ class Objective(Loss):
         >>> loss = contraport.gca_uot(temperature=1.0)
         >>> _ = loss(torch.eye(2), torch.eye(2))
         >>> round(loss.mass, 4)
-        1.9065
+        0.7573
         """
         known = [v for v in self._log_masses if v is not None]
         complete = known and len(known) == len(self._log_masses)
         return torch.stack([v.exp().sum() for v in known]).mean().item() if complete else None
+
+    @property
+    def is_info_nce(self) -> bool:
+        """Whether its value is InfoNCE: the cross-entropy of telling an item's other view among all that is compared.
+
+        >>> import contraport
+        >>> contraport.nt_xent().is_info_nce, contraport.gca_ince().is_info_nce, contraport.dcl().is_info_nce
+        (True, False, False)
+        """
+        layout = self.layout
+        among = layout.matches_views and layout.compares_positives and layout.of_items and not layout.guided
+        answers = (self.constraint, self.target, self.divergence, self.penalties)
+        return among and not layout.shared_columns and answers == (Rows(), Pairs(), KL(), {})
+
+    def information(self, value: float) -> float | None:
+        """Return the lower bound of mutual information that a value of the last call gives: log k less the loss.
+
+        k is the number of candidates from which an item's other view was told, itself among them; where the value adds
+        up pairs of views, the bound is that of their mean. It is in nats, and at most log k.
+
+        Returns:
+            The bound; None where the value is no InfoNCE (see `is_info_nce`), or the call had weights or a target or
+            reference measure of its own, more than one positive of a row, or items that lack a view.
+
+        Source: van den Oord, Li and Vinyals (2018), Representation learning with contrastive predictive coding, eq. 5;
+        Tian, Krishnan and Isola (2020), Contrastive multiview coding, eq. 4.
+
+        >>> import math, torch, contraport
+        >>> loss = contraport.info_nce(temperature=0.1)
+        >>> value = loss(torch.eye(8), torch.eye(8)).item()
+        >>> round(loss.information(value), 3), round(math.log(8), 3)
+        (2.079, 2.079)
+        """
+        told = self._patterns
+        if not told or not self.is_info_nce or not all(pattern.one_each for pattern in told):
+            return None
+        bounds = [pattern.weight * _log_candidates(pattern) for pattern in told]
+        return (math.fsum(bounds) - value) / math.fsum(pattern.weight for pattern in told)
 
     @property
     def temperature(self) -> float:
@@ -108,65 +166,76 @@ class Objective(Loss):
         self.kernel.temperature = value
 
     def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
-        """Return the divergence and each penalty, factors included; see `forward` for the keywords."""
+        """Return the divergence and each penalty, factors included; see `forward` for the keywords.
+
+        Where nothing is left to compare, as no view is there twice, they are 0.
+        """
+        by_row = _by_row(known.pop("reduction", "mean"))
         if not self.constraint.differentiable:
             raise UsageError(f"constraint: {self.constraint!r} has no gradient; use it in plan(...), to look at.")
         terms = [(self.divergence, 1.0), *self.penalties.items()]
         if known.get("negatives") is not None and not any(term.repels for term, _ in terms):
             raise UsageError(f"negatives: the divergence {self.divergence!r} pushes nothing apart.")
+        if known.get("column_weights") is not None:
+            for term, _ in terms:
+                check(term.by_plan or not term.repels, f"column_weights: {term!r} knows none; expected none.")
         totals: dict[str, Tensor] = {}
-        self._log_masses = []
+        self._log_masses, self._patterns = [], []
+        plain = getattr(known.get("target"), "from_views", known.get("target") is None)
+        plain = plain and known.get("weights") is None and known.get("column_weights") is None
         for outcome in self.outcomes(*views, **known):
+            if plain and not torch.compiler.is_compiling():
+                self._patterns.append(outcome.block.pattern)
             log_mass = outcome.plan.known_log_marginal
             self._log_masses.append(None if log_mass is None else _unlinked(log_mass))
             for term, factor in terms:
-                value, weight = outcome.sum(term(outcome)), factor * outcome.block.pattern.weight
+                value, weight = _reduced(outcome, term, by_row), factor * outcome.block.pattern.weight
                 add_part(totals, type(term).__name__, value if weight == 1 else weight * value)
+        if not totals:
+            nothing = torch.stack([view[:0].float().sum() for view in views_of(views)]).sum()
+            totals[type(self.divergence).__name__] = nothing
         return totals
 
     def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
-        shared = self.layout.shared_columns
-        check_views(views, shared_columns=shared)
-        views = _in_one_precision(views)
-        target, processes = known.pop("target", None), world()
-        negatives = _negatives(views, known, processes)
-        rule = _rule(self.target if target is None else target)
-        items, columns = (views[:-1], [processes.shared(views[-1])]) if shared else (views, [])
-        gathered, attributes = gather_batch(items, _attributes(views, known))
-        if shared:
-            rule = rule.gathered()
-        with torch.autocast(views[0].device.type, enabled=False):
-            for block in self.layout(*gathered, *columns):
-                if "ids" in attributes:
-                    block = Block(block.pattern.without_duplicates(attributes["ids"]), block.x, block.y)
-                directions = [(block, rule)] + ([(block.T, rule.mirrored())] if block.pattern.reciprocal else [])
-                outcomes = [
-                    (side, wanted, _importance(side, wanted, attributes.get("weights"), complete=rule.complete))
-                    for side, rule in directions
-                    for wanted in [rule(side, attributes)]
-                ]
-                if negatives is None:
-                    plans = self.constraint(block.geometry(self.kernel), reciprocal=block.pattern.reciprocal)
-                else:
-                    outcomes = [self._widened(*outcome, *negatives, attributes) for outcome in outcomes]
-                    plans = [found for side, *_ in outcomes for found in self.constraint(side.geometry(self.kernel))]
-                for (side, wanted, importance), plan in zip(outcomes, plans, strict=True):
-                    yield Outcome(side, wanted, plan, importance)
+        temperature = _temperature(known.pop("temperature", None), world())
+        posed = pose(self.layout, self.target, views, known)
+        if posed.negatives is not None and self.constraint.weighted:
+            raise UsageError(f"negatives: {self.constraint!r} gives columns the weights of items, and these show none.")
+        with torch.autocast(posed.call.views[0].device.type, enabled=False):
+            for sides in posed.sides():
+                marginals = self._marginals(sides[0].block, posed.attributes.get("weights"))
+                plans = self._plans(posed, sides, marginals, temperature)
+                for side, plan in zip(sides, plans, strict=True):
+                    block, wanted, importance = side if marginals is None else side.weighted()
+                    yield Outcome(block, wanted, plan, importance, posed.attributes.get("ids"))
 
-    def _widened(
-        self,
-        block: Block,
-        target: TargetPlan,
-        importance: Tensor | None,
-        negatives: Tensor,
-        ids: Tensor | None,
-        attributes: Attributes,
-    ) -> tuple[Block, TargetPlan, Tensor | None]:
-        """Return a direction with negatives beside its columns."""
-        further = self.layout.further(negatives)
-        both = None if ids is None else (attributes["ids"], ids)
-        return block.beside(further, both), target.beside(len(further)), importance
+    def _plans(
+        self, posed: Posed, sides: Sequence[Side], marginals: Marginals | None, temperature: float | Tensor | None
+    ) -> list[Plan]:
+        """Return the plan of each direction: both at once where they compare the same pairs."""
+        if posed.mirrors:
+            geometry = sides[0].block.geometry(self.kernel, temperature)
+            return self.constraint(geometry, marginals, reciprocal=len(sides) == 2)
+        masses = (None, None) if marginals is None else (marginals, marginals[::-1])
+        return [
+            plan
+            for (block, *_), mass in zip(sides, masses, strict=False)
+            for plan in self.constraint(
+                block.geometry(self.kernel, temperature), mass, log_weights=_of_columns(block, posed.attributes)
+            )
+        ]
+
+    def _marginals(self, block: Block, weights: Tensor | None) -> Marginals | None:
+        """Return the marginals of the rows and columns of a block, or None where they are uniform."""
+        if not self.constraint.weighted:
+            return None
+        if weights is None or not bool((weights > 0).all()):
+            raise UsageError(f"weights: {self.constraint!r} expects a positive weight of each item in the call.")
+        if block.pattern.strangers > 0:
+            raise UsageError(f"weights: {self.constraint!r} expects columns of items; prototypes have no weight.")
+        log_a, log_b = block.pattern.spread(weights.to(torch.promote_types(block.x.dtype, torch.float32)).log())
+        return log_a.log_softmax(0), log_b.log_softmax(0)
 
     def answers(self) -> dict[str, str]:
         """Return the answer to each of the five questions, as it would be written."""
@@ -188,70 +257,45 @@ class Objective(Loss):
         )
 
 
+def _of_columns(side: Block, attributes: Attributes) -> Tensor | None:
+    """Return log w of the columns of one direction, (M,), or None where they have no weights."""
+    weights = attributes.get("column_weights")
+    if weights is None:
+        return None
+    return weights.to(torch.promote_types(side.x.dtype, torch.float32)).log()[side.pattern.column_items]
+
+
+def _log_candidates(pattern: Pattern) -> float:
+    """Return the mean over the rows of the log of how many columns each is compared with."""
+    counts = pattern.compared().counts(torch.empty(0, dtype=torch.float64, device=pattern.row_items.device))
+    return float(counts.log().mean())
+
+
+def _by_row(reduction: object) -> bool:
+    """Return whether a value is wanted for each row."""
+    if reduction not in ("mean", "none"):
+        raise unknown_name("reduction", reduction, ("mean", "none"))
+    return reduction == "none"
+
+
+def _reduced(outcome: Outcome, term: Divergence, by_row: bool) -> Tensor:
+    values = term(outcome)
+    if not by_row:
+        return outcome.sum(values)
+    check(values.ndim > 0, f"reduction: {term!r} is no sum over rows, so that no row has a value; expected 'mean'.")
+    return outcome.by_row(values)
+
+
+def _temperature(value: object, processes: Processes) -> float | Tensor | None:
+    """Return the temperature of a call, checked."""
+    if not isinstance(value, Tensor):
+        if value is not None:
+            check_positive("temperature", value)  # type: ignore[arg-type]
+        return value  # type: ignore[return-value]
+    got = f"shape {tuple(value.shape)}"
+    check(value.numel() == 1, f"temperature: expected a number or a tensor of one element, got {got}.")
+    return processes.shared(value.reshape(()))
+
+
 def _unlinked(value: Tensor) -> Tensor:
     return value.detach() if value.requires_grad else value
-
-
-def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the views in the widest precision among them."""
-    dtypes = {view.dtype for view in views}
-    return views if len(dtypes) == 1 else tuple(view.to(reduce(torch.promote_types, dtypes)) for view in views)
-
-
-def _rule(target: object) -> Target:
-    if isinstance(target, Tensor):
-        return Matrix(target)
-    given = f"contraport.Domains(alpha=0.1), which only Python can give; got {target!r}"
-    if not isinstance(target, Target):
-        raise UsageError(f"target: expected a Target, such as {given}.")
-    return target
-
-
-def _importance(block: Block, target: TargetPlan, weights: Tensor | None, *, complete: bool) -> Tensor | None:
-    """Return the factor of each row, (N,), that makes the weighted mean of the rows' values of their sum.
-
-    Rows that want nothing get 0, and the others share the mass between them.
-    """
-    if weights is None and complete:
-        return None
-    mass = target.row_mass()
-    wants = mass > 0
-    importance = wants.to(mass.dtype) if weights is None else weights.to(mass.dtype)[block.pattern.row_items] * wants
-    total = mass.sum() if weights is None else importance @ mass
-    return importance / total.masked_fill(total == 0, 1)
-
-
-def _negatives(
-    views: tuple[Tensor, ...], known: dict[str, Any], processes: Processes
-) -> tuple[Tensor, Tensor | None] | None:
-    """Take the negatives and their ids from what is known in the call, checked, with those of all processes."""
-    negatives, ids, shared = (known.pop(name, None) for name in ("negatives", "negative_ids", "shared_negatives"))
-    check(ids is None or negatives is not None, "negative_ids: expected negatives= with them.")
-    check(ids is None or known.get("ids") is not None, "negative_ids: expected ids= of the items with them.")
-    check(not shared or negatives is not None, "shared_negatives: expected negatives= with it.")
-    if negatives is None:
-        return None
-    check_negatives(negatives, ids, views)
-    negatives = negatives.to(torch.promote_types(views[0].dtype, torch.float32))
-    ids = None if ids is None else ids.to(negatives.device)
-    if shared:
-        return processes.shared(negatives), ids
-    return processes.gather(negatives), None if ids is None else processes.gather(ids)
-
-
-def _attributes(views: tuple[Tensor, ...], known: Mapping[str, Known]) -> Attributes:
-    """Return what is known of the items, checked: one number per item, on the views' device."""
-    attributes: dict[str, Tensor] = {}
-    for name, value in known.items():
-        if value is None:
-            continue
-        fits = isinstance(value, Tensor) and value.shape == views[0].shape[:1]
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        check(fits, f"{name}: expected a tensor with one entry per item, ({len(views[0])},), got {got}.")
-        assert isinstance(value, Tensor)
-        attributes[name] = value.to(views[0].device)
-    weights = attributes.get("weights")
-    if weights is not None:
-        good = bool((weights >= 0).all() and weights.sum() > 0 and torch.isfinite(weights).all())
-        check(good, "weights: expected nonnegative finite numbers that are not all zero.")
-    return attributes

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from contraport.engine import OTHER, Axis, Doubled, Geometry, LogKernel, TimesCost, held_sums, log_sums
+from contraport.engine import (
+    OTHER,
+    Axis,
+    Doubled,
+    Geometry,
+    LogKernel,
+    TimesCost,
+    by_row_blocks,
+    constant,
+    held_sums,
+    log_sums,
+)
+from contraport.errors import check
 from contraport.objectives.targets import TargetPlan
 
 
@@ -23,6 +36,8 @@ class Plan:
         known_log_column_mass: log sum_i P_ij, (M,), likewise.
         zero: the axes whose potential is zero.
         balanced: whether the total mass is 1 by construction.
+        log_marginals: log a, (N,), and log b, (M,), what rows and columns were to carry; None is uniform.
+        iterations: how many of rows and columns were made to find it; None where it took none.
     """
 
     geometry: Geometry
@@ -32,6 +47,8 @@ class Plan:
     known_log_column_mass: Tensor | None = None
     zero: tuple[Axis, ...] = ()
     balanced: bool = False
+    log_marginals: tuple[Tensor, Tensor] | None = None
+    iterations: int | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -41,12 +58,37 @@ class Plan:
     @property
     def T(self) -> Plan:
         """The same plan with rows and columns exchanged."""
-        masses = self.known_log_column_mass, self.known_log_row_mass
-        return Plan(self.geometry.T, self.g, self.f, *masses, tuple(OTHER[axis] for axis in self.zero), self.balanced)
+        return Plan(
+            self.geometry.T,
+            self.g,
+            self.f,
+            self.known_log_column_mass,
+            self.known_log_row_mass,
+            tuple(OTHER[axis] for axis in self.zero),
+            self.balanced,
+            None if self.log_marginals is None else self.log_marginals[::-1],
+            self.iterations,
+        )
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log P at the given entries: index tensors (k,) to a tensor (k,)."""
         return self.geometry.at(rows, columns) + self.f[rows] + self.g[columns]
+
+    @property
+    def log_wanted_row_mass(self) -> Tensor:
+        """Log a, (N,): what each row was to carry."""
+        return self._wanted(0)
+
+    @property
+    def log_wanted_column_mass(self) -> Tensor:
+        """Log b, (M,): what each column was to carry."""
+        return self._wanted(1)
+
+    def _wanted(self, side: int) -> Tensor:
+        if self.log_marginals is not None:
+            return self.log_marginals[side]
+        size = self.shape[side]
+        return constant(size, -math.log(size), self.f)
 
     def log_row_mass(self) -> Tensor:
         """Return log sum_j P_ij, (N,); one pass over the pairs unless known."""
@@ -59,6 +101,17 @@ class Plan:
         if self.known_log_column_mass is not None:
             return self.known_log_column_mass
         return self.g + log_sums(self.geometry, "columns", self.f)
+
+    @torch.no_grad()
+    def error(self) -> float:
+        """Return by how much the masses of rows and columns are off from what they were to be, in all."""
+        found = self.log_row_mass(), self.log_column_mass()
+        wanted = self.log_wanted_row_mass, self.log_wanted_column_mass
+        return sum(float((mass.exp() - mark.exp()).abs().sum()) for mass, mark in zip(found, wanted, strict=True))
+
+    def per_wanted_mass(self) -> Plan:
+        """Return P_ij / a_i, in which a row that carries what it was to carry has mass 1."""
+        return Plan(self.geometry, self.f - self.log_wanted_row_mass, self.g)
 
     def mass(self) -> Tensor:
         """Return the total mass, from the marginal that is known where one is."""
@@ -104,6 +157,36 @@ class Plan:
         """Return the plan on some of its rows."""
         return Plan(self.geometry.restrict(rows), self.f[rows], self.g)
 
+    def apply(self, values: Tensor) -> Tensor:
+        """Return sum_j P_ij v_j: values (M, ...) to (N, ...), in the memory of a block of rows; differentiable."""
+        flat = values.reshape(len(values), -1).to(self.f.dtype)
+        parts = by_row_blocks(lambda rows: self.restrict(rows).dense() @ flat, self.shape)
+        return torch.cat(parts).reshape(self.shape[0], *values.shape[1:])
+
+    def barycentric(self, values: Tensor) -> Tensor:
+        """Return where each row is sent, the mean of the columns' values under its shares: (M, ...) to (N, ...).
+
+        Source: Peyré and Cuturi (2019), remark 4.11, for the values y themselves: the barycentric projection.
+        """
+        carried, mass = self.apply(values), self.log_row_mass().exp()
+        return carried / torch.where(mass > 0, mass, 1).reshape(-1, *[1] * (carried.ndim - 1))
+
+    def top(self, k: int) -> Tensor:
+        """Return the k heaviest entries of each row as a sparse tensor, (N, M) with N k entries, differentiable in
+        them.
+
+        Raises:
+            UsageError: k is not between 1 and M.
+        """
+        n, m = self.shape
+        check(1 <= k <= m, f"k: expected a number from 1 to {m}, the number of columns, got {k!r}.")
+        with torch.no_grad():
+            found = by_row_blocks(lambda rows: self.restrict(rows).log_dense().topk(k, 1).indices, self.shape)
+        columns = torch.cat(found).flatten()
+        rows = torch.arange(n, device=columns.device).repeat_interleave(k)
+        entries = self.log_at(rows, columns).exp()
+        return torch.sparse_coo_tensor(torch.stack([rows, columns]), entries, (n, m), check_invariants=False)
+
     def log_dense(self) -> Tensor:
         """Return log P as an (N, M) tensor."""
         return self.geometry.dense() + self.f[:, None] + self.g
@@ -111,3 +194,11 @@ class Plan:
     def dense(self) -> Tensor:
         """Return P as an (N, M) tensor, to look at."""
         return self.log_dense().exp()
+
+
+def kl(log_mass: Tensor, log_wanted: Tensor) -> Tensor:
+    """Return the generalised KL of masses from those that were wanted, both by their logarithms, (N,)."""
+    mass = log_mass.exp()
+    present = mass > 0
+    ratio = torch.where(present, log_mass, log_wanted) - log_wanted
+    return (mass * (ratio - 1)).sum() + log_wanted.exp().sum()

@@ -7,55 +7,25 @@ resumed run continues exactly. Steps may be counted in optimiser steps or epochs
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from contraport.errors import check, check_positive, unknown_name
+from contraport.course import Course, parse_temperature
+from contraport.errors import UsageError, check
+from contraport.named import parse_named
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints import (
     Balanced,
     Columns,
     Constraint,
     Free,
-    Quadratic,
     Rows,
     Simplex,
+    Tsallis,
     Unbalanced,
 )
 from contraport.objectives.loss import Loss
-
-SHAPES: dict[str, Callable[[float], float]] = {
-    "constant": lambda x: 0.0,
-    "linear": lambda x: x,
-    "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
-}
-"""How a schedule goes from its start (0) to its end (1) as progress x goes from 0 to 1."""
-
-
-def parse_course(argument: str, text: float | str) -> tuple[float, float, str]:
-    """Read the start, the end and the shape of a course: ``"start:end:shape"``, ``"start:end"`` or a lone number.
-
-    Raises:
-        UsageError: it is none of these, or the shape has an unknown name; the message names the argument.
-
-    >>> parse_course("temperature", "0.5:0.1:linear"), parse_course("momentum", 0.99)
-    ((0.5, 0.1, 'linear'), (0.99, 0.99, 'constant'))
-    """
-    words = str(text).split(":")
-    try:
-        numbers = [float(word) for word in words[:2]]
-    except ValueError:
-        numbers = []
-    check(
-        len(words) <= 3 and len(numbers) == min(len(words), 2),
-        f"{argument}: expected a number, or start:end:shape such as 0.5:0.1:cosine, got {text!r}.",
-    )
-    shape = (*words, "cosine")[2] if len(words) > 1 else "constant"
-    if shape not in SHAPES:
-        raise unknown_name(f"{argument}: shape", shape, SHAPES)
-    return numbers[0], numbers[-1], shape
 
 
 class Schedule(Protocol):
@@ -91,11 +61,7 @@ class Temperature(Answer):
     shape: str = "cosine"
 
     def __post_init__(self) -> None:
-        check_positive("start", self.start)
-        check_positive("end", self.end)
-        check(self.steps >= 1, f"steps: expected at least 1, got {self.steps!r}.")
-        if self.shape not in SHAPES:
-            raise unknown_name("shape", self.shape, SHAPES)
+        self._course()  # it judges the values
 
     @classmethod
     def parse(cls, text: float | str, steps: int) -> Temperature:
@@ -104,19 +70,19 @@ class Temperature(Answer):
         >>> Temperature.parse("0.5:0.1", steps=100)
         Temperature(start=0.5, end=0.1, steps=100)
         """
-        start, end, shape = parse_course("temperature", text)
-        for value in (start, end):
-            check_positive("temperature", value)
-        return cls(start, end, steps, shape)
+        course = parse_temperature(text, steps)
+        return cls(course.start, course.end, course.steps, course.shape)
 
     def value(self, step: int) -> float:
         """Return the temperature at a step."""
-        progress = SHAPES[self.shape](min(step / self.steps, 1.0))
-        return float(self.start ** (1 - progress) * self.end**progress)
+        return self._course().value(step)
 
     def apply(self, loss: Loss, step: int) -> None:
         """Set the temperature of a loss for a step."""
         loss.temperature = self.value(step)
+
+    def _course(self) -> Course:
+        return Course(self.start, self.end, self.steps, self.shape, geometric=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,7 +119,8 @@ class Tighten(Answer):
     def apply(self, loss: Loss, step: int) -> None:
         """Set the allowed set of a loss for a step."""
         sets = self._sets()
-        loss.constrain(sets[min(step // self.every, len(sets) - 1)])
+        last = len(sets) - 1
+        loss.constrain(sets[int(Course(0, last, steps=last * self.every, shape="linear").value(step))])
 
 
 @dataclass(frozen=True, repr=False)
@@ -195,7 +162,7 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
     "columns": Columns,
     "balanced": Balanced,
     "unbalanced": Unbalanced,
-    "quadratic": Quadratic,
+    "tsallis": Tsallis,
 }
 """The constraints that can be trained under, by name."""
 
@@ -219,33 +186,15 @@ def parse_constraint(text: str, unit: int) -> Schedule:
     >>> parse_constraint("balanced:iterations=3", unit=50)
     Constrained(constraint=Balanced(iterations=3))
     """
-    name, _, rest = str(text).partition(":")
+    known = {name: list(inspect.signature(made).parameters) for name, made in {**CONSTRAINTS, **COURSES}.items()}
+    name, settings = parse_named("constraint", text, known)
     if name in COURSES:
-        key, _, value = rest.partition("=")
-        good = key == "every" and value.isdecimal() and int(value) >= 1
-        check(good, f"constraint: expected {name}:every=N, N a whole number from 1 on, got {text!r}.")
-        return COURSES[name](int(value) * unit)
-    if name not in CONSTRAINTS:
-        raise unknown_name("constraint", name, [*CONSTRAINTS, *COURSES])
-    known = inspect.signature(CONSTRAINTS[name]).parameters
-    settings: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        check(bool(equals), f"constraint: expected {name}:setting=value, got {text!r}.")
-        if key not in known:
-            raise unknown_name(f"constraint: setting of {name}", key, known)
-        settings[key] = _read(value)
-    return Constrained(CONSTRAINTS[name](**settings))
-
-
-def _read(value: str) -> float | str:
-    """Return the number that a text is, or the text."""
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return value
+        every = settings.get("every")
+        if not isinstance(every, int) or every < 1:
+            raise UsageError(f"constraint: expected {name}:every=N, N a whole number from 1 on, got {text!r}.")
+        return COURSES[name](every * unit)
+    chosen: dict[str, Any] = settings
+    return Constrained(CONSTRAINTS[name](**chosen))
 
 
 _NARROWING: tuple[Constraint, ...] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))

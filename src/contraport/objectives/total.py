@@ -54,6 +54,21 @@ class Total(Loss):
         return all(objective.takes_several for objective, _ in self._terms())
 
     @property
+    def of_items(self) -> bool:
+        """Whether all its objectives compare items."""
+        return all(objective.of_items for objective, _ in self._terms())
+
+    @property
+    def tells_items_apart(self) -> bool:
+        """Whether any of its objectives pushes items apart."""
+        return any(objective.tells_items_apart for objective, _ in self._terms())
+
+    @property
+    def by_item(self) -> bool:
+        """Whether any of its objectives keeps something of each item between calls, and needs ``ids``."""
+        return any(objective.by_item for objective, _ in self._terms())
+
+    @property
     def mass(self) -> float | None:
         """The total mass of the first objective's plan in the last call; see `Objective.mass`."""
         return next(self._terms())[0].mass

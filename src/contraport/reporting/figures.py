@@ -14,16 +14,14 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from contraport.reporting.shown import COLORS, Shown
-
-POINTS_PER_LINE = 1_000
-"""A longer curve is drawn by every k-th of its rows."""
-
-DECADES = 5
-"""How far below its largest cell the colour scale of a plan reaches."""
+from contraport.plots.colors import MASS_ON_LIGHT, class_colors
+from contraport.plots.curves import thinned
+from contraport.plots.masses import Scale, excludes_self, log_masses, share_on_target
+from contraport.reporting.shown import Shown
 
 INK, MUTED, GRID = "var(--ink)", "var(--muted)", "var(--line)"
-COLORSCALE = [[step / 6, f"var(--mass-{step})"] for step in range(7)]
+STEPS = len(MASS_ON_LIGHT)
+COLORSCALE = [[step / (STEPS - 1), f"var(--mass-{step})"] for step in range(STEPS)]
 
 
 class Sprite(NamedTuple):
@@ -34,19 +32,6 @@ class Sprite(NamedTuple):
     width: int
     height: int
     items: int
-
-
-class Scale(NamedTuple):
-    """The decimal logarithms of the masses at the ends of the colour scale."""
-
-    low: float
-    high: float
-
-    @property
-    def ticks(self) -> list[tuple[int, float]]:
-        """The whole powers of ten on the scale, and how far along it each lies, from 0 to 1."""
-        powers = range(math.ceil(self.low), math.floor(self.high) + 1)
-        return [(power, (power - self.low) / ((self.high - self.low) or 1)) for power in powers]
 
 
 class PlanFigures(NamedTuple):
@@ -64,8 +49,7 @@ def curve(runs: Sequence[Shown], key: str) -> go.Figure:
     """Draw one column of the metrics over the steps, one line a run."""
     figure = _figure(height=290)
     for run in runs:
-        rows = [row for row in run.metrics if row.get(key) is not None]
-        rows = rows[:: max(1, math.ceil(len(rows) / POINTS_PER_LINE))]
+        rows = thinned(run.metrics, key)
         figure.add_scatter(
             x=[row["step"] for row in rows],
             y=[row[key] for row in rows],
@@ -107,12 +91,9 @@ def scatter(run: Shown) -> go.Figure:
 
 def plan_scale(runs: Sequence[Shown]) -> Scale | None:
     """Return the one colour scale of all plans and targets; none where there is no plan."""
-    matrices = [
+    return Scale.of(
         run.samples[name] for run in runs if run.samples and "plan" in run.samples for name in ("plan", "target")
-    ]
-    largest = [math.log10(matrix.max()) for matrix in matrices]
-    smallest = [math.log10(matrix[matrix > 0].min()) for matrix in matrices]
-    return Scale(max(min(smallest), max(largest) - DECADES), max(largest)) if matrices else None
+    )
 
 
 def plan_figures(run: Shown, scale: Scale) -> PlanFigures:
@@ -120,17 +101,16 @@ def plan_figures(run: Shown, scale: Scale) -> PlanFigures:
     assert run.samples is not None
     plan, target = (run.samples[name].astype(float) for name in ("plan", "target"))
     items = int(run.samples["plan_items"])
-    square = plan.shape[0] == plan.shape[1] == 2 * items
-    excludes_self = square and not np.diag(plan).any() and not np.diag(target).any()
+    without_self = plan.shape[0] == 2 * items and excludes_self(plan, target)
     labels = run.samples.get("plan_labels")
     names = [f" ({run.class_names[label]})" for label in labels] if labels is not None else [""] * items
     return PlanFigures(
-        plan=_heatmap(plan, scale, names, excludes_self),
-        target=_heatmap(target, scale, names, excludes_self),
+        plan=_heatmap(plan, scale, names, without_self),
+        target=_heatmap(target, scale, names, without_self),
         plan_mass=float(plan.sum()),
         target_mass=float(target.sum()),
-        on_target=float(plan[target > 0].sum() / plan.sum()),
-        excludes_self=excludes_self,
+        on_target=share_on_target(plan, target),
+        excludes_self=without_self,
     )
 
 
@@ -150,13 +130,6 @@ def sprite(thumbnails: np.ndarray) -> tuple[str, Sprite]:
     Image.fromarray(sheet.reshape(rows * height, columns * width, -1).squeeze()).save(buffer, "PNG", optimize=True)
     uri = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
     return hashlib.sha256(buffer.getvalue()).hexdigest()[:12], Sprite(uri, columns, width, height, items)
-
-
-def class_colors(classes: int) -> list[str]:
-    """Return one colour a class: the palette of the page, or evenly spaced hues where it has too few."""
-    if classes <= COLORS:
-        return [f"var(--class-{label})" for label in range(classes)]
-    return [f"hsl({360 * label / classes:.0f}, 62%, {44 + 14 * (label % 2)}%)" for label in range(classes)]
 
 
 def to_json(figure: go.Figure) -> str:
@@ -189,10 +162,8 @@ def _figure(height: int | None, margin: int | None = None) -> go.Figure:
     return figure
 
 
-def _heatmap(mass: np.ndarray, scale: Scale, names: list[str], excludes_self: bool) -> go.Figure:
-    shown = np.log10(np.maximum(mass, 10**scale.low)).astype(np.float32)
-    if excludes_self:
-        np.fill_diagonal(shown, np.nan)
+def _heatmap(mass: np.ndarray, scale: Scale, names: list[str], without_self: bool) -> go.Figure:
+    shown = log_masses(mass, scale, without_self=without_self)
     rows, columns = mass.shape
     figure = _figure(height=None)
     figure.add_heatmap(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
+import gzip
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 import plotly.graph_objects as go
@@ -13,13 +15,17 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from contraport._version import __version__
-from contraport.errors import check
+from contraport.errors import check, check_new_file
 from contraport.files import write_text
+from contraport.measures import measures_of
+from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT, class_colors
+from contraport.plots.curves import POINTS_PER_LINE
+from contraport.plots.masses import DECADES
 from contraport.reporting import figures
+from contraport.reporting.numbers import listed, measured, settings, speeds, table
 from contraport.reporting.shown import Shown, data_name, shown
-from contraport.reporting.tables import settings, speeds, table
-from contraport.results import MEASURES
-from contraport.runs import Run
+from contraport.reporting.verdict import verdict
+from contraport.verbs.report import VERB, ReportOptions
 
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
 
@@ -36,21 +42,19 @@ class Panel(NamedTuple):
     plan: figures.PlanFigures | None = None
 
 
-def report(runs: Sequence[str | Path | Run], *, out: str | Path, overwrite: bool = False) -> Path:
-    """Write one self-contained HTML page about one run or more: numbers, curves, embeddings and plans.
-
-    Returns the path of the page. What a run does not have (labels, an evaluation) is said on the page.
+@VERB.keywords
+def report(given: dict[str, Any]) -> Path:
+    """Write one self-contained HTML page about one run or more, and return its path.
 
     Raises:
         UsageError: there is no run, a run is corrupt, `out` does not end in .html, its folder is missing, or it exists
             and `overwrite` is false.
     """
-    path = Path(out)
+    asked = ReportOptions(**given)
+    path = Path(asked.out)
     check(path.suffix.lower() in (".html", ".htm"), f"out: expected a name that ends in .html, got {path.name!r}.")
-    check(not path.is_dir(), f"out: {path} is a folder; expected a file.")
-    check(overwrite or not path.exists(), f"out: {path} exists; pass overwrite=True (--overwrite) to replace it.")
-    check(path.absolute().parent.is_dir(), f"out: the folder {path.parent} does not exist.")
-    write_text(path, render(shown(runs)))
+    check_new_file("out", path, overwrite=asked.overwrite)
+    write_text(path, render(shown(asked.runs)))
     return path
 
 
@@ -64,8 +68,9 @@ def render(runs: Sequence[Shown]) -> str:
     html = environment.get_template("page.html.j2").render(
         runs=runs,
         sentence=describe(runs),
+        verdict=verdict(runs),
         groups=table(runs),
-        measures=MEASURES,
+        measures=measured(runs),
         curves=_curves(runs, plots),
         scatters=_scatters(runs, plots, sprites),
         plans=_plans(runs, plots),
@@ -76,34 +81,38 @@ def render(runs: Sequence[Shown]) -> str:
         notes=notes(runs),
         sprites={key: sheet._asdict() for key, sheet in sprites.items()},
         plots={key: Markup(figures.to_json(figure)) for key, figure in plots.items()},
-        points_per_line=figures.POINTS_PER_LINE,
-        decades=figures.DECADES,
+        points_per_line=POINTS_PER_LINE,
+        mass={"light": MASS_ON_LIGHT, "dark": MASS_ON_DARK},
+        decades=DECADES,
         version=__version__,
         date=datetime.date.today().isoformat(),
-        plotly=Markup(get_plotlyjs()),
+        plotly=_packed(get_plotlyjs()),
     )
     return str(html)
+
+
+def _packed(text: str) -> str:
+    """Return a text compressed, in letters."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def describe(runs: Sequence[Shown]) -> str:
     """Say in one sentence what was trained on what."""
 
-    def listed(key: str) -> list[str]:
+    def values(key: str) -> list[str]:
         return list(dict.fromkeys(str(run.config[key]).strip("<>") for run in runs if key in run.config))
 
     encoders = list(dict.fromkeys(run.encoder for run in runs))
     data = list(dict.fromkeys(data_name(run.config.get("data")) for run in runs))
-    objectives, epochs = listed("objective"), listed("epochs")
+    objectives, epochs = values("objective"), values("epochs")
     if len(runs) == 1:
         what = f"{'An' if encoders[0][0].lower() in 'aeiou' else 'A'} {encoders[0]} encoder"
     else:
         count = NUMBERS[len(runs)] if len(runs) < len(NUMBERS) else str(len(runs))
-        what = (
-            f"{count} encoders ({_sentence_list(encoders)})" if len(encoders) > 1 else f"{count} {encoders[0]} encoders"
-        )
-    how = f" with {_sentence_list(objectives)}" if objectives else ""
+        what = f"{count} encoders ({listed(encoders)})" if len(encoders) > 1 else f"{count} {encoders[0]} encoders"
+    how = f" with {listed(objectives)}" if objectives else ""
     length = f" for {epochs[0]} epoch{'s' if epochs[0] != '1' else ''}" if len(epochs) == 1 else ""
-    return f"{what} trained on {_sentence_list(data)}{how}{length}."
+    return f"{what} trained on {listed(data)}{how}{length}."
 
 
 def notes(runs: Sequence[Shown]) -> list[str]:
@@ -121,8 +130,10 @@ def notes(runs: Sequence[Shown]) -> list[str]:
 
 def _curves(runs: Sequence[Shown], plots: dict[str, go.Figure]) -> list[tuple[str, str, str]]:
     shown = []
+    monitored = measures_of(row for run in runs for row in run.metrics)
     for key, title, scheduled_only in (
         ("loss", "Loss", False),
+        *((measure.key, measure.title, False) for measure in monitored),
         ("lr", "Learning rate", False),
         ("temperature", "Temperature", True),
     ):
@@ -165,16 +176,26 @@ def _plans(runs: Sequence[Shown], plots: dict[str, go.Figure]) -> list[Panel]:
         assert scale is not None
         pair = figures.plan_figures(run, scale)
         plots[f"plan-{run.position}"], plots[f"target-{run.position}"] = pair.plan, pair.target
-        text = f"plan of {run.name}: mass {pair.plan_mass:.3f}, {pair.on_target:.0%} of it where the target has mass"
+        text = f"plan of {run.name}: {_kept(pair.plan_mass)}{pair.on_target:.0%} of its mass where the target has mass"
         shown.append(Panel(run, f"plan-{run.position}", text, pair))
     return shown
+
+
+def _kept(mass: float) -> str:
+    """Return what the mass of a plan says of the pairs."""
+    if abs(mass - 1) < _ROUNDING:
+        return ""
+    return f"mass {mass:.3f}, so that {1 - mass:.0%} was let go; " if mass < 1 else f"mass {mass:.3g}, more than 1; "
+
+
+_ROUNDING = 1e-3
 
 
 def _legends(runs: Iterable[Shown]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the classes and colours of each data set that has few enough to name."""
     names = {run.data: run.class_names for run in runs if run.class_names}
     return [
-        (data, list(zip(classes, figures.class_colors(len(classes)), strict=True)))
+        (data, list(zip(classes, class_colors(len(classes)), strict=True)))
         for data, classes in names.items()
         if len(classes) <= CLASSES_IN_LEGEND
     ]
@@ -182,7 +203,3 @@ def _legends(runs: Iterable[Shown]) -> list[tuple[str, list[tuple[str, str]]]]:
 
 def _last(run: Shown, key: str) -> float:
     return float(next(row[key] for row in reversed(run.metrics) if row.get(key) is not None))
-
-
-def _sentence_list(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from contraport.errors import check
+from contraport.measures.intervals import Difference
+from contraport.plots.colors import SERIES
 from contraport.runs import Row, Run
-
-COLORS = 10
-"""How many run colours the page has; later runs repeat them with another dash."""
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
@@ -34,13 +33,13 @@ class Shown:
 
     @property
     def color(self) -> str:
-        """The CSS colour of the run, the same in every figure."""
-        return f"var(--run-{self.position % COLORS})"
+        """The colour of the run, the same in every figure; later runs repeat those of the first with another dash."""
+        return SERIES[self.position % len(SERIES)]
 
     @property
     def dash(self) -> str:
         """The line style that tells two runs of one colour apart."""
-        return DASHES[self.position // COLORS % len(DASHES)]
+        return DASHES[self.position // len(SERIES) % len(DASHES)]
 
     @property
     def data(self) -> str:
@@ -51,6 +50,14 @@ class Shown:
     def seconds(self) -> float | None:
         """How long the training took, in seconds."""
         return self.metrics[-1].get("seconds") if self.metrics else None
+
+    def difference(self, other: str, key: str) -> Difference | None:
+        """Return how much larger a measure of the run is than that of a baseline or, by its path, of another run.
+
+        None where the two were not measured together on the same items.
+        """
+        found = (self.evaluation or {}).get("differences", {}).get(other, {}).get(key)
+        return None if found is None else Difference(**found)
 
     @property
     def class_names(self) -> list[str]:

@@ -6,6 +6,8 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
     checkpoints/       what a resumed training needs
     model/             config.json and model.safetensors, readable by `contraport.encoders.Model.from_pretrained`;
                        training.json, after how many epochs that was
+    initial/           the model as the training began with it, where its weights were not drawn
+    features/          what a frozen encoder made of each item, where that is kept
     evaluation.json    the numbers of `contraport.evaluate`
     samples.npz        the points, thumbnails and plans that the page draws
     train.log          what the training said
@@ -21,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,13 +35,29 @@ import numpy as np
 import yaml
 
 from contraport.errors import UsageError, check, check_regular
-from contraport.files import replacing, replacing_files, write_text
-from contraport.runs.reading import AGAIN, EVALUATION, NUMBER, Row, check_kinds, is_one_of, read, read_arrays, read_rows
-from contraport.runs.settings import KEPT, Settings, check_kept
+from contraport.files import replacing, replacing_files, write_arrays, write_text
+from contraport.notebook import html_table
+from contraport.options import is_object
+from contraport.runs.reading import (
+    AGAIN,
+    EVALUATION,
+    NUMBER,
+    Row,
+    are_numbers,
+    check_kinds,
+    is_one_of,
+    read,
+    read_arrays,
+    read_rows,
+)
+from contraport.verbs.train import KEPT, Settings, check_kept
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
+
+_MAIN = ("data", "objective", "epochs", "batch_size")
+"""The settings that a notebook shows even where they are the defaults."""
 
 _NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
 
@@ -66,9 +85,12 @@ class Run:
         self.checkpoints = self.path / "checkpoints"
         self.last_checkpoint = self.checkpoints / "last.ckpt"
         self.model_path = self.path / "model"
+        self.initial_path = self.path / "initial"
+        self.features_path = self.path / "features"
         self.trained_path = self.model_path / "training.json"
         self.evaluation_path = self.path / "evaluation.json"
         self.samples_path = self.path / "samples.npz"
+        self.pairs_path = self.path / "pairs.npz"
         self.log_path = self.path / "train.log"
         self.loggers_path = self.path / "loggers"
         self.nonfinite_path = self.path / "nonfinite.json"
@@ -80,6 +102,21 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
+    def _repr_html_(self) -> str:
+        """Return as a table, for a notebook, the main settings, the others that are no defaults, and the last metrics.
+
+        Of a folder that is no run it says so.
+        """
+        try:
+            given = {name: value for name, value in self.config().items() if value is not None}
+            settings = {name: value for name, value in given.items() if name in _MAIN or not _default(name, value)}
+            rows = self.metrics() if self.metrics_path.exists() else []
+        except UsageError as error:
+            return html_table(repr(self), {}, str(error))
+        last = {f"last {name}": _short(value) for name, value in (rows[-1] if rows else {}).items()}
+        note = "Settings that are not shown are the defaults." if rows else "It has no metrics yet."
+        return html_table(repr(self), settings | last, note)
+
     @property
     def name(self) -> str:
         """The last part of the folder's path."""
@@ -87,14 +124,22 @@ class Run:
 
     @property
     def resuming(self) -> str:
-        """The command that goes on with the training; it trusts the code that the run itself was given as encoder."""
+        """What goes on with the training; it trusts the code that the run itself was given as encoder.
+
+        A command; or a call, where the run was given objects, which the folder does not hold and a command cannot name.
+        """
         # Here, not above, as in `model`.
         from contraport.encoders.build import code_named
 
-        encoder = None
+        config: dict[str, Any] = {}
         with suppress(UsageError):  # another file is what is told of
-            encoder = self.config().get("encoder")
-        return f"contraport train --resume{' --trust' if code_named(encoder) else ''} --out {self.path}"
+            config = self.config()
+        objects = [name for name, value in config.items() if is_object(value)]
+        trusting = bool(code_named(config.get("encoder"))) and "encoder" not in objects
+        if not objects:
+            return f"contraport train --resume{' --trust' if trusting else ''} --out {shlex.quote(str(self.path))}"
+        given = [f"out={str(self.path)!r}", *["trust=True"] * trusting, *(f"{name}=..." for name in objects)]
+        return f"contraport.train(resume=True, {', '.join(given)}) in Python, with the objects that the run was given"
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -231,20 +276,22 @@ class Run:
         Raises:
             UsageError: it cannot be written.
         """
-        # Here, not above, as in `model`.
-        from safetensors import SafetensorError
-
         told = json.dumps({"epochs": epochs})
         with self.writing():
             if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != told:
                 for outdated in (self.evaluation_path, self.samples_path, self.trained_path):
                     outdated.unlink(missing_ok=True)
-            try:
-                with replacing_files(self.model_path) as folder:
-                    model.save_pretrained(folder)
-            except SafetensorError as error:
-                raise OSError(str(error)) from error
+            _save(model, self.model_path)
             write_text(self.trained_path, told)
+
+    def save_initial(self, model: Model) -> None:
+        """Write the model as the training begins with it, so that it can go on where the weights were is gone.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        with self.writing():
+            _save(model, self.initial_path)
 
     def model_epochs(self) -> int | None:
         """Return after how many epochs the model was saved, or none where that is not told.
@@ -295,6 +342,8 @@ class Run:
             all(is_one_of(number, *NUMBER, None) for row in values["rows"].values() for number in row.values()), corrupt
         )
         check_kinds(self.evaluation_path, values, EVALUATION, AGAIN)
+        for name in ("intervals", "differences"):
+            check(are_numbers(values.get(name, {}), depth=3), f"run: {self.evaluation_path} is corrupt: {name}{AGAIN}")
         return dict(values)
 
     def samples(self) -> dict[str, np.ndarray]:
@@ -307,6 +356,24 @@ class Run:
         samples: dict[str, np.ndarray] = read(self.samples_path, read_arrays, AGAIN)
         return samples
 
+    def save_pairs(self, found: Mapping[str, np.ndarray]) -> None:
+        """Write what a training found of its pairs."""
+        write_arrays(self.pairs_path, found)
+
+    def pairs(self) -> dict[str, np.ndarray]:
+        """Return what a training with `audit` found of its `n` pairs at its last look.
+
+        `scores`, `fdr`, `kept`, and of a training that is done `partners` and `partner_scores`, each ``(n,)``;
+        `mismatched`, the scores of known mismatches; `epoch`, `rate`, `low`, `high` and `remembered`, without
+        dimensions. See `contraport.auditing.Audit`.
+
+        Raises:
+            UsageError: the folder is no run, was not trained so, or its `pairs.npz` is corrupt.
+        """
+        self._check_is_run()
+        found: dict[str, np.ndarray] = read(self.pairs_path, read_arrays)
+        return found
+
     def _check_is_run(self) -> None:
         check(self.path.is_dir(), f"run: no such folder: {self.path}.")
         check(self.config_path.is_file(), f"run: {self.path} is no run: it has no config.yaml.")
@@ -314,17 +381,19 @@ class Run:
             if path.is_dir():
                 good = path.parent not in (self.checkpoints, self.model_path)
                 check(good, f"run: {path} is a folder, where a run has only files.")
-            elif path.exists():  # what a training writes may be gone by now
-                check_regular("run", path)
+            else:
+                with suppress(OSError):  # what a training writes may be gone by now, and a link may lead nowhere
+                    check_regular("run", path)
 
     @property
     def _folders(self) -> tuple[Path, ...]:
-        return (self.checkpoints, self.model_path, self.loggers_path)
+        return (self.checkpoints, self.model_path, self.initial_path, self.features_path, self.loggers_path)
 
     @property
     def _written(self) -> tuple[Path, ...]:
         """All that belongs to one training, but `config.yaml`."""
-        files = (self.metrics_path, self.evaluation_path, self.samples_path, self.log_path, self.nonfinite_path)
+        measured = (self.metrics_path, self.evaluation_path, self.samples_path, self.pairs_path)
+        files = (*measured, self.log_path, self.nonfinite_path)
         return (*self._folders, *files)
 
     def _replaces(self) -> bool:
@@ -357,11 +426,31 @@ class Run:
             _remove(path)
 
 
+def _save(model: Model, place: Path) -> None:
+    """Write a model, each file as a whole."""
+    # Here, not above, as in `Run.model`.
+    from safetensors import SafetensorError
+
+    try:
+        with replacing_files(place) as folder:
+            model.save_pretrained(folder)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _default(name: str, value: object) -> bool:
+    return name in KEPT and value == KEPT[name].written(KEPT[name].default)
+
+
+def _short(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def default_path(data: str, method: str) -> Path:

@@ -36,6 +36,7 @@ AGAIN = "; run `contraport evaluate` on the run again."
 _REMEDIES = {
     "evaluation.json": " yet: run `contraport evaluate` on it first",
     "samples.npz": " yet: run `contraport evaluate` on it first",
+    "pairs.npz": " yet: only a training with audit=True (--audit) judges its pairs",
     "model": " yet: its training did not end; go on with resume=True (--resume)",
 }
 
@@ -63,6 +64,17 @@ def is_one_of(value: Any, *kinds: Any) -> bool:
     )
 
 
+def are_numbers(values: Any, *, depth: int) -> bool:
+    """Return whether a value that a file gave is objects within objects, so many deep, with numbers in the last.
+
+    >>> are_numbers({"raw": {"knn": 0.5}}, depth=2), are_numbers({"raw": 0.5}, depth=2)
+    (True, False)
+    """
+    if depth == 0:
+        return is_one_of(values, *NUMBER)
+    return isinstance(values, dict) and all(are_numbers(value, depth=depth - 1) for value in values.values())
+
+
 def check_kinds(path: Path, values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, ...]], remedy: str = ".") -> None:
     """Raise `UsageError` where a named value is of none of the kinds that it may be."""
     for name, expected in kinds.items():
@@ -74,13 +86,16 @@ def check_kinds(path: Path, values: Mapping[str, Any], kinds: Mapping[str, tuple
 EVALUATION: dict[str, tuple[Any, ...]] = {
     "data": (str,),
     "notes": (list,),
+    "intervals": (dict,),
+    "differences": (dict,),
     "epochs": (int, None),
     "train_items": (int,),
     "test_items": (int,),
     "uniformity_items": (int,),
 }
-_SAMPLES = {
+_ARRAYS = {
     "points": (2, "f"),
+    "spectrum": (1, "f"),
     "projection": (0, "U"),
     "labels": (1, "iu"),
     "class_names": (1, "U"),
@@ -89,11 +104,19 @@ _SAMPLES = {
     "target": (2, "f"),
     "plan_items": (0, "iu"),
     "plan_labels": (1, "iu"),
+    "scores": (1, "f"),
+    "mismatched": (1, "f"),
+    "fdr": (1, "f"),
+    "kept": (1, "b"),
+    "partners": (1, "iu"),
+    "partner_scores": (1, "f"),
+    "epoch": (0, "iu"),
+    **dict.fromkeys(("rate", "low", "high", "remembered"), (0, "f")),
 }
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a `samples.npz`, of the dimensions and types that the page draws."""
+    """Return the arrays of a `samples.npz` or `pairs.npz`, of the dimensions and types that are expected of them."""
     if not zipfile.is_zipfile(path):
         raise ValueError("it is no .npz file")
     with np.load(path, allow_pickle=False) as file:
@@ -101,7 +124,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
             raise ValueError(f"{name!r} is no array")
-        dimensions, kinds = _SAMPLES.get(name, (array.ndim, array.dtype.kind))
+        dimensions, kinds = _ARRAYS.get(name, (array.ndim, array.dtype.kind))
         if array.ndim != dimensions or array.dtype.kind not in kinds:
             raise ValueError(f"{name!r} has shape {array.shape} and type {array.dtype}")
     return arrays

@@ -7,32 +7,66 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from contraport.data import Batch, Dataset, Views, load, loader
+from contraport import distributed
+from contraport.catalog import objective
+from contraport.course import LEARN, parse_momentum, parse_temperature
+from contraport.data import Batch, BatchOrder, Dataset, Views, load, loader
+from contraport.data.arrays import take, weights_of
+from contraport.data.formats.array_files import read_npy
 from contraport.distributed import local
-from contraport.encoders import Model
-from contraport.encoders.model import Encoders
-from contraport.errors import UsageError, check
-from contraport.objectives import Loss, Objective, Temperature, objective
+from contraport.embedding import Reader
+from contraport.encoders import Initial, Model, initial, pretrained
+from contraport.encoders.model import CONFIG_FILE, Encoders
+from contraport.errors import UsageError, check, check_file, reason
+from contraport.measures.monitoring import parse_watches
+from contraport.objectives import Loss, Objective, Target, Temperature
 from contraport.objectives.schedules import Schedule, parse_constraint
-from contraport.runs.settings import Settings
+from contraport.pairs import Decoyed, with_decoys
+from contraport.runs import Run
 from contraport.training.loop.loggers import check_loggers
-from contraport.training.loop.optimization import check_optimizer
-from contraport.training.step.comparison import Clustered, Comparison, InTurn, Reconstructed, Together, takes_several
+from contraport.training.loop.optimization import check_layers, check_optimizer
+from contraport.training.step.auditor import Auditor
+from contraport.training.step.comparison import (
+    Clustered,
+    Compared,
+    Comparison,
+    InTurn,
+    Reconstructed,
+    Together,
+    taken_by,
+    takes_several,
+)
+from contraport.training.step.freezing import Freezing
 from contraport.training.step.gradient_cache import check_chunks
 from contraport.training.step.memory import Bank, Memory, Queue
-from contraport.training.step.momentum import Momentum, MomentumTarget, Predictor
+from contraport.training.step.momentum import MomentumTarget, Predictor
 from contraport.training.step.pipeline import Pipeline, keyed
+from contraport.training.step.wanted import parse_target, read_target
+from contraport.verbs.train import Settings
+
+if TYPE_CHECKING:
+    from contraport.measures.subject import Subject
+
+Monitored: TypeAlias = "Callable[[torch.device], Subject]"
+"""Makes what is measured during a training, on a device."""
 
 LARGEST_QUEUE = 65_536
 LARGEST_DRAW = 4_096
+
+DRAWS = 4
+"""How many random views of each kind and item are kept, unless it is said."""
+
+MONITORED = 2_000
+"""At most so many training items are measured on while an encoder is trained."""
 
 
 class Built(NamedTuple):
@@ -43,22 +77,30 @@ class Built(NamedTuple):
         batches: gives its items.
         pipeline: makes the loss of a batch.
         epoch: how many steps one has.
+        auditor: judges the pairs between epochs, where that is asked for.
     """
 
     dataset: Dataset
     batches: DataLoader[Batch]
     pipeline: Pipeline
     epoch: int
+    auditor: Auditor | None = None
 
 
-def build(settings: Settings) -> Built:
+def build(settings: Settings, begun: Initial | None = None) -> Built:
     """Return what the settings say; torch's random state stays as it is.
+
+    Args:
+        settings: of the training.
+        begun: the weights that the encoders begin with, as `build_initial` gives them.
 
     Raises:
         UsageError: settings that do not fit the data or one another.
     """
     compared = build_objective(settings)
     dataset = build_dataset(settings)
+    if settings.audit:
+        dataset = with_decoys(dataset, seed=settings.seed)
     batches = loader(
         dataset,
         settings.batch_size,
@@ -71,7 +113,46 @@ def build(settings: Settings) -> Built:
     if settings.cache_chunk is not None:
         check_chunks(settings.batch_size, settings.cache_chunk)
     epoch = math.ceil(len(dataset) // settings.batch_size / settings.accumulate)
-    return Built(dataset, batches, build_pipeline(settings, dataset, compared, epoch=epoch), epoch)
+    pipeline, auditor = build_pipeline(settings, dataset, compared, epoch=epoch, begun=begun), None
+    if isinstance(dataset, Decoyed):
+        order = cast(BatchOrder, batches.batch_sampler)
+        auditor = Auditor(dataset, pipeline, order, epochs=settings.epochs, reader=Reader(workers=settings.workers))
+    return Built(dataset, batches, pipeline, epoch, auditor)
+
+
+@torch.random.fork_rng(devices=[])  # a model that is read has drawn weights first
+def build_initial(settings: Settings, run: Run | None = None) -> Initial | None:
+    """Return the weights that the encoders of a training begin with, or None where they are drawn.
+
+    Torch's random state stays as it is.
+
+    Args:
+        settings: of the training.
+        run: the one that goes on, if one does; its folder keeps what it began with.
+
+    Raises:
+        UsageError: they cannot be had, or are of other encoders than the settings say.
+    """
+    if not settings.pretrained and settings.init is None:
+        return None
+    if run is not None and (run.initial_path / CONFIG_FILE).exists():
+        return initial(run.initial_path, settings.encoder, trust=settings.trust)
+    if settings.init is None:
+        return pretrained(settings.encoder)
+    return initial(settings.init, settings.encoder, trust=settings.trust)
+
+
+def fitted(settings: Settings, begun: Initial | None) -> Settings:
+    """Return the settings with the encoders and the size of images of the weights to begin with, unless they say them.
+
+    >>> begun = Initial("runs/a", ["resnet18"], [{}], image_size=64)
+    >>> fitted(Settings(image_size=32), begun).encoder, fitted(Settings(), begun).image_size
+    (['resnet18'], 64)
+    """
+    if begun is None:
+        return settings
+    encoder = begun.encoder if settings.encoder is None else settings.encoder
+    return replace(settings, encoder=encoder, image_size=settings.image_size or begun.image_size)
 
 
 def check_parts(settings: Settings) -> None:
@@ -80,16 +161,36 @@ def check_parts(settings: Settings) -> None:
     Raises:
         UsageError: one of them refuses its setting.
     """
-    if settings.temperature is not None:
-        Temperature.parse(settings.temperature, 1)
-    if settings.momentum is not None:
-        Momentum.parse(settings.momentum, 1)
     if settings.constraint is not None:
         parse_constraint(settings.constraint, 1)
+    if settings.target is not None:
+        read_target(settings.target)
+    if settings.weighs_by_file:
+        check_file("weights", str(settings.weights))
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     check(there.get(settings.device, True), f"device: this machine has no {settings.device!r}.")
     check_optimizer(settings.opt, settings.lr)
     check_loggers(settings.logger)
+    draws_kept(settings)
+
+
+def draws_kept(settings: Settings) -> int:
+    """Return how many random views of each kind and item are kept, 0 where none is.
+
+    Raises:
+        UsageError: several processes are to keep some.
+    """
+    if not settings.freeze:
+        return 0
+    alone = distributed.world().size == 1
+    check(
+        alone or not settings.frozen_draws,
+        f"frozen_draws: one process keeps features, and there are {distributed.world().size}; expected 0, got "
+        f"{settings.frozen_draws}.",
+    )
+    if settings.frozen_draws is None:
+        return DRAWS if alone else 0
+    return settings.frozen_draws
 
 
 def build_dataset(settings: Settings, split: str = "train") -> Dataset:
@@ -100,14 +201,21 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     """
     if settings.data is None:
         raise UsageError("data: expected a name, a folder, a file or a Dataset, got nothing.")
-    return load(
+    columns, weights = settings.columns, settings.weights
+    if weights is not None and not settings.weighs_by_file:
+        check("weights" not in (columns or {}), "weights: given twice, by itself and in columns.")
+        columns = {**(columns or {}), "weights": str(weights)}
+    dataset = load(
         settings.data,
         split,
         root=settings.root,
         image_size=settings.image_size,
-        columns=settings.columns,
+        columns=columns,
         test_fraction=settings.test_fraction,
     )
+    if settings.weighs_by_file and split == "train":
+        dataset = dataset.with_weights(weights_of(f"weights: {weights}", read_npy("weights", str(weights))))
+    return dataset
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
@@ -129,7 +237,8 @@ def build_objective(settings: Settings) -> nn.Module | None:
     if temperature is None:
         return objective(chosen, **own)
     check("temperature" not in own, "temperature: given twice, by itself and in objective_settings.")
-    return objective(chosen, temperature=Temperature.parse(temperature, steps=1).start, **own)
+    start = LEARN if temperature == LEARN else parse_temperature(temperature, steps=1).start
+    return objective(chosen, temperature=start, **own)
 
 
 def build_views(settings: Settings, dataset: Dataset) -> Views:
@@ -141,7 +250,9 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
     return Views(dataset, augment=settings.augment, views=settings.views)
 
 
-def build_pipeline(settings: Settings, dataset: Dataset, compared: nn.Module | None, *, epoch: int) -> Pipeline:
+def build_pipeline(
+    settings: Settings, dataset: Dataset, compared: nn.Module | None, *, epoch: int, begun: Initial | None = None
+) -> Pipeline:
     """Return the pipeline that the settings say, its weights drawn by their seed; torch's random state stays as it is.
 
     Args:
@@ -149,6 +260,7 @@ def build_pipeline(settings: Settings, dataset: Dataset, compared: nn.Module | N
         dataset: what is trained on.
         compared: the objective, as `build_objective` gives it.
         epoch: how many steps one has.
+        begun: the weights that the encoders begin with; default: they are drawn.
 
     Raises:
         UsageError: settings that do not fit the data or one another.
@@ -161,12 +273,15 @@ def build_pipeline(settings: Settings, dataset: Dataset, compared: nn.Module | N
     (torch.Size([]), None)
     """
     views, steps = build_views(settings, dataset), settings.epochs * epoch
-    momentum = None if settings.momentum is None else Momentum.parse(settings.momentum, steps)
+    momentum = None if settings.momentum is None else parse_momentum(settings.momentum, steps)
     schedules = build_schedules(settings, compared, steps=steps, epoch=epoch)
+    _check_weights(compared, dataset.weights)
     with _seeded(settings):
-        model = _model(settings, views)
+        model = _model(settings, views, begun)
+        _check_encodes(model, views)
         check(len(views.shapes) >= 2, f"views: expected at least 2, to compare them, got {len(views.shapes)}.")
         comparison = _comparison(settings, dataset, model, views, compared)
+        _check_gaps(comparison, dataset)
         target = None if momentum is None else MomentumTarget(model, momentum)
         predictor = Predictor(_sizes(model)) if settings.predictor else None
     return Pipeline(
@@ -178,11 +293,55 @@ def build_pipeline(settings: Settings, dataset: Dataset, compared: nn.Module | N
         predictor=predictor,
         schedules=schedules,
         cache_chunk=settings.cache_chunk,
+        freezing=_freezing(settings, model, target, epoch),
     )
 
 
+def _freezing(settings: Settings, model: Model, target: MomentumTarget | None, epoch: int) -> Freezing | None:
+    if not (settings.freeze or settings.freeze_epochs):
+        return None
+    steps = None if settings.freeze else settings.freeze_epochs * epoch
+    return Freezing(model.encoders, steps, () if target is None else target.model.encoders)
+
+
+def build_monitored(settings: Settings, built: Built) -> Monitored | None:
+    """Return what makes the subject of the measures that `monitor` names, or None where it names none.
+
+    At most `MONITORED` training items are drawn, always the same, and kept in memory: half of them are what a probe
+    learns from, the other half what it is judged on. No test item is seen.
+
+    Raises:
+        UsageError: a measure cannot be taken of these items.
+    """
+    watches = parse_watches(settings.monitor)
+    if not watches:
+        return None
+    # Here, not above: most trainings need no scikit-learn, which takes a while to import.
+    from contraport.measures.probes import check_neighbors
+    from contraport.measures.subject import Subject
+
+    model, objective = built.pipeline.model, built.pipeline.objective
+    whole = built.dataset.complete()  # of what lacks a view there is no representation
+    drawn = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))[:MONITORED].numpy()
+    check(len(drawn) > 3, f"monitor: expected four training items or more, got {len(drawn)}.")
+    learnt, judged = take(whole, drawn[::2], "train"), take(whole, drawn[1::2], "test")
+
+    def subject(device: torch.device) -> Subject:
+        loss = objective if isinstance(objective, Loss) else None
+        reader = Reader(device=device, workers=0)
+        return Subject(model, learnt, judged, build_views(settings, learnt), reader, objective=loss)
+
+    first = subject(torch.device("cpu"))
+    for measure, _ in watches:
+        need = measure.lacks(first)
+        check(need is None, f"monitor: {measure.title} cannot be measured: {need and need.otherwise}.")
+        if measure.key == "knn":
+            check_neighbors(first.neighbors, len(learnt))
+    return subject
+
+
 def build_untrained(settings: Settings, model: Model, encoder: Encoders = None) -> Model:
-    """Return the model as the training began with it.
+    """Return a model whose weights are drawn as those of a training that begins with none.
 
     Args:
         settings: of the training.
@@ -209,7 +368,7 @@ def build_schedules(settings: Settings, compared: nn.Module | None, *, steps: in
         UsageError: the objective has no single constraint.
     """
     schedules: list[Schedule] = []
-    if isinstance(settings.temperature, str):
+    if isinstance(settings.temperature, str) and settings.temperature != LEARN:
         schedules.append(Temperature.parse(settings.temperature, steps))
     if settings.constraint is not None:
         if not isinstance(compared, Loss):
@@ -219,16 +378,49 @@ def build_schedules(settings: Settings, compared: nn.Module | None, *, steps: in
     return tuple(schedules)
 
 
-def _model(settings: Settings, views: Views) -> Model:
+def _model(settings: Settings, views: Views, begun: Initial | None) -> Model:
     shared = settings.shared_encoder
     changes_of_one = len(views.plain_shapes) == 1
     check(shared is not False or not changes_of_one, "shared_encoder: expected true for random changes of one view.")
     one = changes_of_one if shared is None else shared
     statistics = views.statistics()[: 1 if one else None]
+    if begun is not None:
+        statistics = begun.statistics(statistics)
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
-    return Model(
-        settings.encoder, views.plain_shapes, settings.projection, mean, std, settings.representation, shared=one
+    model = Model(
+        settings.encoder,
+        views.plain_shapes,
+        settings.projected,
+        mean,
+        std,
+        settings.represented,
+        shared=one,
+        projection_layers=settings.projection_layers or 2,
+        low_resolution=begun is None or begun.low_resolution,
     )
+    if begun is not None:
+        begun.give(model)
+    if settings.layer_decay is not None:
+        for encoder in model.encoders:
+            check_layers(encoder)
+    return model
+
+
+def _check_encodes(model: Model, views: Views) -> None:
+    """Raise `UsageError` where views are of other shapes than the items, and the encoder does not take these."""
+    plain = views.plain_shapes[0]
+    for shape in dict.fromkeys(views.shapes) if len(model.towers) == 1 else ():
+        if shape == plain:
+            continue
+        was_training = model.training
+        try:
+            with torch.no_grad():
+                model.eval().encode([torch.zeros(1, *shape)])
+        except Exception as error:  # each network refuses in its own way
+            told = f"the items are of shape {plain}, and some views of {shape}: {reason(error)}"
+            raise UsageError(f"encoder: expected one that takes any size, as {told}") from error
+        finally:
+            model.train(was_training)
 
 
 def _sizes(model: Model) -> list[int]:
@@ -249,9 +441,20 @@ def _comparison(
     if settings.prototypes is not None:
         comparison = Clustered(compared, settings.prototypes, sizes[0], views=made)
     else:
-        comparison = InTurn(compared, memory, views=made) if in_turn else Together(compared, views=made)
+        wanted = None if settings.target is None else parse_target(settings.target, dataset)
+        if in_turn:
+            comparison = InTurn(compared, memory, views=made, wanted=wanted)
+        else:
+            comparison = Together(compared, views=made, wanted=wanted)
     _check_fits(comparison, dataset, made, sizes[0], settings.predictor)
     return comparison
+
+
+def _check_gaps(comparison: Comparison, dataset: Dataset) -> None:
+    """Raise `UsageError` where items lack a view and the comparison has no use for such."""
+    if dataset.present is not None and (reason := comparison.refuses_gaps()) is not None:
+        lacking = int((~dataset.present.all(1)).sum())
+        raise UsageError(f"data: {lacking} of {len(dataset)} items lack a view, and {reason}; expected all views.")
 
 
 def _memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -> Memory | None:
@@ -265,7 +468,7 @@ def _memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -
 
 def _check_fits(comparison: Comparison, dataset: Dataset, views: int, dimensions: int, predictor: bool) -> None:
     """Raise `UsageError` where the objective refuses what it would be called on, before any data is read."""
-    objective = comparison.objective
+    objective, weights = comparison.objective, dataset.weights
     if not isinstance(objective, Loss):
         return
     fixed = isinstance(objective, Objective) and objective.layout.attracts_to_fixed
@@ -276,11 +479,42 @@ def _check_fits(comparison: Comparison, dataset: Dataset, views: int, dimensions
     )
     z = torch.randn(4, dimensions)
     known = {"labels": dataset.labels, "domains": dataset.domains}
-    call = {name: None if values is None else values[:1].expand(4) for name, values in known.items()}
+    call: dict[str, Any] = {name: None if values is None else values[:1].expand(4) for name, values in known.items()}
+    if objective.by_item:
+        call["ids"] = torch.arange(4) + max(len(dataset) - 4, 0)  # the last ones, which may be more than it keeps
+    if weights is not None:
+        call["weights"] = torch.stack([weights.max(), weights.max(), weights.max(), weights.min()])
     embeddings = [z] * views if isinstance(comparison, Together) and takes_several(objective) else [z, z]
     if isinstance(comparison, Clustered):
         embeddings, call["target"] = [z, comparison.prototypes.detach()], torch.ones(4, len(comparison.prototypes))
     if isinstance(comparison, InTurn) and comparison.memory is not None:
         call |= {"ids": torch.arange(4), "negatives": z, "negative_ids": torch.arange(4) + 1}
+    if isinstance(comparison, Compared) and comparison.wanted is not None:
+        call["target"] = comparison.wanted(dataset.__getitems__([0] * 4))
+        _check_target(objective, call["target"])
     with torch.no_grad(), local():
         copy.deepcopy(objective)(*embeddings, **call)
+
+
+def _check_weights(compared: nn.Module | None, weights: Tensor | None) -> None:
+    """Raise `UsageError` where there are weights that nothing takes, or none where they are asked for."""
+    weighted = isinstance(compared, Objective) and compared.constraint.weighted
+    check(
+        weights is not None or not weighted,
+        "constraint: its marginals are weights, and the data have none; expected --weights, a column or an .npy.",
+    )
+    if weights is not None and (compared is None or "weights" not in taken_by(compared)):
+        lacks = f"the call of {type(compared).__name__} has no keyword `weights` to take them"
+        raise UsageError(f"weights: {'nothing is compared' if compared is None else lacks}.")
+
+
+def _check_target(objective: Loss, target: Target) -> None:
+    """Raise `UsageError` where what is wanted is fixed by what the objective means."""
+    name = type(objective).__name__ if objective.origin is None else objective.origin.name
+    if not isinstance(objective, Objective):
+        raise UsageError(f"target: {name} is a sum of objectives, each of which wants its own; expected nothing.")
+    check(
+        target.from_views or objective.layout.compares_positives,
+        f"target: {name} keeps an item's views out of what they are compared with, so that it is these that are "
+        f"wanted; expected pairs, or nothing, got {target!r}.",
+    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from contraport.catalog import resolve
 from contraport.encoders import check_trusted
 from contraport.errors import check, unknown_name
+from contraport.options import is_object
 from contraport.runs import Run
-from contraport.runs.options import is_object
-from contraport.runs.settings import KEPT, Settings
-from contraport.training.recipes import resolve
+from contraport.verbs.train import KEPT, Settings
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:

@@ -13,9 +13,9 @@ from torch import Tensor
 from contraport.data import Batch
 from contraport.encoders import check_trusted
 from contraport.errors import check
+from contraport.options import is_object
 from contraport.runs import Run, read
-from contraport.runs.options import is_object
-from contraport.training.build import build
+from contraport.training.build import build, build_initial, fitted
 from contraport.training.loop.opening import read_checkpoint
 from contraport.training.step.pipeline import Pipeline
 
@@ -61,7 +61,8 @@ def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> Replay:
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.")
     check_trusted(settings.encoder, str(run.config_path), trust=trust or "encoder" in objects)
     step, part = read(run.nonfinite_path, _step)
-    pipeline = build(settings).pipeline
+    begun = build_initial(settings, run)
+    pipeline = build(fitted(settings, begun), begun).pipeline
 
     def restore(file: Path) -> None:
         weights = read_checkpoint(file)["state_dict"]
@@ -86,4 +87,6 @@ def _batch(file: Path) -> Batch:
         labels=tensors.get("labels"),
         domains=tensors.get("domains"),
         ids=tensors["ids"],
+        present=tensors.get("present"),
+        weights=tensors.get("weights"),
     )

@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from contraport._version import __version__
+from contraport.catalog.recipes import settings_of_recipe
 from contraport.data import Dataset
-from contraport.distributed import from_first, is_first, joined, together
+from contraport.distributed import from_first, is_first, joined, together, world
 from contraport.encoders import Model
+from contraport.errors import check
 from contraport.runs import Run, default_path
-from contraport.runs.options import keywords_of
-from contraport.runs.settings import Settings
-from contraport.training.build import Built, build, check_parts
+from contraport.training.build import (
+    Built,
+    Monitored,
+    build,
+    build_initial,
+    build_monitored,
+    check_parts,
+    draws_kept,
+    fitted,
+)
+from contraport.training.frozen import on_features
 from contraport.training.given import settings_of
 from contraport.training.loop.forecast import foretell
-from contraport.training.loop.journal import journal
+from contraport.training.loop.journal import journal, spoken
 from contraport.training.loop.lock import locked
 from contraport.training.loop.loggers import make_loggers
 from contraport.training.loop.opening import Position, open_run, replacing_run
-from contraport.training.recipes import replaced
+from contraport.training.rehearsal import rehearse
+from contraport.verbs.train import VERB, Settings
 
 log = logging.getLogger("contraport.training")
 
 
-@keywords_of(Settings)
+@VERB.keywords
 def train(given: dict[str, Any]) -> Run:
-    """Train an encoder without labels and return its run folder.
-
-    A step makes random views of a batch of items (`views`, `augment`), encodes and projects each (`encoder`,
-    `projection`), and compares the embeddings (`objective`): those of one item are pulled together, against the rest
-    of the batch and what `negatives`, `momentum`, `predictor` and `prototypes` put beside it. A `recipe` is a named
-    choice of these. The folder holds `config.yaml`, `metrics.jsonl`, `checkpoints/`, `model/` and `train.log`. All that
-    is random depends on `seed` alone. Ctrl-C stops a run; `resume` goes on and ends at the same weights, bit for bit on
-    the CPU, as if it had never stopped.
+    """Train an encoder without labels and return its run folder, which with `dry_run` is not made.
 
     Raises:
         UsageError: a wrong argument; nothing was written or lost.
@@ -56,35 +61,69 @@ def train(given: dict[str, Any]) -> Run:
         with together():
             settings = settings_of(given)
             check_parts(settings)
-            built = build(settings)
+            begun = build_initial(settings, Run(settings.out) if settings.resume and settings.out else None)
+            settings = fitted(settings, begun)
+            built = build(settings, begun)
+            monitored = build_monitored(settings, built)
             path = settings.out or default_path(built.dataset.name, settings.method)
             run = Run(path, settings.own_encoder)
+            if settings.dry_run:
+                _rehearse(settings, built, run)
+                return run
             if not settings.resume:
                 run.check_free(overwrite=settings.overwrite)
         with locked(run), replacing_run(run):
             with together():
                 done = open_run(run, settings) if is_first() else Position(0, 0, 0)
-            _fit(settings, built, run, from_first(done))
+                if begun is not None and is_first() and done.step == 0:
+                    run.save_initial(built.pipeline.model)
+            _fit(settings, built, run, from_first(done), monitored)
     return run
 
 
-def _fit(settings: Settings, built: Built, run: Run, done: Position) -> None:
+def _rehearse(settings: Settings, built: Built, run: Run) -> None:
+    check(world().size == 1, f"dry_run: expected one process, got {world().size}.")
+    steps = settings.epochs * built.epoch
+    with spoken(progress=settings.progress):
+        _introduce(run, settings, built.dataset, built.pipeline.model)
+        foretell(settings, built.dataset, built.pipeline.comparison, steps=steps)
+        log.info("%s", rehearse(settings, built).told(steps))
+
+
+def _fit(settings: Settings, built: Built, run: Run, done: Position, monitored: Monitored | None) -> None:
     # Here, not above: Lightning takes seconds to import, and a wrong argument should be told at once.
     from contraport.training.loop.fit import fit
     from contraport.training.loop.module import ContrastiveModule
 
     model, steps = built.pipeline.model, settings.epochs * built.epoch
-    module = ContrastiveModule(built.pipeline, settings, steps=steps, warmup=int(settings.warmup * built.epoch))
     with journal(run, progress=settings.progress) as console:
         _introduce(run, settings, built.dataset, model)
         foretell(settings, built.dataset, built.pipeline.comparison, steps=steps)
+        if draws_kept(settings) > 0:
+            built = on_features(built, settings, Path(settings.features or run.features_path))
+        module = ContrastiveModule(built.pipeline, settings, steps=steps, warmup=int(settings.warmup * built.epoch))
         loggers = make_loggers(settings.logger, run, settings.kept(), step=done.step) if is_first() else []
-        meter = fit(module, built.batches, run, settings, done=done, loggers=loggers, console=console)
+        meter = fit(
+            module,
+            built.batches,
+            run,
+            settings,
+            done=done,
+            loggers=loggers,
+            console=console,
+            monitored=monitored,
+            auditor=built.auditor,
+        )
         with together():
             if is_first():
                 run.save_model(model, epochs=settings.epochs)
         ended = f"all {settings.epochs} epochs were done before; more epochs go on"
         log.info("%s; the model is in %s", meter.summary() if meter.steps else ended, run.model_path)
+
+
+def replaced(settings: Settings) -> list[str]:
+    """Return the names of the recipe's settings that a training does not follow."""
+    return [name for name, value in settings_of_recipe(settings.recipe).items() if getattr(settings, name) != value]
 
 
 def _introduce(run: Run, settings: Settings, dataset: Dataset, model: Model) -> None:

@@ -44,9 +44,23 @@ def test_an_npz_file_may_bring_its_own_test_split_and_several_views(tmp_path):
     assert test.domains.tolist() == [2, 2, 2]
 
 
+def test_an_npz_file_may_weigh_its_items(tmp_path):
+    path = save(tmp_path, x=np.arange(20.0)[:, None], weights=np.arange(20))
+    train, test = load(path), load(path, "test")
+    assert torch.equal(train.weights, train.store.views[0][:, 0])
+    assert torch.equal(test.weights, test.store.views[0][:, 0])
+    path = save(tmp_path, x=np.ones((3, 2)), weights=[1.0, 2, 3], x_test=np.ones((2, 2)), weights_test=[4, 5.5])
+    assert (load(path).weights.tolist(), load(path, "test").weights.tolist()) == ([1, 2, 3], [4, 5.5])
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
+        ({"x": np.ones((4, 2)), "weights": [1] * 3}, "equal numbers of rows"),
+        ({"x": np.ones((4, 2)), "weights": [1, 2, -1, 0]}, "weights: expected numbers from 0 on, got -1"),
+        ({"x": np.ones((4, 2)), "weights": np.ones((4, 2))}, "weights: expected one number per item, got float64"),
+        ({"x": np.ones((4, 2)), "weights": list("abcd")}, "weights: expected one number per item, got <U1"),
+        ({"x": np.ones((4, 2)), "weights": [1] * 4, "x_test": np.ones((4, 2))}, "both splits"),
         ({"labels": [1, 2]}, "expected an array 'x'"),
         ({"x": np.ones((4, 2)), "lables": [1, 2]}, "did you mean 'labels'"),
         ({"x": np.ones((4, 2)), "view0": np.ones((4, 2))}, "either 'x' or"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from contraport.data import load
+from contraport.data import from_arrays, load
 from contraport.errors import UsageError
 
 
@@ -71,6 +71,34 @@ def test_columns_says_what_names_do_not(tmp_path):
     unlabelled = load(path, columns={"labels": None})
     assert unlabelled.labels is None
     assert unlabelled.shapes == ((5,),)
+
+
+def test_a_column_of_weights_is_named_by_the_caller_alone(tmp_path):
+    path = write(tmp_path, lines("x,weights,label", [(i, i % 3, i % 2) for i in range(20)]))
+    plain = load(path)
+    assert (plain.shapes, plain.weights) == (((2,),), None)
+    train, test = (load(path, split, columns={"weights": "weights"}) for split in ("train", "test"))
+    assert train.shapes == ((1,),)
+    for part in (train, test):
+        assert torch.equal(part.weights, part.store.views[0][:, 0] % 3)
+    batch = train.__getitems__([3, 1])
+    assert torch.equal(batch.weights, train.weights[[3, 1]])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["a", "b", "c"], "data.csv: column 'w': expected numbers, got the text 'a' in row 0"),
+        ([1, -2, 3], "data.csv: column 'w': expected numbers from 0 on, got -2"),
+        ([0, 0, 0], "data.csv: column 'w': expected numbers that are not all zero"),
+        ([1, "", 3], "column 'w': expected a number in each row, got nothing or NaN in 1 of 3 rows"),
+        ([1, "inf", 3], "column 'w': expected finite numbers, got inf in row 1"),
+    ],
+)
+def test_weights_that_are_none_are_told(tmp_path, values, message):
+    path = write(tmp_path, lines("x,w", enumerate(values)))
+    with pytest.raises(UsageError, match=message):
+        load(path, columns={"weights": "w"})
 
 
 def test_a_column_of_splits_is_heeded(tmp_path):
@@ -150,7 +178,6 @@ HOSTILE = {
     "beside views": ("view0,age\n1,2\n", r"there are \['age'\]"),
     "text alone": ("name,x\nann,2\n", r"column 'name'.*'ann' in row 0; columns="),
     "missing label": (lines("x,label", [(1, "a"), (2, "")]), "column 'label'.*nothing in row 1"),
-    "a fraction for a label": ("x,label\n1,0.5\n", "column 'label': expected integers or text, got double"),
     "unknown split": ("x,split\n1,train\n2,tset\n", "'tset'"),
     "no train": ("x,split\n1,test\n", "expected items of the split 'train'"),
 }
@@ -175,6 +202,8 @@ def test_a_table_that_is_no_data_is_told_by_file_and_column(tmp_path, name):
         ({"views": ["x", 3]}, "names of columns, got 3"),
         ({"views": ["z*"]}, "unknown name 'z\\*'"),
         ({"labels": "lable"}, "did you mean 'label'"),
+        ({"weights": "wieght"}, "columns: weights: column of .*: unknown name 'wieght'"),
+        ({"weights": "label"}, r"\['label'\] in two"),
         ({"views": ["x", "x"]}, r"\['x'\] in two"),
         ({"views": ["x", "label"]}, r"\['label'\] in two"),
     ],
@@ -219,3 +248,60 @@ def test_names_of_columns_that_are_no_text_are_told(tmp_path):
     (tmp_path / "data.csv").write_bytes(b"x,\xff\xfe\n1,2\n")
     with pytest.raises(UsageError, match=r"data\.csv cannot be read as \.csv"):
         load(tmp_path / "data.csv")
+
+
+def test_empty_cells_are_views_that_an_item_lacks(tmp_path):
+    rows = [(i % 2, i, i + 0.5, -i, 2 * i) for i in range(20)]
+    cells = [list(map(str, row)) for row in rows]
+    cells[3][1:3], cells[4][3:], cells[5][3:] = ["", ""], ["", ""], ["nan", ""]
+    path = write(tmp_path, lines("label,view0.a,view0.b,view1.a,view1.b", cells))
+    train = load(path, columns={"split": None}, test_fraction=0.2)
+    test = load(path, "test", test_fraction=0.2)
+    seen = {}
+    for part in (train, test):
+        batch = part.__getitems__(list(range(len(part))))
+        marks = torch.ones(len(part), 2, dtype=torch.bool) if batch.present is None else batch.present
+        for place in range(len(part)):
+            row = [view[place].tolist() if marks[place, v] else None for v, view in enumerate(batch.views)]
+            first = row[0][0] if row[0] is not None else -row[1][0]
+            seen[int(first)] = row
+    expected = {i: [[i, i + 0.5], [-i, 2 * i]] for i in range(20)}
+    expected[3][0] = expected[4][1] = expected[5][1] = None
+    assert seen == expected
+
+
+def test_statistics_are_of_the_items_that_have_the_view():
+    both = from_arrays((np.array([[i] if i != 3 else [np.nan] for i in range(20)]), np.ones((20, 1))))
+    assert both.statistics(0)[0] == [pytest.approx(np.mean([i for i in range(20) if i != 3]))]
+
+
+def test_lists_and_images_that_an_item_lacks(tmp_path):
+    image = io.BytesIO()
+    Image.new("RGB", (8, 8), (255, 0, 0)).save(image, "png")
+    path = write_parquet(
+        tmp_path,
+        view0=[[1.0, 2.0], None, *[[3.0, 4.0]] * 8],
+        view1=[image.getvalue(), image.getvalue(), None, *[image.getvalue()] * 7],
+        split=["train"] * 9 + ["test"],
+    )
+    train = load(path)
+    assert train.shapes == ((2,), (3, 8, 8))
+    assert train.present.tolist() == [[True, True], [False, True], [True, False], *[[True, True]] * 6]
+    assert load(path, "test").present is None
+    complete = train.complete()
+    assert (len(complete), complete.present) == (7, None)
+    assert complete.__getitems__([1]).views[0].tolist() == [[3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["", "1", "1"], "column 'view0.a': expected a number in each row, got nothing or NaN in 1 of 10 rows"),
+        (["", "", ""], "1 items have no view at all, first"),
+    ],
+)
+def test_cells_that_are_empty_in_part(tmp_path, cells, message):
+    rows = [["1", "2", "3"] for _ in range(9)]
+    path = write(tmp_path, lines("view0.a,view0.b,view1", [*rows, cells]))
+    with pytest.raises(UsageError, match=message):
+        [load(path, split) for split in ("train", "test")]

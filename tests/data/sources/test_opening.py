@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.data import from_arrays, list_sources, load
+from contraport.data import from_arrays, load
 from contraport.errors import UsageError
-
-
-def test_every_source_says_where_it_looks():
-    assert all(source.description and source.looks for source in list_sources())
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contraport.data import AUGMENTS, Share, Views, from_arrays, load
+from contraport.catalog.augments import AUGMENTS
+from contraport.data import Share, Views, from_arrays, load
 from contraport.data.views.images import lab
+from contraport.data.views.mixing import LARGEST_MIX, NOISE
 from contraport.errors import UsageError
 
 STRENGTHS = ("weak", "standard", "strong")
@@ -102,6 +104,17 @@ def test_images_are_flipped_only_where_that_keeps_their_meaning(flips):
     view = made(Views(dataset, augment="weak"), raw(dataset))[0]
     brighter_right = view[..., 20:].mean(dim=(1, 2, 3)) > view[..., :20].mean(dim=(1, 2, 3)) + 0.05
     assert bool(brighter_right.any()) == flips
+
+
+def test_a_strength_after_the_name_is_that_of_the_change():
+    dataset = vectors()
+    for name in ("noise", "mixup"):
+        plain, own, weaker = (
+            made(Views(dataset, augment=augment), raw(dataset))[0] - raw(dataset)[0]
+            for augment in (name, f"{name}:{NOISE if name == 'noise' else LARGEST_MIX}", f"{name}:0.01")
+        )
+        assert torch.equal(plain, own)
+        assert 0 < weaker.norm() < 0.05 * plain.norm()
 
 
 # What is random
@@ -330,6 +343,53 @@ def test_what_is_constant_is_no_obstacle():
             assert all(view.isfinite().all() for view in Views(dataset, augment=augment)(raw(dataset)))
 
 
+# Frames
+
+
+def steps(length=20, count=16):
+    """Series whose values are the times, from another start for each item."""
+    times = torch.arange(float(length)) + 100 * torch.arange(float(count))[:, None]
+    return from_arrays(times[:, None].expand(-1, 3, -1).numpy())
+
+
+@pytest.mark.parametrize(
+    ("text", "length"), [("frames", 5), ("frames:3", 3), ("frames:10", 10), ("frames:length=1", 1)]
+)
+def test_frames_are_two_windows_of_which_one_follows_the_other(text, length):
+    dataset = steps()
+    views = Views(dataset, views=text)
+    assert views.shapes == ((3, length),) * 2
+    assert views.plain_shapes == dataset.shapes
+    assert views.augment == "none"
+    earlier, later = made(views, raw(dataset))
+    whole = torch.cat([earlier, later], 2)
+    assert torch.equal(whole, whole[..., :1] + torch.arange(2.0 * length))
+    assert torch.equal(whole[:, 0] // 100, torch.arange(16.0)[:, None].expand(-1, 2 * length))
+
+
+def test_frames_begin_at_every_place_as_often():
+    dataset = steps(count=4000)
+    starts = made(Views(dataset, views="frames:8"), raw(dataset))[0][:, 0, 0] % 100
+    counts = starts.long().bincount(minlength=5)
+    assert len(counts) == 5
+    assert (counts - 800).abs().max() < 120
+
+
+def test_frames_are_changed_where_that_is_asked_for():
+    dataset = series()
+    plain, changed = (made(Views(dataset, views="frames", augment=augment), raw(dataset)) for augment in (None, "weak"))
+    assert all(a.shape == b.shape and not torch.equal(a, b) for a, b in zip(plain, changed, strict=True))
+
+
+@pytest.mark.parametrize("augment", ["none", "standard"])
+def test_processes_make_the_frames_that_one_would(augment):
+    dataset = series()
+    views, batch = Views(dataset, views="frames:6", augment=augment), raw(dataset)
+    whole = made(views, batch)
+    parts = [made(views, (batch[0][own],), share=Share(own.start, 16)) for own in (slice(0, 5), slice(5, 16))]
+    assert all(torch.equal(torch.cat(part), one) for part, one in zip(zip(*parts, strict=True), whole, strict=True))
+
+
 # Mistakes
 
 
@@ -351,6 +411,16 @@ def test_what_is_constant_is_no_obstacle():
         (images(4), {"views": "colour"}, "'colour' splits one image of 3 channels"),
         (vectors(3), {"views": "colour"}, "'colour' splits one image of 3 channels"),
         (several(), {"views": "colour"}, "'colour' splits one image of 3 channels"),
+        (images(), {"views": "frames"}, "views: 'frames' cuts one time series, the items of 'arrays' have the shapes"),
+        (vectors(), {"views": "frames:2"}, "views: 'frames:2' cuts one time series"),
+        (several(), {"views": "frames"}, "cuts one time series"),
+        (steps(), {"views": "frames:11"}, "expected windows of 1 to 10 steps, two of which fit .*, got 'frames:11'"),
+        (steps(), {"views": "frames:0"}, "expected windows of 1 to 10 steps"),
+        (steps(), {"views": "frames:2.5"}, "expected windows of 1 to 10 steps"),
+        (steps(), {"views": "frames:many"}, "expected windows of 1 to 10 steps"),
+        (steps(), {"views": "frames:size=3"}, "views: setting of frames: unknown name 'size'"),
+        (steps(1), {"views": "frames"}, "views: 'frames' cuts series of two steps or more"),
+        (steps(), {"views": "frame"}, "views: unknown name 'frame'; did you mean 'frames'"),
     ],
 )
 def test_settings_that_cannot_be_are_told(dataset, settings, message):

@@ -56,7 +56,7 @@ def test_a_full_disk(
     whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, full_at(call, getattr(owner, name)))
-        with pytest.raises(UsageError, match=FULL + r"\. What was saved before is whole: .* --resume --out"):
+        with pytest.raises(UsageError, match=FULL + r"\. What was saved before is whole: .*\(resume=True, out="):
             train(**settings, objective=Pull())
     run = Run(settings["out"])
     assert torch.load(run.checkpoints / "last.ckpt", weights_only=True)["global_step"] >= 2

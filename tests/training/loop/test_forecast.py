@@ -30,7 +30,7 @@ def test_items_steps_and_what_is_left_out_are_told(file: Path, tmp_path: Path) -
         ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; an epoch leaves out 28 items, each time others"),
         (
             "WARNING",
-            "6 steps are few: below about 200 little is learned; more --epochs or a smaller --batch_size give more",
+            "6 steps are few: below about 200 little is learned; --epochs 500 take 1,000",
         ),
     ]
 
@@ -56,6 +56,8 @@ def test_a_split_of_the_datas_own_is_named(tmp_path: Path) -> None:
         ({"batch_size": 31}, "each item is told from 30 others; a larger --batch_size or --negatives queue"),
         ({"batch_size": 31, "momentum": 0.9}, "each item is told from 30 others"),
         ({"batch_size": 32}, None),
+        ({"batch_size": 31, "objective": "dclw"}, "each item is told from 30 others"),
+        ({"batch_size": 31, "objective": "vic-reg"}, None),
         ({"batch_size": 31, "recipe": "moco"}, None),
         ({"batch_size": 31, "recipe": "byol"}, None),
         ({"batch_size": 31, "recipe": "predictive", "views": 2}, None),

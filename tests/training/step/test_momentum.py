@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 
+from contraport.course import parse_momentum
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.training.step.momentum import Momentum, MomentumTarget, Predictor
+from contraport.training.step.momentum import MomentumTarget, Predictor
 
 
 @pytest.fixture
@@ -19,24 +20,24 @@ def model() -> Model:
 
 
 def test_the_course_is_that_of_byol() -> None:
-    momentum = Momentum.parse("0.996:1:cosine", steps=200)
+    momentum = parse_momentum("0.996:1:cosine", steps=200)
     for step in (0, 17, 100, 199, 200, 10_000):
         wanted = 1 - (1 - 0.996) * (math.cos(math.pi * min(step, 200) / 200) + 1) / 2
         assert momentum.value(step) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_a_number_stays() -> None:
-    assert [Momentum.parse(0.9, 10).value(step) for step in (0, 5, 50)] == [0.9] * 3
+    assert [parse_momentum(0.9, 10).value(step) for step in (0, 5, 50)] == [0.9] * 3
 
 
 @pytest.mark.parametrize("text", [1, 1.0, -0.1, "0.9:1.1", "nan", "1:0.5", math.nan])
 def test_a_momentum_out_of_range_is_refused(text: float | str) -> None:
     with pytest.raises(UsageError, match="momentum: expected"):
-        Momentum.parse(text, 10)
+        parse_momentum(text, 10)
 
 
 def test_weights_follow_by_the_rule(model: Model) -> None:
-    target = MomentumTarget(model, Momentum.parse("0.5:0.9:linear", steps=4))
+    target = MomentumTarget(model, parse_momentum("0.5:0.9:linear", steps=4))
     wanted = [parameter.detach().double() for parameter in target.parameters()]
     for step in range(6):
         with torch.no_grad():
@@ -50,7 +51,7 @@ def test_weights_follow_by_the_rule(model: Model) -> None:
 
 
 def test_it_has_no_gradient_and_no_part_in_the_models(model: Model) -> None:
-    target = MomentumTarget(model, Momentum.parse(0.9, 1))
+    target = MomentumTarget(model, parse_momentum(0.9, 1))
     assert not any(parameter.requires_grad for parameter in target.parameters())
     (key,) = target([torch.randn(4, 5)])
     assert not key.requires_grad
@@ -59,7 +60,7 @@ def test_it_has_no_gradient_and_no_part_in_the_models(model: Model) -> None:
 
 
 def test_its_statistics_are_its_own(model: Model) -> None:
-    target = MomentumTarget(model, Momentum.parse(0.9, 1))
+    target = MomentumTarget(model, parse_momentum(0.9, 1))
     before = {name: value.clone() for name, value in model.named_buffers()}
     target([torch.randn(4, 5)])
     assert all(torch.equal(before[name], value) for name, value in model.named_buffers())

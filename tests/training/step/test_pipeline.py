@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,19 @@ import numpy as np
 import pytest
 import torch
 from tests.training.ranks import failures_of
-from tests.training.steps import KINDS, compare_steps, data, gradients, pipeline_of, some_batches, take_steps
+from tests.training.steps import (
+    KINDS,
+    compare_steps,
+    compare_weights,
+    data,
+    gradients,
+    pipeline_of,
+    some_batches,
+    take_steps,
+)
 from torch import Tensor, nn
 
+from contraport import UsageError
 from contraport.data import from_arrays
 from contraport.training import train
 
@@ -171,5 +182,16 @@ def test_accumulated_batches_draw_apart_and_are_said_to_add_no_negatives(
     assert not torch.allclose(objective.seen[0], objective.seen[1], atol=1e-3)
 
 
-def test_two_processes_take_the_step_of_one() -> None:
-    assert not failures_of(compare_steps, 2)
+@pytest.mark.parametrize("compare", [compare_steps, compare_weights])
+def test_two_processes_take_the_step_of_one(compare: Callable[..., None]) -> None:
+    assert not failures_of(compare, 2)
+
+
+def test_a_temperature_that_is_learned() -> None:
+    dataset = data()
+    pipeline = pipeline_of(dataset, objective="nt-xent", temperature="learn")
+    take_steps(pipeline, some_batches(dataset, 3))
+    assert pipeline.objective is not None
+    assert pipeline.objective.temperature != 0.5
+    with pytest.raises(UsageError, match=r"temperature: Energy.* gives it no gradient"):
+        pipeline_of(dataset, objective="alpha-cl", temperature="learn")

@@ -1,18 +1,14 @@
-"""The files and folders that data lie in, a reader for each."""
+"""The files and folders that data lie in: a table of formats, each with its reader.
 
-from contraport.data.formats.array_files import load_npy, load_npz
-from contraport.data.formats.folder import load_folder
-from contraport.data.formats.huggingface import is_huggingface_folder, load_huggingface
-from contraport.data.formats.shards import is_shards, load_shards
-from contraport.data.formats.tables import load_table
+Every module here is imported, so that a format is added by a file of its own, which enters it in the table.
+"""
 
-__all__ = [
-    "is_huggingface_folder",
-    "is_shards",
-    "load_folder",
-    "load_huggingface",
-    "load_npy",
-    "load_npz",
-    "load_shards",
-    "load_table",
-]
+import pkgutil
+from importlib import import_module
+
+from contraport.data.formats.format import FORMATS, Format, data_format, format_of, suffixes
+
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["FORMATS", "Format", "data_format", "format_of", "suffixes"]

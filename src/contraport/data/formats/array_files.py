@@ -1,27 +1,30 @@
-"""Arrays in files: `.npz` with named views, labels and domains, and `.npy` with one view."""
+"""Arrays in files: `.npz` with named views, labels, domains and weights, and `.npy` with one view."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Mapping
 
 import numpy as np
 
 from contraport.data.arrays import from_arrays, take
 from contraport.data.dataset import Dataset
-from contraport.data.splits import Marks, drawn, items_of
+from contraport.data.formats.format import data_format
+from contraport.data.splits import Marks, count_held_out, items_of
 from contraport.errors import UsageError, cannot_read, check, unknown_name
 
-_KNOWN_KEYS = [name + suffix for name in ("x", "view0", "view1", "labels", "y", "domains") for suffix in ("", "_test")]
-_KEY = re.compile(r"(x|view\d+|labels|y|domains)(_test)?")
+_OF_ITEMS = ("labels", "domains", "weights", "numbers")
+_KNOWN_KEYS = [name + suffix for name in ("x", "view0", "view1", "y", *_OF_ITEMS) for suffix in ("", "_test")]
+_KEY = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers)(_test)?")
 
 
-def load_npz(path: Path, split: str, test_fraction: float | None = None) -> Dataset:
+@data_format("arrays by name", suffixes=[".npz"])
+def load_npz(path: str, split: str, test_fraction: float | None = None) -> Dataset:
     """Return one split of an `.npz` file.
 
-    Its keys are ``x``, or ``view0``, ``view1``, ... for several views; optionally ``labels`` (or ``y``) and
-    ``domains``. The same keys with ``_test`` appended are the test split; without them `test_fraction` of each class is
-    held out, a fifth by default.
+    Its keys are ``x``, or ``view0``, ``view1``, ... for several views; optionally ``labels`` (or ``y``), ``domains``,
+    ``weights`` and ``numbers``. The same keys with ``_test`` appended are the test split; without them
+    `test_fraction` of each class is held out, a fifth by default.
 
     Raises:
         UsageError: the file is corrupt or pickled, has an unknown key, or its arrays do not fit together.
@@ -32,13 +35,14 @@ def load_npz(path: Path, split: str, test_fraction: float | None = None) -> Data
         parts.append(_part(arrays, path, suffix="_test"))
     _check_parts_agree(parts, path)
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    labels, domains = joined.pop("labels", None), joined.pop("domains", None)
+    known = {name: joined.pop(name, None) for name in _OF_ITEMS}
     rows = [len(next(iter(part.values()))) for part in parts]
     is_test = np.arange(sum(rows)) >= rows[0] if len(parts) == 2 else None
-    return _split_of(path, split, is_test, list(joined.values()), labels, domains, test_fraction)
+    return _split_of(path, split, is_test, list(joined.values()), known, test_fraction)
 
 
-def load_npy(path: Path, split: str, test_fraction: float | None = None) -> Dataset:
+@data_format("an array", suffixes=[".npy"])
+def load_npy(path: str, split: str, test_fraction: float | None = None) -> Dataset:
     """Return one split of an `.npy` file, which holds one view without labels.
 
     `test_fraction` of its rows is held out, a fifth by default.
@@ -46,38 +50,63 @@ def load_npy(path: Path, split: str, test_fraction: float | None = None) -> Data
     Raises:
         UsageError: the file is corrupt or pickled, or no array of `from_arrays`.
     """
+    return _split_of(path, split, None, [read_npy("data", path)], {}, test_fraction)
+
+
+def read_npy(argument: str, path: str) -> np.ndarray:
+    """Return the array in an `.npy` file.
+
+    Raises:
+        UsageError: the file is missing, corrupt or pickled, or an archive; the message names the argument.
+    """
     try:
         array = np.load(path, allow_pickle=False)
     except Exception as error:  # on hostile bytes the parsers raise whatever they like
-        raise cannot_read(f"data: {path}", "an .npy array", error) from error
-    check(isinstance(array, np.ndarray), f"data: {path}: expected an array, got an archive of several; name it .npz.")
-    return _split_of(path, split, None, [array], None, None, test_fraction)
+        raise cannot_read(f"{argument}: {path}", "an .npy array", error) from error
+    good = isinstance(array, np.ndarray)
+    check(good, f"{argument}: {path}: expected an array, got an archive of several; name it .npz.")
+    return np.asarray(array)
 
 
 def _split_of(
-    path: Path,
+    path: str,
     split: str,
     is_test: Marks | None,
     views: list[np.ndarray],
-    labels: np.ndarray | None,
-    domains: np.ndarray | None,
+    known: Mapping[str, np.ndarray | None],
     test_fraction: float | None,
 ) -> Dataset:
     try:
-        whole = from_arrays(tuple(views), labels, domains, name=str(path))
+        whole = from_arrays(
+            tuple(views),
+            known.get("labels"),
+            known.get("domains"),
+            weights=known.get("weights"),
+            numbers=known.get("numbers"),
+            name=path,
+        )
     except UsageError as error:
         raise UsageError(f"data: {path}: {error}") from error
     labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
     chosen = items_of(split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction)
-    return take(whole, chosen, split, held_out=drawn(split, len(whole), chosen) if is_test is None else None)
+    return take(whole, chosen, split, held_out=count_held_out(split, len(whole), chosen) if is_test is None else None)
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
+def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
+    """Return the arrays in an `.npz` file by their keys.
+
+    Raises:
+        UsageError: the file is missing, corrupt or pickled; the message names the argument.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
+            return dict(file)
     except Exception as error:  # on hostile bytes the parsers raise whatever they like
-        raise cannot_read(f"data: {path}", "an .npz of plain arrays", error) from error
+        raise cannot_read(f"{argument}: {path}", "an .npz of plain arrays", error) from error
+
+
+def _read_npz(path: str) -> dict[str, np.ndarray]:
+    arrays = read_npz("data", path)
     for key, array in arrays.items():
         if not _KEY.fullmatch(key):
             raise unknown_name(f"data: {path}: key", key, _KNOWN_KEYS)
@@ -86,7 +115,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _part(arrays: dict[str, np.ndarray], path: Path, *, suffix: str) -> dict[str, np.ndarray]:
+def _part(arrays: dict[str, np.ndarray], path: str, *, suffix: str) -> dict[str, np.ndarray]:
     """Return the arrays of one split by their plain names, the views in order."""
     names = {key.removesuffix("_test"): key for key in arrays if key.endswith("_test") == bool(suffix)}
     views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
@@ -95,7 +124,7 @@ def _part(arrays: dict[str, np.ndarray], path: Path, *, suffix: str) -> dict[str
     check(not extra, f"data: {path}: expected either 'x' or 'view0', 'view1', ... without a gap, got {sorted(arrays)}.")
     check(not {"labels", "y"} <= names.keys(), f"data: {path}: expected 'labels' or 'y', got both.")
     part = {view: arrays[names[view]] for view in views}
-    for name in ("labels", "y", "domains"):
+    for name in ("y", *_OF_ITEMS):
         if name in names:
             part["labels" if name == "y" else name] = arrays[names[name]]
     rows = {key: len(array) for key, array in part.items()}
@@ -103,7 +132,7 @@ def _part(arrays: dict[str, np.ndarray], path: Path, *, suffix: str) -> dict[str
     return part
 
 
-def _check_parts_agree(parts: list[dict[str, np.ndarray]], path: Path) -> None:
+def _check_parts_agree(parts: list[dict[str, np.ndarray]], path: str) -> None:
     """Raise `UsageError` unless the splits hold the same arrays, of the same shapes and kinds."""
     described = [{key: (array.shape[1:], array.dtype.kind) for key, array in part.items()} for part in parts]
     check(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,10 +12,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from contraport.data.arrays import ArrayStore, as_view, codes_of
+from contraport.data.arrays import ArrayStore, as_view, codes_of, numbers_of, weights_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import FileImages
 from contraport.data.formats.columns import (
+    empty_rows,
     holds_file_names,
     holds_images,
     read_codes,
@@ -154,15 +155,41 @@ def dataset_of_rows(
     where = str(path)
     check(len(rows) > 0, f"data: {where} has no row.")
     roles = assign_roles(rows.schema, columns, where)
+    in_source = np.arange(len(rows))
     if roles.split is not None and is_test is None:
         names = read_codes(rows.select([roles.split]).read(), roles.split, where)
         is_test, neither = marks_of_names(names, f"{where}: column {roles.split!r}")
         rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
+        in_source = in_source[~neither]
     labels, label_names = _codes(rows, roles.labels, class_names or {}, where)
     domains, domain_names = _codes(rows, roles.domains, class_names or {}, where)
-    items = Items(where, len(rows), labels, label_names, domains, domain_names, is_test, test_fraction)
+    numbers = _one_each(numbers_of, rows, roles.numbers, where)
     folder = path if path.is_dir() else path.parent
-    return items.dataset(split, [_view(rows, names, folder, where) for names in roles.views], image_size=image_size)
+    columns_of = [rows.select(list(names)) for names in roles.views]
+    present = _present(columns_of) if rows.in_memory and len(columns_of) > 1 else None
+    if present is not None:
+        columns_of = [_filled(chosen, marks, where) for chosen, marks in zip(columns_of, present.T, strict=True)]
+    weights = _one_each(weights_of, rows, roles.weights, where)
+    known = (labels, label_names, domains, domain_names)
+    views = [_view(chosen, names, folder, where) for chosen, names in zip(columns_of, roles.views, strict=True)]
+    files = next((view.files for view in views if isinstance(view, FileImages)), None)
+    items = Items(
+        where, len(rows), *known, is_test, test_fraction, present, weights, numbers, rows=in_source, keys=files
+    )
+    return items.dataset(split, views, image_size=image_size)
+
+
+def _present(columns: Sequence[ArrowRows]) -> np.ndarray | None:
+    """Return which rows have which views, ``(n, views)``; None where all have all."""
+    present = np.stack([~empty_rows(chosen.read()) for chosen in columns], axis=1)
+    return None if present.all() else present
+
+
+def _filled(rows: ArrowRows, present: np.ndarray, where: str) -> ArrowRows:
+    """Return the rows, the first that has the view in place of each that lacks it: nobody will look at these."""
+    there = np.flatnonzero(present)
+    check(len(there) > 0, f"data: {where}: columns {rows.schema.names}: expected values, got empty cells throughout.")
+    return rows.take(np.where(present, np.arange(len(present)), there[0]))
 
 
 def _codes(
@@ -184,10 +211,19 @@ def _codes(
     return values.astype(np.int64), known
 
 
-def _view(rows: ArrowRows, names: tuple[str, ...], folder: Path, where: str) -> View:
-    """Return a view of all rows."""
-    chosen = rows.select(list(names))
-    field = rows.schema.field(names[0])
+def _one_each(
+    known: Callable[[str, np.ndarray], Tensor], rows: ArrowRows, name: str | None, where: str
+) -> Tensor | None:
+    """Return what `numbers_of` or `weights_of` makes of a column; nothing of no column."""
+    if name is None:
+        return None
+    values = read_numbers(rows.select([name]).read(), [name], where)
+    return known(f"data: {where}: column {name!r}", values[:, 0] if values.shape[1:] == (1,) else values)
+
+
+def _view(chosen: ArrowRows, names: tuple[str, ...], folder: Path, where: str) -> View:
+    """Return a view of all rows, given its columns."""
+    field = chosen.schema.field(names[0])
     if len(names) == 1 and holds_file_names(field):
         files = read_file_names(chosen.read(), names[0], where)
         return FileImages(tuple(str(folder / file) for file in files))

@@ -68,6 +68,22 @@ def read_numbers(table: pa.Table, names: Sequence[str], where: str) -> np.ndarra
     return np.stack([_numbers(column, name, where) for column, name in zip(columns, names, strict=True)], axis=1)
 
 
+def empty_rows(table: pa.Table) -> np.ndarray:
+    """Return in which rows all columns of a table have nothing: no value, NaN or an empty text.
+
+    >>> empty_rows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]})).tolist()
+    [False, True, False]
+    """
+    empty = np.ones(len(table), dtype=np.bool_)
+    for name in table.column_names:
+        column = _plain(table.column(name))
+        nothing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
+        if _is_text(column.type):
+            nothing = pc.or_(nothing, pc.equal(pc.fill_null(column, ""), ""))
+        empty &= nothing.to_numpy()
+    return empty
+
+
 def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
     """Return a column of text as names of image files.
 

@@ -13,6 +13,7 @@ import numpy as np
 from contraport.data.arrays import codes_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES, FileImages
+from contraport.data.formats.format import data_format
 from contraport.data.items import Items
 from contraport.data.splits import TEST_NAMES
 from contraport.errors import check
@@ -20,7 +21,8 @@ from contraport.errors import check
 _log = logging.getLogger(__name__)
 
 
-def load_folder(folder: Path, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
+@data_format("a folder of images", recognises=os.path.isdir, takes=["image_size", "test_fraction"], rest=True)
+def load_folder(folder: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Return one split of a folder of images.
 
     ``folder/class/*.png`` is labelled, ``folder/*.png`` is not. ``folder/domain/class/*.png`` has domains too: it is
@@ -39,13 +41,13 @@ def load_folder(folder: Path, split: str, image_size: int | None = None, test_fr
     Raises:
         UsageError: no image in the folder, none of them readable, or a layout that can be read in two ways.
     """
-    train_folder, test_folder = folders_of_splits(folder)
+    train_folder, test_folder = folders_of_splits(Path(folder))
     train = _images(train_folder)
     test = [] if test_folder is None else _images(test_folder)
     around = [PurePath(file).parts[:-1] for file in train + test]
     files = [str(train_folder / file) for file in train] + [f"{test_folder}/{file}" for file in test]
     is_test = None if test_folder is None else np.arange(len(files)) >= len(train)
-    items = replace(_meaning(around, str(folder)), is_test=is_test, test_fraction=test_fraction)
+    items = replace(_meaning(around, folder), is_test=is_test, keys=files, test_fraction=test_fraction)
     return items.dataset(split, [FileImages(tuple(files))], image_size=image_size)
 
 

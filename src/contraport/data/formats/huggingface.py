@@ -15,6 +15,7 @@ import pyarrow.ipc
 
 from contraport.data.dataset import Dataset
 from contraport.data.formats.arrow import dataset_of_rows
+from contraport.data.formats.format import data_format
 from contraport.data.splits import TEST_NAMES, Positions
 from contraport.errors import cannot_read, check, check_regular, require
 
@@ -23,9 +24,9 @@ _MARKS = ("dataset_dict.json", "dataset_info.json", "state.json")
 _log = logging.getLogger(__name__)
 
 
-def is_huggingface_folder(folder: Path) -> bool:
+def is_huggingface_folder(folder: str) -> bool:
     """Return whether a folder was written by `datasets.Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
-    return any((folder / name).is_file() for name in _MARKS)
+    return any(Path(folder, name).is_file() for name in _MARKS)
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,13 @@ class HuggingFaceRows:
         return HuggingFaceRows(self.dataset.select(positions))
 
 
+@data_format(
+    "a dataset of Hugging Face",
+    recognises=is_huggingface_folder,
+    takes=["image_size", "columns", "test_fraction"],
+)
 def load_huggingface(
-    folder: Path,
+    folder: str,
     split: str,
     image_size: int | None = None,
     columns: Mapping[str, Any] | None = None,
@@ -74,8 +80,8 @@ def load_huggingface(
     """
     datasets = require("datasets", "data", f"data: {folder}, a folder of Hugging Face,")
     try:
-        _validate(folder)
-        loaded = datasets.load_from_disk(str(folder))
+        _validate(Path(folder))
+        loaded = datasets.load_from_disk(folder)
     except Exception as error:  # on hostile files it raises whatever its parsers do
         raise cannot_read(f"data: {folder}", "a dataset of Hugging Face", error) from error
     train, test = _splits(loaded, folder) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)
@@ -84,7 +90,7 @@ def load_huggingface(
     return dataset_of_rows(
         HuggingFaceRows(whole.with_format("arrow")),
         split,
-        path=folder,
+        path=Path(folder),
         columns=columns,
         image_size=image_size,
         test_fraction=test_fraction,
@@ -126,7 +132,7 @@ def _inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _splits(loaded: Mapping[str, Any], folder: Path) -> tuple[Any, Any]:
+def _splits(loaded: Mapping[str, Any], folder: str) -> tuple[Any, Any]:
     check("train" in loaded, f"data: {folder}: expected a split 'train', got {sorted(loaded)}.")
     found = [name for name in TEST_NAMES if name in loaded]
     left_out = sorted(set(loaded) - {"train", *found[:1]})

@@ -1,7 +1,8 @@
-"""What the columns of a table are for: views, labels, domains and splits."""
+"""What the columns of a table are for: views, labels, numbers, domains, splits and weights."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,39 +14,44 @@ import pyarrow as pa
 from contraport.data.formats.columns import holds_file_names, holds_images, holds_lists
 from contraport.errors import check, unknown_name
 
-ROLES = ("views", "labels", "domains", "split")
+ROLES = ("views", "labels", "numbers", "domains", "split", "weights")
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 DOMAIN_NAMES = ("domain", "domains")
 SPLIT_NAMES = ("split",)
 ROW_NAMES = ("", "id", "index", "unnamed: 0")
 """Columns that number the rows; they are no features."""
 
+_log = logging.getLogger(__name__)
+
 _VIEW = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The columns of each view, and the columns of labels, domains and splits where there are such."""
+    """The columns of each view, and those of labels, numbers, domains, splits and weights where there are such."""
 
     views: tuple[tuple[str, ...], ...]
     labels: str | None
+    numbers: str | None
     domains: str | None
     split: str | None
+    weights: str | None = None
 
 
 def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> Roles:
     """Return what each column of a table is for.
 
-    By name, in any case: ``label``, ``labels``, ``y``, ``class`` or ``target`` holds the labels, ``domain`` or
-    ``domains`` the domains, ``split`` the splits; ``id`` and ``index`` number the rows. Of the others,
-    ``view0.x``, ``view0_y``, ``view1``, ... are views by their number; else each column of lists or images is a view,
-    and all columns of numbers together are one.
+    By name, in any case: ``label``, ``labels``, ``y``, ``class`` or ``target`` holds the labels, or where its values
+    are no integers and no text the numbers that are to be told of the items; ``domain`` or ``domains`` the domains,
+    ``split`` the splits; ``id`` and ``index`` number the rows. Of the others, ``view0.x``, ``view0_y``, ``view1``, ...
+    are views by their number; else each column of lists or images is a view, and all columns of numbers together are
+    one.
 
     Args:
         schema: names and types of the columns.
         columns: what differs from that: ``"views"``, a list with, for each view, the name of a column, a pattern such
-            as ``"audio_*"``, or a list of these; ``"labels"``, ``"domains"`` and ``"split"``, the name of a column, or
-            None for no such.
+            as ``"audio_*"``, or a list of these; ``"labels"``, ``"numbers"``, ``"domains"`` and ``"split"``, the name
+            of a column, or None for no such; ``"weights"``, the name of a column, which no name says by itself.
         where: what messages call the table.
 
     Raises:
@@ -53,7 +59,7 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
 
     >>> schema = pa.schema([("x", pa.float32()), ("y", pa.int64()), ("site", pa.string()), ("z", pa.float32())])
     >>> assign_roles(schema, {"domains": "site"}, "table.csv")
-    Roles(views=(('x', 'z'),), labels='y', domains='site', split=None)
+    Roles(views=(('x', 'z'),), labels='y', numbers=None, domains='site', split=None, weights=None)
     """
     given = dict(columns or {})
     names = list(schema.names)
@@ -64,8 +70,17 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
             raise unknown_name("columns", role, ROLES)
     single = {
         role: _named(given[role], role, names, where) if role in given else _guess(role, known, names, where)
-        for role, known in (("labels", LABEL_NAMES), ("domains", DOMAIN_NAMES), ("split", SPLIT_NAMES))
+        for role, known in (
+            ("labels", LABEL_NAMES),
+            ("numbers", ()),
+            ("domains", DOMAIN_NAMES),
+            ("split", SPLIT_NAMES),
+            ("weights", ()),
+        )
     }
+    if single["labels"] and single["numbers"] is None and pa.types.is_floating(schema.field(single["labels"]).type):
+        _log.info("%s: column %r holds numbers to be told of the items, and no classes", where, single["labels"])
+        single |= {"labels": None, "numbers": single["labels"]}
     taken = [name for name in single.values() if name is not None]
     if given.get("views") is None:
         rest = [name for name in names if name not in taken and name.lower() not in ROW_NAMES]

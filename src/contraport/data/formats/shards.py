@@ -21,6 +21,7 @@ from contraport.data.arrays import as_view, codes_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES
 from contraport.data.formats.folder import files_below
+from contraport.data.formats.format import data_format
 from contraport.data.formats.roles import DOMAIN_NAMES, LABEL_NAMES
 from contraport.data.formats.tar_index import Members, members
 from contraport.data.items import Items, View
@@ -51,6 +52,7 @@ def is_shards(data: str) -> bool:
     return any(child.suffix == ".tar" for child in shown) and not any(others)
 
 
+@data_format("shards", suffixes=[".tar"], recognises=is_shards, takes=["image_size", "test_fraction"])
 def load_shards(data: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Return one split of webdataset shards.
 
@@ -87,7 +89,10 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     domains, domain_names = _codes(whole, "domain", data)
     held_out = np.array([_is_test(archive) for archive in archives])[[sample.archive for sample in whole]]
     is_test = held_out if held_out.any() and not held_out.all() else None
-    items = Items(data, len(whole), labels, class_names, domains, domain_names, is_test, test_fraction)
+    keys = [f"{archives[sample.archive]}:{sample.key}" for sample in whole]
+    items = Items(
+        data, len(whole), labels, class_names, domains, domain_names, is_test, keys=keys, test_fraction=test_fraction
+    )
     views = [_view(archives, whole, field) for field in sorted(fields)]
     return items.dataset(split, views, image_size=image_size)
 

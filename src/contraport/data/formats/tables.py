@@ -13,13 +13,15 @@ import pyarrow.parquet
 from contraport.data.dataset import Dataset
 from contraport.data.formats.arrow import TableRows, dataset_of_rows
 from contraport.data.formats.columns import is_number
+from contraport.data.formats.format import data_format
 from contraport.errors import UsageError, cannot_read, check
 
 _LARGEST_BLOCK = 2**31 - 1
 
 
+@data_format("a table", suffixes=[".csv", ".parquet"], takes=["image_size", "columns", "test_fraction"])
 def load_table(
-    path: Path,
+    path: str,
     split: str,
     image_size: int | None = None,
     columns: Mapping[str, Any] | None = None,
@@ -34,15 +36,16 @@ def load_table(
     Raises:
         UsageError: the file is corrupt, or a column or its values are not what they should be.
     """
+    file = Path(path)
     try:
-        table = _read_csv(path) if path.suffix == ".csv" else pa.parquet.read_table(path, partitioning=None)
+        table = _read_csv(file) if file.suffix == ".csv" else pa.parquet.read_table(file, partitioning=None)
         table.validate(full=True)  # Arrow itself follows corrupt offsets out of the memory that it has
     except UsageError:
         raise
     except Exception as error:  # on hostile bytes the parsers raise whatever they like
-        raise cannot_read(f"data: {path}", path.suffix, error) from error
+        raise cannot_read(f"data: {path}", file.suffix, error) from error
     return dataset_of_rows(
-        TableRows(table), split, path=path, columns=columns, image_size=image_size, test_fraction=test_fraction
+        TableRows(table), split, path=file, columns=columns, image_size=image_size, test_fraction=test_fraction
     )
 
 

@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport.data import formats
+from contraport.catalog import SOURCES
 from contraport.data.dataset import Dataset, Store
-from contraport.data.sources.named import SOURCES
+from contraport.data.formats import format_of, suffixes
 from contraport.data.sources.torch_datasets import from_torch
 from contraport.data.splits import check_fraction, check_split
 from contraport.errors import UsageError, check, unknown_name
-
-FILES = (".npz", ".npy", ".csv", ".parquet", ".tar")
-"""The suffixes of files that hold data."""
+from contraport.importing import imported
 
 _LARGEST_IMAGE = 2**14
 
@@ -36,17 +34,18 @@ def load(
     """Return one split of some data.
 
     Args:
-        data: a name of `list_sources`; a folder of images, of webdataset shards or of a Hugging Face dataset; the path
-            of an ``.npz``, ``.npy``, ``.csv``, ``.parquet`` or ``.tar`` file, the last also with braces as in
-            ``train-{000..003}.tar``; a `Dataset`, which is returned whatever the split; or a torch dataset, which is
-            wrapped by `from_torch`. A name wins over a folder of the same name; write ``./digits`` for the folder.
+        data: a name of `contraport.catalog.list_sources`; a folder of images, of webdataset shards or of a Hugging
+            Face dataset; the path of an ``.npz``, ``.npy``, ``.csv``, ``.parquet`` or ``.tar`` file, the last also with
+            braces as in ``train-{000..003}.tar``; a `Dataset`, which is returned whatever the split; or a torch
+            dataset, which is wrapped by `from_torch`. A name wins over a folder of the same name; write ``./digits``
+            for the folder.
         split: "train" or "test".
         root: folder of named data, as torchvision or the package that carries them lays it out.
         image_size: side of the square that images become, in pixels; default: their own, and for encoded images the
             median shorter side, kept between 8 and 64.
         columns: what the columns of a table are for where their names do not say it: ``"views"``, a list with a
-            column, a pattern such as ``"audio_*"`` or a list of columns for each view; ``"labels"``, ``"domains"`` and
-            ``"split"``, a column each.
+            column, a pattern such as ``"audio_*"`` or a list of columns for each view; ``"labels"``,
+            ``"numbers"``, ``"domains"``, ``"split"`` and ``"weights"``, a column each.
         test_fraction: share of each class (of each domain) that is held out as the test split, where the data have none
             of their own; default: a fifth.
 
@@ -81,23 +80,17 @@ def _load(
     named = SOURCES.get(data)
     known = named is not None or path.is_file() or path.is_dir() or not path.exists()
     check(known, f"data: expected a folder or a regular file, got {data!r}, which is neither.")
-    if named is None and formats.is_huggingface_folder(path):
-        return formats.load_huggingface(path, split, image_size, columns, test_fraction)
-    if named is None and path.suffix in (".csv", ".parquet") and path.is_file():
-        return formats.load_table(path, split, image_size, columns, test_fraction)
-    check(columns is None, f"columns: only tables have columns, got {columns!r} for {data!r}.")
     if named is not None:
+        check(columns is None, f"columns: only tables have columns, got {columns!r} for {data!r}.")
         check(test_fraction is None, f"test_fraction: the test split of {data!r} is fixed, got {test_fraction}.")
-        return named.load(split, None if root is None else Path(root))
-    if formats.is_shards(data):
-        return formats.load_shards(data, split, image_size, test_fraction)
-    if path.is_dir():
-        return formats.load_folder(path, split, image_size, test_fraction)
-    if path.is_file():
-        check(path.suffix in FILES, f"data: expected a folder of images or a file {', '.join(FILES)}, got {data!r}.")
-        read = formats.load_npz if path.suffix == ".npz" else formats.load_npy
-        return read(path, split, test_fraction)
-    if path.suffix in FILES or len(path.parts) > 1:
+        dataset: Dataset = imported(named.reader)(split, None if root is None else Path(root))
+        return dataset
+    found = format_of(data)
+    if found is not None:
+        return found.load(data, split, image_size=image_size, columns=columns, test_fraction=test_fraction)
+    read = suffixes()
+    check(not path.is_file(), f"data: expected a folder of images or a file {', '.join(read)}, got {data!r}.")
+    if path.suffix in read or len(path.parts) > 1:
         raise UsageError(f"data: there is no file or folder {data!r}.")
     raise unknown_name("data", data, SOURCES)
 

@@ -56,6 +56,10 @@ class Draws:
         """Return standard normal numbers, (b, *shape)."""
         return torch.randn(self._total, *shape, device=self._device)[self._own]
 
+    def integers(self, below: int) -> Tensor:
+        """Return whole numbers from 0 on, below a limit, (b,)."""
+        return torch.randint(below, (self._total,), device=self._device)[self._own]
+
     def span(self, largest: float, length: int) -> Tensor:
         """Return which of `length` places lie in a random span of at most a share `largest` of them, (b, length)."""
         share = self.uniform(0, largest, 1)

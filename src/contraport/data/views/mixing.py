@@ -18,23 +18,36 @@ class Noise(nn.Module):
     """Add isotropic Gaussian noise, x + delta, in units of each channel's or feature's standard deviation.
 
     The values may leave the range of the data: cut off, the noise would no longer be isotropic.
+
+    Args:
+        std: of each channel or feature.
+        strength: the standard deviation of delta, in units of that.
     """
 
     std: Tensor
 
-    def __init__(self, std: Tensor) -> None:
+    def __init__(self, std: Tensor, strength: float = NOISE) -> None:
         super().__init__()
+        self.strength = strength
         self.register_buffer("std", std, persistent=False)
 
     def forward(self, items: Tensor, draws: Draws) -> Tensor:
         """Return one random view of each item."""
-        return items + NOISE * self.std * draws.normal(*items.shape[1:])
+        return items + self.strength * self.std * draws.normal(*items.shape[1:])
 
 
 class Mixup(nn.Module):
-    """Move each item towards another of the batch, x_i + lambda (x_j - x_i), by at most half the way."""
+    """Move each item towards another of the batch, x_i + lambda (x_j - x_i).
+
+    Args:
+        strength: the largest lambda, the share of the way; it is drawn between 0 and this.
+    """
+
+    def __init__(self, strength: float = LARGEST_MIX) -> None:
+        super().__init__()
+        self.strength = strength
 
     def forward(self, items: Tensor, draws: Draws) -> Tensor:
         """Return one random view of each item."""
-        share = draws.uniform(0, LARGEST_MIX, *[1] * (items.ndim - 1))
+        share = draws.uniform(0, self.strength, *[1] * (items.ndim - 1))
         return torch.lerp(items, draws.partners(items), share)

@@ -50,6 +50,28 @@ class SeriesTransform(nn.Module):
         return self.mean + (cropped - self.mean) * scale * kept + noise
 
 
+class Windows(nn.Module):
+    """Two windows of a time series, the second beginning where the first one ends, at a random place of both.
+
+    Args:
+        length: of a window, in steps.
+
+    Shape: ``(b, C, T)`` to two of ``(b, C, length)``.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, series: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Return the earlier and the later window of each series."""
+        both = 2 * self.length
+        starts = draws.integers(series.shape[2] - both + 1)
+        places = starts[:, None] + torch.arange(both, device=series.device)
+        stretch = series.gather(2, places[:, None].expand(-1, series.shape[1], -1))
+        return stretch[..., : self.length], stretch[..., self.length :]
+
+
 def _crop(series: Tensor, least: float, draws: Draws) -> Tensor:
     """Resample a random stretch of each series, as a picture of one row."""
     share = draws.uniform(least, 1)

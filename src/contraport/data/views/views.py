@@ -9,22 +9,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from contraport.catalog.augments import SUITED, Augment, parse_augment
 from contraport.data.dataset import Dataset, Store
 from contraport.data.loading import Share
 from contraport.data.views.draws import Draws
 from contraport.data.views.images import ImageTransform, image_strength, lab
 from contraport.data.views.mixing import Mixup, Noise
-from contraport.data.views.series import SERIES, SeriesTransform
+from contraport.data.views.series import SERIES, SeriesTransform, Windows
 from contraport.data.views.vectors import VECTORS, VectorTransform
 from contraport.errors import UsageError, check, unknown_name
-
-STRENGTHS = tuple(VECTORS)
-"""How far random views may differ, from little to much."""
-
-AUGMENTS = ("none", *STRENGTHS, "noise", "mixup")
-"""The kinds of random change: none, a strength of what suits the data, or one that knows nothing of the data."""
+from contraport.named import parse_named
 
 COLOUR = "colour"
+FRAMES = "frames"
 MULTI_CROP = "multi-crop"
 MOST_VIEWS = 1_000
 _NUMBERS_OF_CROPS = re.compile(r"([1-9]\d{0,2})\+([1-9]\d{0,2})")
@@ -44,16 +41,22 @@ class Views(nn.Module):
               and partly erased; "strong" has what GCA calls extreme (Chen et al., 2024): large erasure, brightness,
               strong crop. Time series are cropped in time, scaled, masked and jittered; vectors scaled, masked and
               jittered.
-            - "noise", "mixup": what needs to know nothing of the data, x + delta and x_i + lambda (x_j - x_i).
+            - "noise", "mixup": what needs to know nothing of the data, x + delta and x_i + lambda (x_j - x_i). A
+              strength may follow: in "noise:0.2" the standard deviation of delta in units of the data's own (default:
+              0.41, which moves an item as far as mixup does), in "mixup:0.3" the largest lambda, at most 1 (default:
+              0.5).
             - "none": nothing.
 
-            Default: "standard" for data of one view, "none" for several given ones, whose differences are the data's
-            own. Chosen by name it holds for every given view, each after its kind.
+            Default: "standard" for data of one view, "none" for several given ones and for "frames", whose differences
+            are the data's own. Chosen by name it holds for every given view, each after its kind.
         views: which views there are.
 
             - a number: so many random ones of one given view, or all the given ones. Default: 2, or all.
             - "colour": of an RGB image lightness ``(1, H, W)`` and the colours a and b ``(2, H, W)`` of CIE Lab, both
               of one and the same random change, which never greys (CMC, Tian et al., 2020).
+            - "frames" or such as "frames:16": of a time series two windows next to one another, of so many steps each
+              (default: a quarter of it), at random places; not changed any further unless `augment` says so. What is
+              near in time is alike.
             - "multi-crop" or such as "2+6": two large crops, and six small ones of half the side (SwAV, Caron et al.,
               2020).
 
@@ -76,15 +79,23 @@ class Views(nn.Module):
 
     def __init__(self, dataset: Dataset, *, augment: str | None = None, views: int | str | None = None) -> None:
         super().__init__()
-        if augment not in (None, *AUGMENTS):
-            raise unknown_name("augment", augment, AUGMENTS)
-        augment = augment or ("standard" if len(dataset.shapes) == 1 else "none")
+        frames = isinstance(views, str) and views.partition(":")[0] == FRAMES
+        augment = augment or ("standard" if len(dataset.shapes) == 1 and not frames else "none")
+        gaps = dataset.present is not None
+        check(not (gaps and augment == "mixup"), "augment: expected none that mixes items, as some lack a view.")
+        parsed = parse_augment(augment)
         self._colour = views == COLOUR
-        if self._colour:
-            made = [_colour(dataset, augment)]
+        self._windows: Windows | None = None
+        if frames:
+            self._windows = Windows(_window(dataset, str(views)))
+            shape = dataset.shapes[0][0], self._windows.length
+            made = [_Made(view, _change(dataset, 0, parsed), shape) for view in (0, 1)]
+            self._plain = dataset
+        elif self._colour:
+            made = [_colour(dataset, parsed)]
             self._plain = dataset.with_store(_ColourStore(dataset.store))
         else:
-            made = _crops(dataset, augment, views) if isinstance(views, str) else _numbered(dataset, augment, views)
+            made = _crops(dataset, parsed, views) if isinstance(views, str) else _numbered(dataset, parsed, views)
             self._plain = dataset
         self._sources = [view.source for view in made]
         self._changes = nn.ModuleList(view.change for view in made)
@@ -117,6 +128,8 @@ class Views(nn.Module):
         """
         floats = _floats(views)
         draws = Draws(floats[0], share)
+        if self._windows is not None:
+            floats = self._windows(floats[0], draws)
         changed = tuple(
             change(floats[source], draws) for source, change in zip(self._sources, self._changes, strict=True)
         )
@@ -176,7 +189,7 @@ def _split_colours(images: Tensor) -> tuple[Tensor, Tensor]:
     return converted[:, :1], converted[:, 1:]
 
 
-def _numbered(dataset: Dataset, augment: str, views: int | None) -> list[_Made]:
+def _numbered(dataset: Dataset, augment: Augment, views: int | None) -> list[_Made]:
     """Return so many views of one given view, or all the given ones."""
     given = len(dataset.shapes)
     number = max(2, given) if views is None else views
@@ -188,27 +201,42 @@ def _numbered(dataset: Dataset, augment: str, views: int | None) -> list[_Made]:
     return made * number if given == 1 else made
 
 
-def _change(dataset: Dataset, view: int, augment: str, *, greys: bool = True) -> nn.Module:
+def _window(dataset: Dataset, views: str) -> int:
+    """Return how many steps each of two windows has."""
+    shapes = dataset.shapes
+    one = len(shapes) == 1 and len(shapes[0]) == 2
+    check(one, f"views: {views!r} cuts one time series, the items of {dataset.name!r} have the shapes {shapes}.")
+    longest = shapes[0][1] // 2
+    check(longest > 0, f"views: {views!r} cuts series of two steps or more, those of {dataset.name!r} have one.")
+    given = parse_named("views", views, {FRAMES: ("length",)}, alone={FRAMES: "length"}).settings
+    length = given.get("length", max(1, shapes[0][1] // 4))
+    good = isinstance(length, int) and 1 <= length <= longest
+    check(good, f"views: expected windows of 1 to {longest} steps, two of which fit into a series, got {views!r}.")
+    return int(length)
+
+
+def _change(dataset: Dataset, view: int, augment: Augment, *, greys: bool = True) -> nn.Module:
     """Return the random change of one given view."""
     shape = dataset.shapes[view]
-    if augment == "none":
+    strength = {} if augment.strength is None else {"strength": augment.strength}
+    if augment.name == "none":
         return _Same()
-    if augment == "mixup":
-        return Mixup()
-    if augment in STRENGTHS and len(shape) == 3:
+    if augment.name == "mixup":
+        return Mixup(**strength)
+    if augment.name in SUITED and len(shape) == 3:
         size = shape[1], shape[2]
-        strength = image_strength(augment, size)
-        return ImageTransform(strength if greys else replace(strength, grey=0), size, flips=dataset.flips)
+        suited = image_strength(augment.name, size)
+        return ImageTransform(suited if greys else replace(suited, grey=0), size, flips=dataset.flips)
     over_places = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(over_places) for values in dataset.statistics(view))
-    if augment == "noise":
-        return Noise(std)
+    if augment.name == "noise":
+        return Noise(std, **strength)
     if len(shape) == 2:
-        return SeriesTransform(SERIES[augment], mean, std)
-    return VectorTransform(VECTORS[augment], mean, std)
+        return SeriesTransform(SERIES[augment.name], mean, std)
+    return VectorTransform(VECTORS[augment.name], mean, std)
 
 
-def _colour(dataset: Dataset, augment: str) -> _Made:
+def _colour(dataset: Dataset, augment: Augment) -> _Made:
     """Return the image that is split into lightness and colours."""
     shapes = dataset.shapes
     check(
@@ -218,19 +246,20 @@ def _colour(dataset: Dataset, augment: str) -> _Made:
     return _Made(0, _change(dataset, 0, augment, greys=False), shapes[0])
 
 
-def _crops(dataset: Dataset, augment: str, views: str) -> list[_Made]:
+def _crops(dataset: Dataset, augment: Augment, views: str) -> list[_Made]:
     """Return the large crops, then the small ones."""
     numbers = _NUMBERS_OF_CROPS.fullmatch("2+6" if views == MULTI_CROP else views)
     if numbers is None:
-        raise UsageError(f"{unknown_name('views', views, (COLOUR, MULTI_CROP))} Or a number, or such as '2+6'.")
+        raise UsageError(f"{unknown_name('views', views, (COLOUR, FRAMES, MULTI_CROP))} Or a number, or such as '2+6'.")
     shapes = dataset.shapes
     check(
         len(shapes) == 1 and dataset.is_image,
         f"views: {views!r} crops one image, the items of {dataset.name!r} have the shapes {shapes}.",
     )
-    check(augment in STRENGTHS, f"augment: {views!r} needs one that crops, {', '.join(STRENGTHS)}; got {augment!r}.")
+    crops = augment.name in SUITED
+    check(crops, f"augment: {views!r} needs one that crops, {', '.join(SUITED)}; got {augment.name!r}.")
     channels, height, width = shapes[0]
-    strength = image_strength(augment, (height, width))
+    strength = image_strength(augment.name, (height, width))
     kinds = (
         (int(numbers[1]), strength, (height, width)),
         (int(numbers[2]), replace(strength, area=strength.small_area), ((height + 1) // 2, (width + 1) // 2)),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport.engine.fixed_point import Converged, solve
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import HalfSteps, Scaled
+from contraport.engine.half_steps import HalfSteps, Scaled, Slack
 from contraport.engine.passes import Passes, Term, differentiably
 
 
@@ -35,7 +35,7 @@ class Backend(Passes):
         self,
         chain: HalfSteps,
         log_marginals: tuple[Tensor, Tensor],
-        dampings: Tensor | None,
+        slack: Slack,
         given: Sequence[Tensor],
     ) -> list[Tensor]:
         """Return the potential of each half step; see `contraport.engine.scale`."""
@@ -45,12 +45,12 @@ class Backend(Passes):
         """Return the held sums of the rows; see `contraport.engine.held_sums`."""
 
     def converge(
-        self, log_marginals: tuple[Tensor, Tensor], tolerance: float, iterations: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the potentials at convergence; see `contraport.engine.converge`."""
-        f, g = solve(self, log_marginals, tolerance, iterations)
-        converged: tuple[Tensor, Tensor] = Converged.apply(self, f, g, *log_marginals, *self.inputs())
-        return converged
+        self, log_marginals: tuple[Tensor, Tensor], slack: Slack, tolerance: float, iterations: int
+    ) -> tuple[Tensor, Tensor, int]:
+        """Return the potentials at convergence and the number of iterations; see `contraport.engine.converge`."""
+        *reached, made = solve(self, log_marginals, slack, tolerance, iterations)
+        f, g = Converged.apply(self, *reached, *log_marginals, *slack.tensors(), *self.inputs())
+        return f, g, made
 
 
 class Collapsing(Backend):
@@ -64,10 +64,10 @@ class Collapsing(Backend):
         self,
         chain: HalfSteps,
         log_marginals: tuple[Tensor, Tensor],
-        dampings: Tensor | None,
+        slack: Slack,
         given: Sequence[Tensor],
     ) -> list[Tensor]:
-        return list(Scaled.apply(self, chain, *log_marginals, dampings, *given, *self.inputs()))
+        return list(Scaled.apply(self, chain, *log_marginals, *slack.tensors(), *given, *self.inputs()))
 
     def held_sums(self, f: Tensor, g: Tensor) -> Tensor:
         sums: Tensor = _HeldSums.apply(self, f, g, *self.inputs())

@@ -86,8 +86,9 @@ class Cuda(Collapsing):
         zeros = torch.zeros_like(row_bias), torch.zeros_like(column_bias)
         # Without a link the biases are exponents like any other, and the kernels need not know them.
         inner, self.outer = (zeros, self.biases) if log_kernel.link is None else (self.biases, zeros)
-        row_labels, column_labels = (_labels(geometry.masks, side, v) for side, v in enumerate(zeros))
-        kept = sum(1 << k for k, mask in enumerate(geometry.masks) if mask.kept is not None)
+        masks = [mask for mask in geometry.masks if isinstance(mask, Mask)]
+        row_labels, column_labels = (_labels(masks, side, v) for side, v in enumerate(zeros))
+        kept = sum(1 << k for k, mask in enumerate(masks) if mask.kept is not None)
         described = _describe(log_kernel.link)
         assert described is not None
         link, factor, power = described
@@ -177,6 +178,8 @@ def obstacle(geometry: Geometry) -> str | None:
     log_kernel = geometry.log_kernel
     if not isinstance(log_kernel, AffineLogKernel):
         return "its kernels know functions of inner products alone"
+    if not all(isinstance(mask, Mask) for mask in geometry.masks):
+        return "its kernels know masks of equal labels alone"
     if _describe(log_kernel.link) is None:
         return f"its kernels have no link {type(log_kernel.link).__name__}"
     if log_kernel.x.dtype != torch.float32:

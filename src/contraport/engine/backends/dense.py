@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.backends.backend import Backend, held_sums_written_down
-from contraport.engine.half_steps import HalfSteps
+from contraport.engine.half_steps import HalfSteps, Slack
 from contraport.engine.passes import Term, differentiably
 
 
@@ -24,10 +24,10 @@ class Dense(Backend):
         self,
         chain: HalfSteps,
         log_marginals: tuple[Tensor, Tensor],
-        dampings: Tensor | None,
+        slack: Slack,
         given: Sequence[Tensor],
     ) -> list[Tensor]:
-        return chain.written_down(self.geometry, log_marginals, dampings, given)
+        return chain.written_down(self.geometry, log_marginals, slack, given)
 
     def held_sums(self, f: Tensor, g: Tensor) -> Tensor:
         return held_sums_written_down(self.geometry, f, g)

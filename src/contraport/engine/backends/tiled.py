@@ -23,7 +23,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine.backends.backend import Collapsing
-from contraport.engine.geometry import Geometry
+from contraport.engine.geometry import Geometry, Mask
 from contraport.engine.passes import Term
 
 TILE = 512, 2048
@@ -73,7 +73,7 @@ class Streamed(Collapsing):
         self.flat = self.log_kernel.bound() <= self.limit
         self._space = self.row_bias.new_empty(2, min(n, TILE[0]), min(m, TILE[1]))
         self._thin: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
-        self._labels = [_Ranges(mask.labels) for mask in geometry.masks]
+        self._labels = [_Ranges(mask.labels) if isinstance(mask, Mask) else None for mask in geometry.masks]
 
     def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         q = None if over_columns is None else self.column_bias + over_columns
@@ -155,15 +155,15 @@ class Streamed(Collapsing):
 
     def _exclude(self, position: int, rows: slice, columns: slice, core: Tensor, value: float) -> None:
         """Write a value where a mask excludes pairs; the few pairs of a thin mask are found once and remembered."""
-        if not self._labels[position].may_meet(rows, columns):
+        labels, key = self._labels[position], (position, rows.start, columns.start)
+        if labels is not None and not labels.may_meet(rows, columns):
             return
-        key = (position, rows.start, columns.start)
         if key in self._thin:
             core.index_put_(self._thin[key], core.new_tensor(value))
             return
         mask = self.geometry.masks[position].tile(rows, columns)
         core.masked_fill_(mask, value)
-        if mask.count_nonzero() <= TILE[0]:
+        if labels is not None and mask.count_nonzero() <= TILE[0]:
             self._thin[key] = mask.nonzero(as_tuple=True)
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor | None:

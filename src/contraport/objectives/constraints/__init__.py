@@ -1,10 +1,10 @@
 """Which plans are allowed?"""
 
-from contraport.objectives.constraints.constraint import Constraint
+from contraport.objectives.constraints.constraint import Constraint, Marginals
 from contraport.objectives.constraints.exact import Exact
-from contraport.objectives.constraints.quadratic import Quadratic, QuadraticPlan
 from contraport.objectives.constraints.scaling import Balanced, Columns, Rows, Unbalanced
 from contraport.objectives.constraints.simplex import Free, Simplex
+from contraport.objectives.constraints.tsallis import Tsallis, TsallisPlan
 
 __all__ = [
     "Balanced",
@@ -12,9 +12,10 @@ __all__ = [
     "Constraint",
     "Exact",
     "Free",
-    "Quadratic",
-    "QuadraticPlan",
+    "Marginals",
     "Rows",
     "Simplex",
+    "Tsallis",
+    "TsallisPlan",
     "Unbalanced",
 ]

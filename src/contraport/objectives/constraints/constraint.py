@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from torch import Tensor
 
@@ -12,24 +12,63 @@ from contraport.engine import Geometry, constant
 from contraport.objectives.answer import Answer
 from contraport.objectives.plan import Plan
 
+Marginals: TypeAlias = tuple[Tensor, Tensor]
+"""log a, (N,), and log b, (M,): the masses that rows and columns should have; each adds up to 1."""
+
 
 class Constraint(Answer, ABC):
-    """An allowed set; marginals are uniform and the total mass 1 unless said otherwise.
+    """An allowed set; the total mass is 1 unless said otherwise.
 
     Attributes:
         differentiable: whether its plan has a gradient.
-        has_zeros: whether its plan has exact zeros, on which a logarithm is infinite.
     """
 
     differentiable: ClassVar[bool] = True
-    has_zeros: ClassVar[bool] = False
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether its plan has exact zeros, on which a logarithm is infinite."""
+        return False
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows and columns have the mass of their items' weights rather than equal masses."""
+        return False
 
     @abstractmethod
-    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Plan]:
-        """Return the plan of the rows with the columns and, if reciprocal, that of the columns with the rows."""
+    def __call__(
+        self,
+        geometry: Geometry,
+        marginals: Marginals | None = None,
+        *,
+        reciprocal: bool = False,
+        log_weights: Tensor | None = None,
+    ) -> list[Plan]:
+        """Return the plan of the rows with the columns and, if reciprocal, that of the columns with the rows.
+
+        Args:
+            geometry: the compared pairs, (N, M).
+            marginals: what rows and columns should carry, uniform where None. A constraint that has no marginal takes
+                no notice of it.
+            reciprocal: whether both directions are asked for.
+            log_weights: log w, (M,), of a reference measure of the columns: the plan is that of the kernel w_j K_ij.
+                Not with ``reciprocal``, as the rows have none.
+
+        Raises:
+            UsageError: it knows no reference measure.
+        """
 
 
-def uniform_marginals(geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """Return log a, (N,), and log b, (M,)."""
+def uniform_marginals(geometry: Geometry) -> Marginals:
+    """Return log 1/N, (N,), and log 1/M, (M,)."""
     like, (n, m) = geometry.log_kernel.inputs[0], geometry.shape
     return constant(n, -math.log(n), like), constant(m, -math.log(m), like)
+
+
+def directions(
+    geometry: Geometry, marginals: Marginals | None, *, reciprocal: bool
+) -> list[tuple[Geometry, Marginals]]:
+    """Return the pairs with their marginals and, if reciprocal, both with rows and columns exchanged."""
+    log_a, log_b = uniform_marginals(geometry) if marginals is None else marginals
+    forth = geometry, (log_a, log_b)
+    return [forth, (geometry.T, (log_b, log_a))] if reciprocal else [forth]

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from contraport.engine import Geometry, MatrixLogKernel
 from contraport.errors import check, require
-from contraport.objectives.constraints.constraint import Constraint, uniform_marginals
+from contraport.objectives.constraints.constraint import Constraint, Marginals, uniform_marginals
 from contraport.objectives.plan import Plan
 
 
@@ -25,16 +26,28 @@ class Exact(Constraint):
     """
 
     differentiable: ClassVar[bool] = False
-    has_zeros: ClassVar[bool] = True
+
+    @property
+    def has_zeros(self) -> bool:
+        return True
 
     @torch.no_grad()
-    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Plan]:
+    def __call__(
+        self,
+        geometry: Geometry,
+        marginals: Marginals | None = None,
+        *,
+        reciprocal: bool = False,
+        log_weights: Tensor | None = None,
+    ) -> list[Plan]:
         """Return the plan of each direction."""
+        check(log_weights is None, f"column_weights: {self!r} has no reference measure; expected none.")
         optimize = require("scipy.optimize", "train", "The constraint Exact")
         s = geometry.dense().double()
         n, m = s.shape
         cost = (-s).cpu().numpy()
-        if n == m:
+        log_a, log_b = marginals or uniform_marginals(geometry)
+        if n == m and marginals is None:
             try:
                 rows, columns = optimize.linear_sum_assignment(cost)
             except ValueError as error:
@@ -42,15 +55,17 @@ class Exact(Constraint):
             masses = torch.zeros_like(s)
             masses[rows, columns] = 1 / n
         else:
-            masses = torch.as_tensor(_transport(cost)).to(s)
-        log_a, log_b = uniform_marginals(geometry)
+            masses = torch.as_tensor(_transport(cost, *(v.double().exp().cpu().numpy() for v in (log_a, log_b)))).to(s)
         matrix = masses.log().to(log_a)
-        plan = Plan(Geometry(MatrixLogKernel(matrix)), torch.zeros_like(log_a), torch.zeros_like(log_b))
+        zeros = torch.zeros_like(log_a), torch.zeros_like(log_b)
+        plan = Plan(Geometry(MatrixLogKernel(matrix)), *zeros, log_marginals=(log_a, log_b))
         return [plan, plan.T] if reciprocal else [plan]
 
 
-def _transport(cost: np.ndarray) -> np.ndarray:
-    """Return the plan of least cost between uniform marginals, by linear programming; infinite cost forbids a pair."""
+def _transport(cost: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the plan of least cost with row masses a and column masses b, by linear programming; infinite cost forbids
+    a pair.
+    """
     optimize, sparse = (require(f"scipy.{part}", "train", "The constraint Exact") for part in ("optimize", "sparse"))
     n, m = cost.shape
     rows, columns = np.isfinite(cost).nonzero()
@@ -61,8 +76,9 @@ def _transport(cost: np.ndarray) -> np.ndarray:
             for side, size in ((rows, n), (columns, m))
         ]
     )
-    uniform = np.concatenate([np.full(n, 1 / n), np.full(m, 1 / m)])
-    solution = optimize.linprog(cost[rows, columns], A_eq=masses, b_eq=uniform, method="highs")
+    solution = optimize.linprog(
+        cost[rows, columns], A_eq=masses, b_eq=np.concatenate([a / a.sum(), b / b.sum()]), method="highs"
+    )
     check(solution.status == 0, f"constraint: no exact plan was found ({solution.message}).")
     plan = np.zeros_like(cost)
     plan[rows, columns] = solution.x

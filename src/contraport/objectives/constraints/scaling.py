@@ -2,76 +2,197 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from contraport.engine import OTHER, Axis, Geometry, Step, constant, converge, scale
-from contraport.errors import check, check_positive
-from contraport.objectives.constraints.constraint import Constraint, uniform_marginals
-from contraport.objectives.plan import Plan
+from contraport.engine import OTHER, Axis, Geometry, Slack, Step, constant, converge, scale
+from contraport.errors import check, check_positive, unknown_name
+from contraport.objectives.constraints.constraint import Constraint, Marginals, directions, uniform_marginals
+from contraport.objectives.plan import Plan, kl
 
 
 class Scaling(Constraint):
     """An allowed set whose plan is reached from the kernel by half steps.
 
-    A subclass says which half steps, and how much each is damped.
+    A subclass says which half steps, and how far each may stay from its marginal.
     """
 
     @abstractmethod
     def half_steps(self) -> tuple[Axis, ...]:
         """Return the axis of each half step, in order; each reads the potential of the one before."""
 
-    def damping(self, axis: Axis, temperature: float | Tensor) -> float | Tensor | None:
-        """Return how far a half step on an axis goes towards its marginal, in (0, 1); None is all the way."""
+    def slack(self, axis: Axis, temperature: float | Tensor) -> Leeway:
+        """Return how far a half step on an axis may stay from its marginal."""
+        return STRICT
+
+    @property
+    def from_marginals(self) -> bool:
+        """Whether potentials start from the marginals, rather than from zero."""
+        return False
+
+    @property
+    def until(self) -> float | None:
+        """The tolerance at which the half steps end, on rows and columns in turn; None makes all of them."""
         return None
 
-    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Plan]:
-        """Return the plan of each direction.
+    @property
+    def counting(self) -> bool:
+        """Whether its entropy is that of the plan by itself, rather than relative to the product of the marginals."""
+        return False
+
+    @property
+    def strict(self) -> bool:
+        """Whether rows and columns are both to meet their marginals, which must then have the same total."""
+        return len(set(self.half_steps())) == 2
+
+    def price_of(self, plan: Plan) -> Tensor:
+        """Return what a plan pays for missing its marginals, ``()``."""
+        return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
+
+    def __call__(
+        self,
+        geometry: Geometry,
+        marginals: Marginals | None = None,
+        *,
+        reciprocal: bool = False,
+        log_weights: Tensor | None = None,
+    ) -> list[Plan]:
+        """Return the plan of each direction."""
+        masses = marginals or uniform_marginals(geometry)
+        reference = self._reference(masses, log_weights)
+        if self.until is None:
+            return self._unrolled(geometry, masses, reference, reciprocal=reciprocal)
+        axes = self.half_steps()
+        leeways = [self.slack(axis, geometry.log_kernel.temperature) for axis in axes[:2]]
+        slack = self._slack(leeways, geometry, reference, 1)
+        f, g, made = converge(geometry, masses, self.until, len(axes) // 2, slack)
+        found = self._plan(geometry, masses, reference, axes[:2], [f, g], leeways[1])
+        plan = replace(found, iterations=made, balanced=False)
+        return [plan, plan.T] if reciprocal else [plan]
+
+    def _reference(self, masses: Marginals, log_weights: Tensor | None) -> Marginals | None:
+        """Return r and c, from which the potentials start and are measured; None is zero.
+
+        The reference measure of the plan is exp(r_i + c_j).
+        """
+        if log_weights is None:
+            return masses if self.from_marginals else None
+        rows, columns = masses if self.from_marginals else (constant(len(v), 0.0, v) for v in masses)
+        return rows, columns + log_weights
+
+    def _slack(
+        self, leeways: Sequence[Leeway], geometry: Geometry, reference: Marginals | None, directions: int
+    ) -> Slack:
+        """Return the slack of each half step of all directions."""
+        like = geometry.log_kernel.inputs[0]
+        return Slack(
+            _per_step([leeway.damping for leeway in leeways], 1.0, like, directions),
+            _per_step([leeway.bound for leeway in leeways], math.inf, like, directions),
+            None if reference is None else _again(reference),
+        )
+
+    def _unrolled(
+        self, geometry: Geometry, masses: Marginals, reference: Marginals | None, *, reciprocal: bool
+    ) -> list[Plan]:
+        """Return the plan of each direction after all half steps.
 
         Both directions run together, so that one pass over the pairs serves a half step of each.
         """
-        axes = self.half_steps()
-        like, temperature = geometry.log_kernel.inputs[0], geometry.log_kernel.temperature
-        directions = [geometry, geometry.T] if reciprocal else [geometry]
+        axes, temperature = self.half_steps(), geometry.log_kernel.temperature
+        seen = directions(geometry, masses, reciprocal=reciprocal)
+        given = [] if reference is None else list(_again(reference)[::-1])[: len(seen)]
         steps = [
-            Step(axis if c == 0 else OTHER[axis], (k - 1) * len(directions) + c if k else None)
+            Step(axis if c == 0 else OTHER[axis], self._source(k, c, len(seen), bool(given)))
             for k, axis in enumerate(axes)
-            for c in range(len(directions))
+            for c in range(len(seen))
         ]
-        dampings = [self.damping(axis, temperature) for axis in axes]
-        potentials = scale(geometry, steps, uniform_marginals(geometry), _per_step(dampings, like, len(directions)))
-        return [_plan(seen, axes, potentials[c :: len(directions)], dampings[-1]) for c, seen in enumerate(directions)]
+        leeways = [self.slack(axis, temperature) for axis in axes]
+        slack = self._slack(leeways, geometry, reference, len(seen))
+        potentials = scale(geometry, steps, masses, slack, given)
+        of = [reference, reference and (reference[1], reference[0])]
+        return [
+            self._plan(pairs, log_marginals, of[c], axes, potentials[c :: len(seen)], leeways[-1])
+            for c, (pairs, log_marginals) in enumerate(seen)
+        ]
+
+    @staticmethod
+    def _source(k: int, direction: int, count: int, given: bool) -> int | None:
+        """Return which potential step k of a direction reads; those given, one of each direction, come first."""
+        if given:
+            return k * count + direction
+        return (k - 1) * count + direction if k else None
+
+    def _plan(
+        self,
+        geometry: Geometry,
+        marginals: Marginals,
+        reference: Marginals | None,
+        axes: tuple[Axis, ...],
+        potentials: list[Tensor],
+        last: Leeway,
+    ) -> Plan:
+        """Return the plan at the end of a chain of half steps; the mass of its last axis needs no further pass."""
+        of = dict(zip(OTHER, marginals, strict=True))
+        zeros = (constant(len(v), 0.0, v) for v in marginals)
+        start = dict(zip(OTHER, zeros if reference is None else reference, strict=True))
+        latest = start | dict(zip(axes, potentials, strict=True))
+        final = axes[-1]
+        known: dict[Axis, Tensor] = {}
+        if last.bound is None:
+            known[final] = of[final]
+            if last.damping is not None:
+                # With p - r = damping (log m - r - L), the mass exp(p + L) is m exp((p - r) (1 - 1/damping)).
+                step = latest[final] - start[final]
+                known[final] = of[final] + step * (1 - 1 / last.damping)
+        return Plan(
+            geometry,
+            latest["rows"],
+            latest["columns"],
+            known.get("rows"),
+            known.get("columns"),
+            tuple(axis for axis in OTHER if axis not in axes) if reference is None else (),
+            last == STRICT and geometry.full,
+            marginals,
+            len(axes) // 2 or None,
+        )
 
 
-def _per_step(dampings: Sequence[float | Tensor | None], like: Tensor, directions: int) -> Tensor | None:
-    """Return the damping of each half step of all directions, (steps,), or None where there is none at all."""
-    if all(damping is None for damping in dampings):
+def _again(masses: Marginals) -> Marginals:
+    """Return the marginals as tensors of their own: torch.compile takes no tensor into an operation twice."""
+    return masses[0].view_as(masses[0]), masses[1].view_as(masses[1])
+
+
+class Leeway(NamedTuple):
+    """How far one half step may stay from its marginal; see `Slack`, which has one for each step.
+
+    Attributes:
+        damping: how far it goes towards it, in (0, 1); None is all the way.
+        bound: how far it may go at all; None is as far as it likes.
+    """
+
+    damping: float | Tensor | None = None
+    bound: float | Tensor | None = None
+
+
+STRICT = Leeway()
+"""A half step that meets its marginal."""
+
+
+def _per_step(
+    values: Sequence[float | Tensor | None], otherwise: float, like: Tensor, directions: int
+) -> Tensor | None:
+    """Return the value of each half step of all directions, (steps,), or None where no step has one."""
+    if all(value is None for value in values):
         return None
-    known = [1.0 if damping is None else damping for damping in dampings]
-    damping = torch.stack([torch.as_tensor(value, dtype=like.dtype, device=like.device) for value in known])
-    return damping.repeat_interleave(directions)
-
-
-def _plan(
-    geometry: Geometry, axes: tuple[Axis, ...], potentials: list[Tensor], last_damping: float | Tensor | None
-) -> Plan:
-    """Return the plan at the end of a chain of half steps; the mass of its last axis needs no further pass."""
-    marginals = dict(zip(OTHER, uniform_marginals(geometry), strict=True))
-    latest = {axis: constant(len(marginal), 0.0, marginal) for axis, marginal in marginals.items()}
-    latest |= dict(zip(axes, potentials, strict=True))
-    log_mass = marginals[axes[-1]]
-    if last_damping is not None:
-        # With p = damping (log m - L), the mass exp(p + L) is m exp(p (1 - 1/damping)).
-        log_mass = log_mass + latest[axes[-1]] * (1 - 1 / last_damping)
-    known = {axes[-1]: log_mass}
-    masses = known.get("rows"), known.get("columns")
-    zero = tuple(axis for axis in OTHER if axis not in axes)
-    balanced = last_damping is None and geometry.full
-    return Plan(geometry, latest["rows"], latest["columns"], *masses, zero, balanced)
+    known = [otherwise if value is None else value for value in values]
+    each = torch.stack([torch.as_tensor(value, dtype=like.dtype, device=like.device) for value in known])
+    return each.repeat_interleave(directions)
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,8 +214,37 @@ class Columns(Scaling):
         return ("columns",)
 
 
+class Alternating(Scaling):
+    """Half steps on rows and columns in turn: what `Balanced` and `Unbalanced`, which document it, have in common."""
+
+    iterations: int
+    tolerance: float | None
+    marginals: str
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.iterations, int) and not isinstance(self.iterations, bool)
+        check(
+            whole and self.iterations >= 1, f"iterations: expected an integer of at least 1, got {self.iterations!r}."
+        )
+        if self.marginals not in ("uniform", "weights"):
+            raise unknown_name("marginals", self.marginals, ("uniform", "weights"))
+        if self.tolerance is not None:
+            check_positive("tolerance", self.tolerance)
+
+    @property
+    def weighted(self) -> bool:
+        return self.marginals == "weights"
+
+    @property
+    def until(self) -> float | None:
+        return self.tolerance
+
+    def half_steps(self) -> tuple[Axis, ...]:
+        return ("rows", "columns") * self.iterations
+
+
 @dataclass(frozen=True, repr=False)
-class Balanced(Scaling):
+class Balanced(Alternating):
     """Rows and columns have mass 1/N and 1/M, approached by Sinkhorn iterations (rows, then columns, from zero).
 
     Args:
@@ -102,54 +252,57 @@ class Balanced(Scaling):
         tolerance: go on until the masses of the rows are off by less than this in all (the total is 1), and take the
             gradient of the plan at convergence; a warning says so if the iterations do not suffice. None runs all
             iterations and takes the gradient of just these.
+        marginals: ``"uniform"``, every item has the same mass, or ``"weights"``, the items' ``weights=`` in the call.
 
     Raises:
-        UsageError: iterations is not a positive integer, or the tolerance is not positive.
+        UsageError: iterations is not a positive integer, the tolerance is not positive, or marginals is neither.
 
     Source: Cuturi (2013), algorithm 1, in the log domain.
     """
 
     iterations: int = 5
     tolerance: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_iterations(self.iterations)
-        if self.tolerance is not None:
-            check_positive("tolerance", self.tolerance)
-
-    def half_steps(self) -> tuple[Axis, ...]:
-        return ("rows", "columns") * self.iterations
-
-    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Plan]:
-        if self.tolerance is None:
-            return super().__call__(geometry, reciprocal=reciprocal)
-        log_a, log_b = uniform_marginals(geometry)
-        f, g = converge(geometry, (log_a, log_b), self.tolerance, self.iterations)
-        plan = Plan(geometry, f, g, known_log_column_mass=log_b)
-        return [plan, plan.T] if reciprocal else [plan]
+    marginals: str = "uniform"
 
 
 @dataclass(frozen=True, repr=False)
-class Unbalanced(Scaling):
+class Unbalanced(Alternating):
     """Rows and columns may miss their mass 1/N and 1/M at a price, so that pairs that fit nowhere are let go.
 
-    The price is relaxation * KL(marginal | uniform), in units of the cost; relaxation = infinity is `Balanced`.
+    The plan is the argument of min <C, P> + temperature KL(P | R) + relaxation (D(P 1 | a) + D(P^T 1 | b)): with the
+    reference measure R = a x b its mass is at most 1 where no cost is negative, and what is missing is what was let go.
 
     Args:
-        relaxation: the price for rows and columns, or a pair of prices, positive.
+        relaxation: the price for rows and columns, or a pair of prices, positive, in units of the cost; infinity is
+            `Balanced`.
         iterations: pairs of half steps, at least 1.
+        reference: ``"product"``, R = a x b, or ``"counting"``, R = 1, whose entropy creates mass: at the temperatures
+            and prices in use hundreds of times what is wanted.
+        price: D, ``"kl"``, or ``"total-variation"``, under which masses are met exactly or given up by a factor of at
+            most exp(relaxation / temperature).
+        tolerance: as in `Balanced`; here until a further iteration changes the masses of the rows by less in all.
+        marginals: ``"uniform"``, every item has the same mass, or ``"weights"``, the items' ``weights=`` in the call.
 
     Raises:
-        UsageError: a relaxation is not positive, or iterations is not a positive integer.
+        UsageError: a relaxation is not positive, iterations is not a positive integer, or a name is unknown.
 
-    Source: Chizat et al. (2018), the KL case: each half step is damped by relaxation / (relaxation + temperature).
+    Source: Chizat et al. (2018), Scaling algorithms for unbalanced optimal transport, table 1: a half step is damped by
+    relaxation / (relaxation + temperature) for KL, and clamped to +- relaxation / temperature for the total variation;
+    both are measured from log R. Séjourné et al. (2019), Sinkhorn divergences for unbalanced transport, for R = a x b.
     """
 
     relaxation: float | tuple[float, float] = 1.0
     iterations: int = 5
+    reference: str = "product"
+    price: str = "kl"
+    tolerance: float | None = None
+    marginals: str = "uniform"
 
     def __post_init__(self) -> None:
-        _check_iterations(self.iterations)
+        super().__post_init__()
+        for name, known in (("reference", ("product", "counting")), ("price", ("kl", "total-variation"))):
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
         for value in self._relaxations().values():
             check_positive("relaxation", value, allow_infinity=True)
 
@@ -160,13 +313,34 @@ class Unbalanced(Scaling):
         check(len(rho) == 2, f"relaxation: expected a number or one for rows and one for columns, got {rho!r}.")
         return {"rows": rho[0], "columns": rho[1]}
 
-    def half_steps(self) -> tuple[Axis, ...]:
-        return ("rows", "columns") * self.iterations
+    @property
+    def from_marginals(self) -> bool:
+        return self.reference == "product"
 
-    def damping(self, axis: Axis, temperature: float | Tensor) -> float | Tensor | None:
-        return 1 / (1 + temperature / self._relaxations()[axis])
+    @property
+    def counting(self) -> bool:
+        return self.reference == "counting"
+
+    @property
+    def strict(self) -> bool:
+        return all(math.isinf(value) for value in self._relaxations().values())
+
+    def price_of(self, plan: Plan) -> Tensor:
+        found = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
+        wanted = {"rows": plan.log_wanted_row_mass, "columns": plan.log_wanted_column_mass}
+        total = super().price_of(plan)
+        for axis, relaxation in self._relaxations().items():
+            if math.isfinite(relaxation):
+                off = kl if self.price == "kl" else _total_variation
+                total = total + relaxation * off(found[axis], wanted[axis])
+        return total
+
+    def slack(self, axis: Axis, temperature: float | Tensor) -> Leeway:
+        relaxation = self._relaxations()[axis]
+        if self.price == "kl":
+            return Leeway(damping=1 / (1 + temperature / relaxation))
+        return Leeway(bound=relaxation / temperature)
 
 
-def _check_iterations(iterations: int) -> None:
-    good = isinstance(iterations, int) and not isinstance(iterations, bool) and iterations >= 1
-    check(good, f"iterations: expected an integer of at least 1, got {iterations!r}.")
+def _total_variation(log_mass: Tensor, log_wanted: Tensor) -> Tensor:
+    return (log_mass.exp() - log_wanted.exp()).abs().sum()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from contraport.engine import Geometry, constant, log_sums
-from contraport.objectives.constraints.constraint import Constraint, uniform_marginals
+from torch import Tensor
+
+from contraport.engine import Axis, Geometry, constant, log_sums
+from contraport.objectives.constraints.constraint import Constraint, Marginals, directions
 from contraport.objectives.plan import Plan
 
 
@@ -13,14 +15,20 @@ from contraport.objectives.plan import Plan
 class Free(Constraint):
     """Every nonnegative plan is allowed: P = diag(a) K, no normalisation at all."""
 
-    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Plan]:
+    def __call__(
+        self,
+        geometry: Geometry,
+        marginals: Marginals | None = None,
+        *,
+        reciprocal: bool = False,
+        log_weights: Tensor | None = None,
+    ) -> list[Plan]:
         """Return the plan of each direction."""
-        directions = [geometry, geometry.T] if reciprocal else [geometry]
-        return [
-            Plan(seen, log_a, constant(len(log_b), 0.0, log_b), zero=("columns",))
-            for seen in directions
-            for log_a, log_b in [uniform_marginals(seen)]
-        ]
+        plans = []
+        for pairs, (log_a, log_b) in directions(geometry, marginals, reciprocal=reciprocal):
+            g, zero = _start(len(log_b), log_b, log_weights)
+            plans.append(Plan(pairs, log_a, g, zero=zero, log_marginals=(log_a, log_b)))
+        return plans
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,11 +38,24 @@ class Simplex(Constraint):
     Source: the set U(1) of inverse optimal transport.
     """
 
-    def __call__(self, geometry: Geometry, *, reciprocal: bool = False) -> list[Plan]:
+    def __call__(
+        self,
+        geometry: Geometry,
+        marginals: Marginals | None = None,
+        *,
+        reciprocal: bool = False,
+        log_weights: Tensor | None = None,
+    ) -> list[Plan]:
         """Return the plan of each direction."""
-        _, log_b = uniform_marginals(geometry)
-        zeros = constant(len(log_b), 0.0, log_b)
-        by_row = log_sums(geometry, "rows", zeros)
+        g, zero = _start(geometry.shape[1], geometry.log_kernel.inputs[0], log_weights)
+        by_row = log_sums(geometry, "rows", g)
         log_mass = by_row.logsumexp(0)
-        plan = Plan(geometry, (-log_mass).expand_as(by_row), zeros, by_row - log_mass, zero=("columns",), balanced=True)
+        plan = Plan(geometry, (-log_mass).expand_as(by_row), g, by_row - log_mass, zero=zero, balanced=True)
         return [plan, plan.T] if reciprocal else [plan]
+
+
+def _start(columns: int, like: Tensor, log_weights: Tensor | None) -> tuple[Tensor, tuple[Axis, ...]]:
+    """Return the potential of the columns under their reference measure, and the axes whose potential is zero."""
+    if log_weights is not None:
+        return log_weights, ()
+    return constant(columns, 0.0, like), ("columns",)

@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from contraport.engine import Geometry
+from contraport.errors import check
 from contraport.objectives.answer import Answer
+from contraport.objectives.constraints import Constraint, Rows
 from contraport.objectives.divergences.divergence import Divergence
 from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Plan
 
 
 @dataclass(frozen=True, repr=False)
 class Cost(Answer, Divergence):
-    """The transport cost of the target, <t, C>: how far apart the wanted pairs are; attraction without repulsion."""
+    """The transport cost of the target, <t, C>: how far apart the wanted pairs are; attraction without repulsion.
+
+    Args:
+        power: of the cost, <t, C^power>, a whole number.
+
+    Raises:
+        UsageError: the power is not a positive whole number.
+    """
 
     repels: ClassVar[bool] = False
+
+    power: int = 1
+
+    def __post_init__(self) -> None:
+        good = isinstance(self.power, int) and not isinstance(self.power, bool) and self.power >= 1
+        check(good, f"power: expected a whole number from 1 on, got {self.power!r}.")
+
+    @property
+    def tempers(self) -> bool:
+        """Whether a cost has a gradient in the temperature: it has none."""
+        return False
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the cost of each row."""
         cost_kernel = outcome.plan.cost_kernel
-        return -cost_kernel.unit * outcome.target.row_inner(cost_kernel)
+        if self.power == 1:
+            return -cost_kernel.unit * outcome.target.row_inner(cost_kernel)
+        return by_cost(outcome, lambda t: (-cost_kernel.unit * t) ** self.power)
+
+
+def by_cost(outcome: Outcome, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return sum_j t_ij function(T_ij), (N,), t the target and T minus the cost in units of the kernel."""
+    plan = outcome.plan
+    bare = Plan(Geometry(plan.cost_kernel), torch.zeros_like(plan.f), torch.zeros_like(plan.g))
+    return outcome.target.row_expectation(bare, function)
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,12 +66,50 @@ class Energy(Answer, Divergence):
 
     Args:
         detach: hold the plan fixed. With `Rows` the gradient is then temperature times that of KL.
+        paired: attract each row as much as its weights add up to, sum_ij P_ij (C_i+ - C_ij), where they add up to other
+            than the target's; C_i+ is the cost of what row i wants.
+        phi: a differentiable function of a tensor: the weights of row i, paired, add up to xi phi'(xi) / temperature,
+            with xi = sum_j exp((C_i+ - C_ij) / temperature). With the plan held, that of `Rows`, the gradient is that
+            of phi(xi).
 
-    Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 3-5.
+    Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 3-5, theorem 1.
     """
 
     detach: bool = True
+    paired: bool = False
+    phi: Callable[[Tensor], Tensor] | None = None
+
+    def mismatch(self, constraint: Constraint) -> str | None:
+        if self.phi is not None and not isinstance(constraint, Rows):
+            return f"phi belongs to the constraint Rows, got {constraint!r}."
+        return None
+
+    @property
+    def tempers(self) -> bool:
+        """Whether it has a gradient in the temperature, which the plan alone knows."""
+        return not self.detach
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the difference of each row."""
-        return Cost()(outcome) - outcome.plan.row_cost(held=self.detach)
+        attraction, plan = Cost()(outcome), outcome.plan
+        pull = attraction
+        if self.paired:
+            share = torch.exp(plan.log_row_mass() - plan.log_wanted_row_mass)
+            pull = (share.detach() if self.detach else share) * attraction
+        difference = pull - plan.row_cost(held=self.detach)
+        if self.phi is None:
+            return difference
+        wanted = outcome.target.row_mass()
+        distance = attraction / torch.where(wanted > 0, wanted, 1)
+        temperature = plan.cost_kernel.temperature
+        log_xi = distance / temperature + plan.log_wanted_row_mass - plan.f
+        mass = self._mass(log_xi.exp()) / temperature
+        return (mass.detach() if self.detach else mass) * difference
+
+    def _mass(self, xi: Tensor) -> Tensor:
+        """Return xi phi'(xi)."""
+        assert self.phi is not None
+        with torch.enable_grad():
+            free = xi if xi.requires_grad else xi.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.phi(free).sum(), free, create_graph=not self.detach)
+        return xi * slope

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from contraport.errors import check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.outcome import Outcome
 
@@ -23,9 +24,18 @@ class Divergence:
 
     Attributes:
         repels: whether it pushes anything apart.
+        by_plan: whether it sums over pairs as the plan does, so that a reference measure of the columns is in it.
+        by_item: whether it keeps something of each item between calls, and needs ``ids``.
     """
 
     repels: ClassVar[bool] = True
+    by_plan: ClassVar[bool] = True
+    by_item: ClassVar[bool] = False
+
+    @property
+    def tempers(self) -> bool:
+        """Whether its value has a gradient in the temperature, so that one can be learned."""
+        return True
 
     def mismatch(self, constraint: Constraint) -> str | None:
         """Say why it does not go with a constraint, or None where it does."""
@@ -34,3 +44,10 @@ class Divergence:
     @abstractmethod
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the value of each row, (N,), whose sum is meant; or a tensor without dimensions, which is no sum."""
+
+
+def need_negatives(outcome: Outcome) -> None:
+    """Raise `UsageError` where there is one item and nothing else to compare it with."""
+    pattern = outcome.block.pattern
+    good = pattern.size > 1 or pattern.strangers > 0
+    check(good, "z0: this objective needs negatives: at least 2 items, got 1.")

@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ class Logistic(nn.Module, Divergence):
 
     Source: Zhai et al. (2023), Sigmoid loss for language image pre-training, section 3.2.
     """
+
+    by_plan: ClassVar[bool] = False
 
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
@@ -65,6 +68,8 @@ class NoiseContrast(nn.Module, Divergence):
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.2; Gutmann and Hyvärinen (2010).
     """
 
+    by_plan: ClassVar[bool] = False
+
     log_normalizer: Tensor
 
     def __init__(self, momentum: float = 0.9) -> None:
@@ -85,7 +90,7 @@ class NoiseContrast(nn.Module, Divergence):
         training = self.training and torch.is_grad_enabled()
         with torch.no_grad():
             present = log_mean(outcome)
-            moved = past if not training else _log_mix(past.to(present), present, self.momentum)
+            moved = past if not training else log_mix(past.to(present), present, self.momentum)
             average = torch.where(past.isnan(), present, moved)
             if training:
                 past.copy_(average)
@@ -95,7 +100,7 @@ class NoiseContrast(nn.Module, Divergence):
         return f"NoiseContrast({self.momentum!r})"
 
 
-def _log_mix(past: Tensor, present: Tensor, momentum: float) -> Tensor:
+def log_mix(past: Tensor, present: Tensor, momentum: float) -> Tensor:
     """Return log(momentum e^past + (1 - momentum) e^present)."""
     return torch.logaddexp(past + math.log(momentum) if momentum else past - torch.inf, present + math.log1p(-momentum))
 

@@ -12,7 +12,7 @@ from contraport.engine import by_row_blocks
 from contraport.errors import check
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints import Constraint
-from contraport.objectives.divergences.divergence import Divergence
+from contraport.objectives.divergences.divergence import Divergence, need_negatives
 from contraport.objectives.outcome import Outcome
 
 
@@ -21,17 +21,35 @@ class KL(Answer, Divergence):
     """The generalised Kullback-Leibler divergence, sum t log(t / P) - sum t + sum P: nonnegative, zero where P = t.
 
     Where the layout keeps the positives out of the denominators, they count with the mass that they would have had.
+
+    Args:
+        conditional: compare the shares of each row, P_ij / sum_j P_ij with those of the target, so that it does not
+            matter how much mass a row carries.
+
+    Raises:
+        UsageError: in the call, the layout does so and there is nothing else to compare with (one item).
     """
+
+    conditional: bool = False
+
+    def __post_init__(self) -> None:
+        check(isinstance(self.conditional, bool), f"conditional: expected True or False, got {self.conditional!r}.")
 
     def mismatch(self, constraint: Constraint) -> str | None:
         if constraint.has_zeros:
-            return f"KL is infinite on the exact zeros of {constraint!r}; FenchelYoung is its divergence."
+            return f"KL is infinite on the exact zeros of {constraint!r}; FenchelYoung is the divergence of order 2."
         return None
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the rows of KL(target | plan); each carries its share of what the masses differ by."""
+        if not outcome.block.pattern.compares_positives:
+            need_negatives(outcome)
         target, plan = outcome.target, outcome.plan
         rows = target.row_entropy() + plan.row_inner_log(target)
+        if self.conditional:
+            wanted, found = target.row_mass(), plan.log_row_mass()
+            found = torch.where(found > -torch.inf, found, 0)  # nothing is compared there: nothing is added
+            return wanted * found - torch.xlogy(wanted, wanted) - rows
         return -rows if plan.balanced else target.row_mass() * (plan.mass() - 1) - rows
 
 
@@ -77,6 +95,8 @@ class SquaredL2(Answer, Divergence):
 class Rince(Answer, Divergence):
     """The robust divergence of RINCE, mean_i 1/q [(lam sum_j N P_ij)^q - (N P_i+)^q]. It can be negative.
 
+    Where rows are to carry other masses a than 1/N, P_ij / a_i takes the place of N P_ij.
+
     q -> 0 gives the logarithm, InfoNCE; q = 1 is symmetric between positives and negatives, and tolerates noise.
 
     Args:
@@ -100,7 +120,7 @@ class Rince(Answer, Divergence):
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the divergence of each row."""
         target, plan = outcome.target, outcome.plan
-        log_n = math.log(plan.shape[0])
-        attracted = target.row_expectation(plan, lambda log_p: torch.exp(self.q * (log_p + log_n)))
-        repelled = torch.exp(self.q * (math.log(self.lam) + plan.log_row_mass() + log_n))
+        shares = plan.per_wanted_mass()
+        attracted = target.row_expectation(shares, lambda log_share: torch.exp(self.q * log_share))
+        repelled = torch.exp(self.q * (math.log(self.lam) + plan.log_row_mass() - plan.log_wanted_row_mass))
         return (target.row_mass() * repelled - attracted) / self.q

@@ -10,16 +10,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Link, LogOf, log_sums, positive_part
-from contraport.errors import check
+from contraport.engine import Link, LogOf, LogPower, log_sums
 from contraport.objectives.answer import Answer
-from contraport.objectives.divergences.divergence import Divergence
+from contraport.objectives.divergences.divergence import Divergence, need_negatives
 from contraport.objectives.outcome import Outcome
 
 Pointwise = Callable[[Tensor], Tensor]
@@ -44,6 +43,8 @@ class Pairwise(Answer, Divergence):
     Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 1 and table 1.
     """
 
+    by_plan: ClassVar[bool] = False
+
     name: str
     phi: Phi = field(repr=False)
     psi: Link | None = field(default=None, repr=False)
@@ -67,6 +68,8 @@ class SignedPairwise(Answer, Divergence):
         UsageError: in the call, where there are no negatives (one item).
     """
 
+    by_plan: ClassVar[bool] = False
+
     phi: Pointwise
     psi: Pointwise
 
@@ -78,7 +81,7 @@ class SignedPairwise(Answer, Divergence):
 
 
 def _log_sum(outcome: Outcome, psi: Link | None, shift: float) -> Tensor:
-    check(outcome.block.pattern.size > 1, "z0: pairwise objectives need negatives: at least 2 items, got 1.")
+    need_negatives(outcome)
     geometry = outcome.plan.geometry
     a = outcome.target.row_mass()
     positive = -outcome.target.row_inner(geometry.log_kernel) / torch.where(a > 0, a, 1)
@@ -139,7 +142,7 @@ class Preset(NamedTuple):
 PRESETS: dict[str, Preset] = {
     "info_nce": Preset(True, lambda e, c: Pairwise("info_nce", partial(_log_plus, epsilon=e))),
     "mine": Preset(False, lambda e, c: Pairwise("mine", _logarithm)),
-    "triplet": Preset(False, lambda e, c: Pairwise("triplet", _sum, positive_part(), e)),
+    "triplet": Preset(False, lambda e, c: Pairwise("triplet", _sum, LogPower(), e)),
     "soft_triplet": Preset(True, lambda e, c: Pairwise("soft_triplet", _tempered_softplus, shift=e)),
     "n_plus_1_tuplet": Preset(False, lambda e, c: Pairwise("n_plus_1_tuplet", _softplus)),
     "lifted_structured": Preset(False, lambda e, c: Pairwise("lifted_structured", _positive_square, shift=e)),

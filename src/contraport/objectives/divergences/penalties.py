@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from contraport.errors import check
 from contraport.objectives.answer import Answer
-from contraport.objectives.divergences.divergence import Divergence
+from contraport.objectives.divergences.divergence import Divergence, need_negatives
 from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import kl
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,9 +24,11 @@ class LogMean(Answer, Divergence):
     Source: the uniformity of Wang and Isola (2020), eq. 2, with a kernel exp(-2 |x - y|^2).
     """
 
+    by_plan: ClassVar[bool] = False
+
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return log mean K."""
-        check(outcome.block.pattern.size > 1, "z0: uniformity needs at least 2 items, got 1.")
+        need_negatives(outcome)
         return log_mean(outcome)
 
 
@@ -55,12 +57,16 @@ class PlanUniformity(Answer, Divergence):
 
 @dataclass(frozen=True, repr=False)
 class MarginalPenalty(Answer, Divergence):
-    """KL of the masses of rows and columns from uniform ones: what a plan pays for mass that it creates or lets go."""
+    """KL of the masses of rows and columns from the marginals: what a plan pays for mass that it creates or lets go.
+
+    Source: the terms lambda_1 h_F and lambda_2 h_G of generalised contrastive alignment, Chen et al. (2024), eq. 3.
+    """
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return KL(P 1 | a) + KL(P^T 1 | b)."""
         plan = outcome.plan
-        return _kl_from_uniform(plan.log_row_mass()) + _kl_from_uniform(plan.log_column_mass())
+        rows = kl(plan.log_row_mass(), plan.log_wanted_row_mass)
+        return rows + kl(plan.log_column_mass(), plan.log_wanted_column_mass)
 
 
 def log_mean(outcome: Outcome) -> Tensor:
@@ -73,9 +79,3 @@ def log_mean(outcome: Outcome) -> Tensor:
     count = outcome.block.pattern.compared().counts(plan.f).sum()
     compared = count > 0
     return torch.where(compared, by_row, 0).logsumexp(0) - torch.where(compared, count, len(by_row)).log()
-
-
-def _kl_from_uniform(log_mass: Tensor) -> Tensor:
-    mass, size = log_mass.exp(), len(log_mass)
-    present = mass > 0
-    return (mass * (torch.where(present, log_mass, 0) + math.log(size) - 1)).sum() + 1

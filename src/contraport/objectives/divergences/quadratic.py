@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from contraport.errors import UsageError, check_positive, unknown_name
 from contraport.objectives.answer import Answer
-from contraport.objectives.constraints import Constraint, QuadraticPlan
+from contraport.objectives.constraints import Constraint, Tsallis, TsallisPlan
 from contraport.objectives.divergences.divergence import Divergence
 from contraport.objectives.outcome import Outcome
 from contraport.objectives.plan import Plan
@@ -23,21 +24,25 @@ class FenchelYoung(Answer, Divergence):
         t.
 
     Raises:
-        UsageError: in the call, for a plan other than `Quadratic`.
+        UsageError: in the call, for a plan other than that of `Tsallis` of order 2.
 
     Source: Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 4.
     """
 
+    by_plan: ClassVar[bool] = False
+
     def mismatch(self, constraint: Constraint) -> str | None:
-        if not constraint.has_zeros:
-            return f"FenchelYoung belongs to the constraint Quadratic; for {constraint!r} it is KL."
+        if not (isinstance(constraint, Tsallis) and constraint.order == 2):
+            return f"FenchelYoung belongs to the constraint Tsallis of order 2; for {constraint!r} it is KL or Energy."
         return None
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the loss of each row."""
         target, plan = outcome.target, outcome.plan
-        if not isinstance(plan, QuadraticPlan):
-            raise UsageError(f"divergence: FenchelYoung expects a plan of Quadratic, got a {type(plan).__name__}.")
+        if not isinstance(plan, TsallisPlan):
+            raise UsageError(
+                f"divergence: FenchelYoung expects a plan of Tsallis of order 2, got a {type(plan).__name__}."
+            )
         mass = target.row_mass()
         served = mass if plan.per_row else mass.sum()
         own = target.row_square_mass() / torch.where(served > 0, served, 1) / 2
@@ -60,6 +65,8 @@ class ClosedFormQuadratic(Answer, Divergence):
 
     Source: the losses L_G of inverse optimal transport for contrastive learning.
     """
+
+    by_plan: ClassVar[bool] = False
 
     over: str = "rows"
     floor: float = 1e-3

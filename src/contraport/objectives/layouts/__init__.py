@@ -2,16 +2,19 @@
 
 from contraport.objectives.layouts.block import Block, Pattern
 from contraport.objectives.layouts.checks import check_negatives, check_views
+from contraport.objectives.layouts.coordinates import Coordinates
 from contraport.objectives.layouts.layout import Layout
-from contraport.objectives.layouts.leading import Leading
 from contraport.objectives.layouts.many_views import CoreView, FullGraph, Within
+from contraport.objectives.layouts.over import Guided, Leading
 from contraport.objectives.layouts.two_views import Cross, Joint
 
 __all__ = [
     "Block",
+    "Coordinates",
     "CoreView",
     "Cross",
     "FullGraph",
+    "Guided",
     "Joint",
     "Layout",
     "Leading",

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, Kernel, Mask, remembered
+from contraport.engine import Geometry, Kernel, Mask, Threshold, remembered
 from contraport.errors import UsageError
 from contraport.objectives.equality import Indicator
 
@@ -31,18 +31,20 @@ class Pattern:
         strangers: how many columns, the last ones, show no item of the batch.
         one_each: whether the k-th positive is that of row k, and its only one.
         crowded: whether something of every row and column is compared.
+        chosen: which rows and columns of the layout these are, (N,) and (M,), where some are absent.
     """
 
     size: int
     row_items: Tensor
     column_items: Tensor
     positives: tuple[Tensor, Tensor]
-    masks: tuple[Mask, ...] = ()
+    masks: tuple[Mask | Threshold, ...] = ()
     weight: float = 1.0
     reciprocal: bool = False
     strangers: int = 0
     one_each: bool = False
     crowded: bool = False
+    chosen: tuple[Tensor, Tensor] | None = None
     _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -73,6 +75,44 @@ class Pattern:
             positives=self.positives[::-1],
             masks=tuple(mask.T for mask in self.masks),
             one_each=self.one_each and self.positives[0] is self.positives[1],
+            chosen=None if self.chosen is None else self.chosen[::-1],
+        )
+
+    def only(self, rows: Tensor, columns: Tensor) -> Pattern:
+        """Return the pattern of some rows and columns, index tensors (N',) and (M',), one tensor where both are."""
+        taken: dict[tuple[int, int], Tensor] = {}
+
+        def take(sides: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            # What is one tensor stays one: so it is known that rows and columns are the same, and that a mask goes by
+            # the items.
+            for side, where in zip(sides, (rows, columns), strict=True):
+                if (id(side), id(where)) not in taken:
+                    taken[id(side), id(where)] = side[where]
+            return taken[id(sides[0]), id(rows)], taken[id(sides[1]), id(columns)]
+
+        row_items, column_items = take(self.items)
+        masks = (
+            Mask(take(mask.labels), None if mask.kept is None else take(mask.kept))
+            for mask in self.masks
+            if isinstance(mask, Mask)  # all are: what depends on features comes once it is known what is there
+        )
+        places = [
+            torch.full((size,), -1, device=where.device).scatter(
+                0, where, torch.arange(len(where), device=where.device)
+            )
+            for size, where in zip(self.shape, (rows, columns), strict=True)
+        ]
+        positives = torch.stack([place[side] for place, side in zip(places, self.positives, strict=True)])
+        there = positives[:, (positives >= 0).all(0)]
+        return replace(
+            self,
+            row_items=row_items,
+            column_items=column_items,
+            positives=(there[0], there[1]),
+            masks=tuple(masks),
+            one_each=False,
+            crowded=False,
+            chosen=(rows, columns),
         )
 
     @property
@@ -91,14 +131,19 @@ class Pattern:
         duplicates = Mask(self.spread(ids), kept=self.items)
         return replace(self, masks=(*self.masks, duplicates), crowded=self.crowded and self.compares_positives)
 
-    def beside(self, columns: int, ids: tuple[Tensor, Tensor] | None = None) -> Pattern:
+    def beside(self, columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None) -> Pattern:
         """Return one direction of the pattern with further columns to which nothing is matched.
 
         Args:
             columns: how many, k.
             ids: identities of the items, (n,), and of the further columns, (k,); pairs with equal ones are left out.
+            owners: with which item alone each is compared, (k,); None is with all.
         """
         masks = tuple(mask.beside(columns) for mask in self.masks)
+        if owners is not None:
+            everyone, of_batch = torch.zeros_like(self.row_items), torch.full_like(self.column_items, -1)
+            of_others = everyone, torch.cat([of_batch, torch.zeros_like(owners)])
+            masks += (Mask(of_others, kept=(self.row_items, torch.cat([of_batch, owners]))),)
         if ids is not None:
             of_rows, of_negatives = ids[0][self.row_items], ids[1]
             unlike = (of_rows.amin() - 1).expand(self.shape[1])
@@ -123,7 +168,9 @@ class Pattern:
     @property
     def compares_positives(self) -> bool:
         """Whether positives are among the compared pairs: no mask goes by the items alone."""
-        return all(mask.kept is not None or mask.labels[0] is not self.row_items for mask in self.masks)
+        return not any(
+            isinstance(mask, Mask) and mask.kept is None and mask.labels[0] is self.row_items for mask in self.masks
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,11 +181,13 @@ class Block:
         pattern: which pairs are compared.
         x: embeddings of the rows, (N, d).
         y: embeddings of the columns, (M, d); the same tensor as x where both are the same embeddings.
+        similarities: of the rows with the columns, (N, M), where they are given and the embeddings are not.
     """
 
     pattern: Pattern
     x: Tensor
     y: Tensor
+    similarities: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -148,22 +197,37 @@ class Block:
     @property
     def T(self) -> Block:
         """The same block with rows and columns exchanged."""
-        return Block(self.pattern.T, self.y, self.x)
+        return Block(self.pattern.T, self.y, self.x, None if self.similarities is None else self.similarities.T)
 
-    def beside(self, negatives: Tensor, ids: tuple[Tensor, Tensor] | None = None) -> Block:
+    def only(self, rows: Tensor, columns: Tensor) -> Block:
+        """Return the block of some rows and columns, before it has similarities; see `Pattern.only`."""
+        x = self.x[rows]
+        return Block(self.pattern.only(rows, columns), x, x if self.y is self.x else self.y[columns])
+
+    def beside(
+        self, negatives: Tensor, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
+    ) -> Block:
         """Return this direction of the block with further columns, (k, d); see `Pattern.beside`."""
-        return Block(self.pattern.beside(len(negatives), ids), self.x, torch.cat([self.y, negatives]))
+        return Block(self.pattern.beside(len(negatives), ids, owners), self.x, torch.cat([self.y, negatives]))
 
-    def geometry(self, kernel: Kernel) -> Geometry:
-        """Return the compared pairs under a kernel."""
-        return Geometry(kernel(self.x, self.y), self.pattern.masks, self.pattern.crowded)
+    def geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
+        """Return the compared pairs under a kernel, at its own temperature unless another is given."""
+        if self.similarities is None:
+            log_kernel = kernel(self.x, self.y, temperature)
+        else:
+            log_kernel = kernel.of_similarities(self.similarities, temperature)
+        return Geometry(log_kernel, self.pattern.masks, self.pattern.crowded)
 
 
 @remembered
-def paired(size: int, weight: float, reciprocal: bool, device: torch.device) -> Pattern:
-    """Return the pattern that compares two views of some items, item i with item i the positives."""
+def paired(size: int, weight: float, reciprocal: bool, device: torch.device, decoupled: bool = False) -> Pattern:
+    """Return the pattern that compares two views of some items, item i with item i the positives.
+
+    Decoupled, these are left out of what is compared.
+    """
     items = torch.arange(size, device=device)
-    return Pattern(size, items, items, (items, items), (), weight, reciprocal, one_each=True, crowded=True)
+    masks, crowded = ((Mask((items, items)),), size > 1) if decoupled else ((), True)
+    return Pattern(size, items, items, (items, items), masks, weight, reciprocal, one_each=True, crowded=crowded)
 
 
 def nobody(columns: int, like: Tensor) -> Tensor:

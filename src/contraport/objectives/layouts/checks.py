@@ -10,18 +10,19 @@ from torch import Tensor
 from contraport.errors import check
 
 
-def check_views(views: Sequence[Tensor], *, shared_columns: bool = False) -> None:
+def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0) -> None:
     """Raise `UsageError` unless the views are matching (n, d) tensors of floating point numbers, n and d at least 1.
 
     Args:
         views: the embeddings.
         shared_columns: whether the last view may have another number of rows.
+        first: the number of the first of them among the views of the call.
     """
     check(len(views) >= 1, "views: expected embeddings, got none.")
-    for k, view in enumerate(views):
+    for k, view in enumerate(views, first):
         check(isinstance(view, Tensor), f"z{k}: expected a tensor, got {type(view).__name__}.")
         check(view.layout == torch.strided, f"z{k}: expected a dense tensor, got {view.layout}; use to_dense().")
-        shared = shared_columns and k == len(views) - 1
+        shared = shared_columns and k == first + len(views) - 1
         check(
             view.ndim == 2 and view.shape[shared:] == views[0].shape[shared:],
             f"z{k}: expected shape {'(k, d), d that of z0' if shared else '(n, d), the same for all views'}, "
@@ -31,18 +32,25 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False) -> Non
         check(view.numel() > 0, f"z{k}: expected at least one item and one coordinate, got shape {tuple(view.shape)}.")
 
 
-def check_negatives(negatives: object, ids: object, views: Sequence[Tensor]) -> None:
-    """Raise `UsageError` unless the negatives are (k, d) floating point numbers, d that of the views, and ids (k,)."""
+def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tensor], rows: int) -> None:
+    """Raise `UsageError` unless the negatives are floating point numbers of a shape that fits, and ids fit them.
+
+    Args:
+        negatives: (k, d), or (n, k, d) for each of the items of the first view.
+        ids: (k,), or (n, k), or None.
+        views: what they stand beside.
+        rows: how many items the first view has, n.
+    """
     d = views[0].shape[1]
     got = f"shape {tuple(negatives.shape)}" if isinstance(negatives, Tensor) else type(negatives).__name__
-    good = isinstance(negatives, Tensor) and negatives.ndim == 2 and negatives.shape[1] == d
-    check(good, f"negatives: expected a tensor of shape (k, {d}), got {got}.")
+    good = isinstance(negatives, Tensor) and negatives.ndim in (2, 3) and negatives.shape[-1] == d
+    good = good and isinstance(negatives, Tensor) and (negatives.ndim == 2 or len(negatives) == rows)
+    check(good, f"negatives: expected a tensor of shape (k, {d}), or ({rows}, k, {d}) for each item, got {got}.")
     assert isinstance(negatives, Tensor)
     _check_floating("negatives", negatives, views[0])
     if ids is not None:
-        good = isinstance(ids, Tensor) and ids.shape == negatives.shape[:1]
-        got = str(tuple(ids.shape)) if isinstance(ids, Tensor) else type(ids).__name__
-        check(good, f"negative_ids: expected a tensor with one entry per negative, ({len(negatives)},), got {got}.")
+        shape, given = tuple(negatives.shape[:-1]), tuple(ids.shape)
+        check(given == shape, f"negative_ids: expected a tensor with one entry per negative, {shape}, got {given}.")
 
 
 def _check_floating(name: str, value: Tensor, first: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,31 +16,12 @@ from contraport.objectives.layouts.block import Block, Pattern, paired
 from contraport.objectives.layouts.layout import Layout
 
 
-@dataclass(frozen=True, repr=False)
-class FullGraph(Layout):
-    """Every pair of views, each in both directions, summed.
+class Graph(Layout):
+    """Some pairs of views, each in both directions, summed. A subclass says which pairs."""
 
-    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
-    """
-
-    @property
-    def takes_several(self) -> bool:
-        """Whether it takes any number of views: it does."""
-        return True
-
-    def __call__(self, *views: Tensor) -> list[Block]:
-        """Return V (V - 1) / 2 blocks, (n, n) each."""
-        _several("full graph", views)
-        pattern = _both_ways(views)
-        return [Block(pattern, a, b) for a, b in combinations(views, 2)]
-
-
-@dataclass(frozen=True, repr=False)
-class CoreView(Layout):
-    """The first view with every other, each in both directions, summed.
-
-    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
-    """
+    @abstractmethod
+    def edges(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Return the pairs of views that are compared."""
 
     @property
     def takes_several(self) -> bool:
@@ -47,15 +29,55 @@ class CoreView(Layout):
         return True
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return V - 1 blocks, (n, n) each."""
-        _several("core view", views)
-        pattern = _both_ways(views)
-        return [Block(pattern, views[0], other) for other in views[1:]]
+        """Return a block for each pair of views, (n, n)."""
+        check(len(views) >= 2, f"views: {self!r} compares 2 or more views, got {len(views)}.")
+        pattern = paired(len(views[0]), 1.0, True, views[0].device)
+        return [Block(pattern, one, other) for one, other in self.edges(views)]
+
+
+@dataclass(frozen=True, repr=False)
+class FullGraph(Graph):
+    """Every pair of views, each in both directions, summed: V (V - 1) / 2 blocks, (n, n) each.
+
+    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
+    """
+
+    def edges(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Return all pairs."""
+        return list(combinations(views, 2))
+
+
+@dataclass(frozen=True, repr=False)
+class CoreView(Graph):
+    """The first view with every other, each in both directions, summed: V - 1 blocks, (n, n) each.
+
+    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
+    """
+
+    def edges(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Return the first view beside each other one."""
+        return [(views[0], other) for other in views[1:]]
 
 
 @dataclass(frozen=True, repr=False)
 class Within(Layout):
-    """Each view with itself, self pairs left out, averaged over the views; nothing is positive."""
+    """Each view with itself, averaged over the views; a self pair is positive, and kept out of the denominators.
+
+    Args:
+        summed: add the views up rather than average them.
+    """
+
+    summed: bool = False
+
+    @property
+    def compares_positives(self) -> bool:
+        """Whether a self pair is among what a row is compared with: it is not."""
+        return False
+
+    @property
+    def matches_views(self) -> bool:
+        """Whether views are positives of one another: none is compared with another."""
+        return False
 
     @property
     def takes_several(self) -> bool:
@@ -64,7 +86,8 @@ class Within(Layout):
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block per view, (n, n) each."""
-        pattern = _each_with_itself(len(views[0]), len(views), views[0].device)
+        weight = 1.0 if self.summed else 1 / len(views)
+        pattern = _each_with_itself(len(views[0]), weight, views[0].device)
         return [Block(pattern, z, z) for z in views]
 
     def further(self, negatives: Tensor) -> Tensor:
@@ -72,16 +95,8 @@ class Within(Layout):
         raise UsageError("negatives: this objective compares each view with itself only (Within).")
 
 
-def _several(layout: str, views: Sequence[Tensor]) -> None:
-    check(len(views) >= 2, f"views: the {layout} layout compares 2 or more views, got {len(views)}.")
-
-
-def _both_ways(views: Sequence[Tensor]) -> Pattern:
-    return paired(len(views[0]), 1.0, True, views[0].device)
-
-
 @remembered
-def _each_with_itself(size: int, views: int, device: torch.device) -> Pattern:
+def _each_with_itself(size: int, weight: float, device: torch.device) -> Pattern:
     items = torch.arange(size, device=device)
-    nothing = items[:0], items[:0]
-    return Pattern(size, items, items, nothing, (Mask((items, items)),), 1 / views, crowded=size > 1)
+    masks = (Mask((items, items)),)
+    return Pattern(size, items, items, (items, items), masks, weight, one_each=True, crowded=size > 1)

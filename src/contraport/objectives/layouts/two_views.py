@@ -1,4 +1,4 @@
-"""Layouts of two views: one with the other, or both with both."""
+"""Layouts of one block: a view with another, or all views with all."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class Cross(Layout):
         shared_columns: the columns show no items but are prototypes, (k, d), say: their number is free, nothing is
             positive, so that the call needs a matrix as its target, (n, k), and under `torch.distributed` every process
             brings its own rows, of embeddings and target, and the same columns.
+        decoupled: keep the positives out of the denominators: a row is compared with other items only.
 
     Raises:
-        UsageError: shared columns are to be matched to the rows as well (``symmetric``).
+        UsageError: shared columns are to be matched to the rows as well (``symmetric``), or decoupled.
 
     >>> import torch
     >>> (block,) = Cross()(torch.zeros(3, 2), torch.zeros(3, 2))
@@ -37,12 +38,19 @@ class Cross(Layout):
     symmetric: bool = True
     stop_gradient: bool = False
     shared_columns: bool = False
+    decoupled: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("symmetric", "stop_gradient", "shared_columns"):
+        for name in ("symmetric", "stop_gradient", "shared_columns", "decoupled"):
             value = getattr(self, name)
             check(isinstance(value, bool), f"{name}: expected True or False, got {value!r}.")
         check(not (self.symmetric and self.shared_columns), "shared_columns: expected symmetric=False with it.")
+        check(not (self.decoupled and self.shared_columns), "decoupled: expected False with shared columns.")
+
+    @property
+    def compares_positives(self) -> bool:
+        """Whether a row's positives are among what it is compared with."""
+        return not self.decoupled
 
     @property
     def attracts_to_fixed(self) -> bool:
@@ -55,7 +63,12 @@ class Cross(Layout):
         z1 = z1.detach() if self.stop_gradient else z1
         if self.shared_columns:
             return [Block(_beside_prototypes(len(z0), len(z1), z0.device), z0, z1)]
-        return [Block(paired(len(z0), 0.5 if self.symmetric else 1.0, self.symmetric, z0.device), z0, z1)]
+        weight = 0.5 if self.symmetric else 1.0
+        return [Block(paired(len(z0), weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
+
+    def sizes(self, similarities: tuple[int, int], items: int | None) -> tuple[int, ...]:
+        """Return the rows and the columns."""
+        return similarities
 
 
 CANDIDATES = {
@@ -68,11 +81,15 @@ CANDIDATES = {
 
 @dataclass(frozen=True, repr=False)
 class Joint(Layout):
-    """Rows and columns are all embeddings of both views, 2n of them; self pairs are left out.
+    """Rows and columns are all embeddings of all views, 2n of two; self pairs are left out.
+
+    With two views each row has one positive, with more all other views of its item, and with one none.
 
     Args:
-        candidates: what a row is compared with: ``"all"`` other embeddings, its positive among them; or only the
-            negatives (other items) of ``"both"`` views, of the row's own, ``"same"``, or of the ``"other"``.
+        candidates: what a row is compared with: ``"all"`` other embeddings, its positives among them; or only the
+            negatives (other items) of ``"both"`` views (all of them), of the row's own, ``"same"``, or of the
+            ``"other"``.
+        together: a training compares all views at once, rather than two at a time.
 
     Raises:
         UsageError: candidates is none of the four.
@@ -84,15 +101,36 @@ class Joint(Layout):
     """
 
     candidates: str = "all"
+    together: bool = False
 
     def __post_init__(self) -> None:
         if self.candidates not in CANDIDATES:
             raise unknown_name("candidates", self.candidates, CANDIDATES)
+        check(isinstance(self.together, bool), f"together: expected True or False, got {self.together!r}.")
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether a training calls it on all views at once."""
+        return self.together
+
+    @property
+    def compares_positives(self) -> bool:
+        """Whether a row's positives are among what it is compared with."""
+        return self.candidates == "all"
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block, (2n, 2n)."""
-        z = torch.cat(_two("joint", views))
-        return [Block(_all_with_all(len(views[0]), self.candidates, z.device), z, z)]
+        """Return one block, (N, N), N = 2n for two views."""
+        z = torch.cat(views)
+        return [Block(_all_with_all(len(views[0]), len(views), self.candidates, z.device), z, z)]
+
+    def sizes(self, similarities: tuple[int, int], items: int | None) -> tuple[int, ...]:
+        """Return the rows of each view: of two, unless it is known of how many items there are how many."""
+        rows, columns = similarities
+        size = rows // 2 if items is None else items
+        good = rows == columns and size > 0 and rows % size == 0
+        of = "two views" if items is None else f"{items} items"
+        check(good, f"similarities: expected those of all embeddings of {of} with all of them, got {similarities}.")
+        return (size,) * (rows // size)
 
 
 @remembered
@@ -102,15 +140,20 @@ def _beside_prototypes(size: int, columns: int, device: torch.device) -> Pattern
 
 
 @remembered
-def _all_with_all(size: int, candidates: str, device: torch.device) -> Pattern:
-    places = torch.arange(2 * size, device=device)
+def _all_with_all(size: int, views: int, candidates: str, device: torch.device) -> Pattern:
+    places = torch.arange(views * size, device=device)
     items, view = places % size, places // size
     masks = [Mask((places, places) if candidates == "all" else (items, items))]
-    if candidates in ("same", "other"):
-        unwanted = 1 - view if candidates == "same" else view
-        masks.append(Mask((view, unwanted), kept=(items, items)))
-    positives = places, places.roll(size)
-    return Pattern(size, items, items, positives, tuple(masks), one_each=True, crowded=candidates == "all")
+    if candidates == "same":
+        masks.append(Mask((torch.zeros_like(view),) * 2, kept=(view, view)))
+    elif candidates == "other":
+        masks.append(Mask((view, view)))
+    others = [places.roll(-turn * size) for turn in range(1, views)]
+    positives = places.repeat(len(others)), torch.cat(others) if others else places[:0]
+    if views == 2:
+        positives = places, others[0]  # the very rows: one each
+    crowded = candidates == "all" and len(places) > 1
+    return Pattern(size, items, items, positives, tuple(masks), one_each=views == 2, crowded=crowded)
 
 
 def _two(layout: str, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

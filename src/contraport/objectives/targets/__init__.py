@@ -5,16 +5,17 @@ structured or a matrix, has total mass 1 and never enters a pass over the pairs.
 """
 
 from contraport.objectives.targets.features import Neighbors, Soft
-from contraport.objectives.targets.given import Matrix
+from contraport.objectives.targets.given import Alike, Listed, Matrix
 from contraport.objectives.targets.known import Domains, Labels, Pairs
-from contraport.objectives.targets.target import Attributes, Target
+from contraport.objectives.targets.target import Target
 from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, StructuredTarget, TargetPlan
 
 __all__ = [
-    "Attributes",
+    "Alike",
     "DenseTarget",
     "Domains",
     "Labels",
+    "Listed",
     "Matrix",
     "Neighbors",
     "Pairs",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -10,9 +10,11 @@ from torch import Tensor
 from contraport.distributed import gather
 from contraport.engine import Geometry, Gibbs, Kernel
 from contraport.errors import check
+from contraport.objectives.call import Attributes
 from contraport.objectives.layouts import Block
-from contraport.objectives.targets.target import Attributes, Target, precision_of
-from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget
+from contraport.objectives.targets.kernel_target import KernelTarget
+from contraport.objectives.targets.target import Target, precision_of
+from contraport.objectives.targets.target_plan import SparseTarget
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -21,7 +23,7 @@ class Soft(Target):
 
     Args:
         features: the batch in that space (the input's, or a teacher's), one tensor (n, k) for all views or one per
-        view.
+            view; None is ``features=`` of the call.
         kernel: how alike two items are there.
 
     Raises:
@@ -31,18 +33,24 @@ class Soft(Target):
     distillation.
     """
 
-    features: Tensor | tuple[Tensor, ...] = field(repr=False)
+    features: Tensor | tuple[Tensor, ...] | None = field(default=None, repr=False)
     kernel: Kernel = field(default_factory=lambda: Gibbs("cosine", 0.1))
+    _backward: bool = field(default=False, repr=False)
 
-    def __call__(self, block: Block, attributes: Attributes) -> DenseTarget:
+    def __call__(self, block: Block, attributes: Attributes) -> KernelTarget:
         """Return the target plan of a block."""
+        if self.features is None:
+            x, y = features_of_call(attributes, block, backward=self._backward)
+        else:
+            x, y = _feature_sides(tuple(gather(v) for v in _views(self.features)), block)
         with torch.no_grad():
-            geometry = Geometry(self.kernel(*_feature_sides(self.features, block)), block.pattern.masks)
-            wanted = geometry.dense().softmax(1).nan_to_num(0)  # a row with nothing to compare wants nothing
-        return DenseTarget((wanted / block.shape[0]).to(precision_of(block)))
+            same, x = x is y, x.to(precision_of(block))
+            return KernelTarget.by_rows(Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks))
 
     def mirrored(self) -> Soft:
-        return Soft(_exchanged(self.features), self.kernel)
+        if self.features is None:
+            return replace(self, _backward=not self._backward)
+        return replace(self, features=_exchanged(self.features))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,7 +75,7 @@ class Neighbors(Target):
         """Return the target plan of a block."""
         n, m = block.shape
         with torch.no_grad():
-            x, y = _feature_sides(self.features, block)
+            x, y = _feature_sides(tuple(gather(v) for v in _views(self.features)), block)
             distance = torch.cdist(x, y)
             for mask in block.pattern.masks:
                 distance.masked_fill_(mask.tile(slice(None), slice(None)), torch.inf)
@@ -81,10 +89,30 @@ class Neighbors(Target):
         return Neighbors(_exchanged(self.features), self.neighbors)
 
 
-def _feature_sides(features: Tensor | tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
+def features_of_call(attributes: Attributes, block: Block, *, backward: bool) -> tuple[Tensor, Tensor]:
+    """Return ``features=`` of the call at the rows and at the columns; one tensor where these are the same.
+
+    Args:
+        attributes: what is known of the items.
+        block: one direction of a block.
+        backward: whether that is from the second view to the first.
+
+    Raises:
+        UsageError: there are none, or not as many views of them as the layout compares.
+    """
+    check("features" in attributes, "features: expected features=, (n, k) or (n, views, k), in the call.")
+    features = attributes["features"]
+    views = (features,) if features.ndim == 2 else features.unbind(1)
+    return _feature_sides(views[::-1] if backward else views, block)
+
+
+def _views(features: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return features if isinstance(features, tuple) else (features,)
+
+
+def _feature_sides(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Tensor]:
     """Return the features of the rows and of the columns; the same tensor where rows and columns are the same."""
     items = block.pattern.size
-    views = tuple(gather(view) for view in (features if isinstance(features, tuple) else (features,)))
     for view in views:
         got = f"{tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
         good = isinstance(view, Tensor) and view.ndim == 2 and len(view) == items
@@ -92,10 +120,12 @@ def _feature_sides(features: Tensor | tuple[Tensor, ...], block: Block) -> tuple
     if len(views) == 1:
         x, y = block.pattern.spread(views[0])
         return (x, x) if block.x is block.y else (x, y)
-    stacked = torch.cat(views)
-    good = len(stacked) == block.shape[0]
+    stacked, chosen = torch.cat(views), block.pattern.chosen
+    good = len(stacked) == block.shape[0] or chosen is not None
     check(good or block.x is not block.y, f"features: expected {block.shape[0] // items} views, got {len(views)}.")
-    return (stacked, stacked) if block.x is block.y else (views[0], views[1])
+    x, y = (stacked, stacked) if block.x is block.y else (views[0], views[1])
+    x, y = (x, y) if chosen is None else (x[chosen[0]], y[chosen[1]])
+    return (x, x) if block.x is block.y else (x, y)
 
 
 def _exchanged(features: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:

@@ -2,16 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from contraport.distributed import gather
-from contraport.errors import check
-from contraport.objectives.layouts import Block
-from contraport.objectives.targets.target import Attributes, Target, precision_of
+from contraport.distributed import Processes, gather
+from contraport.errors import check, check_each, in_short
+from contraport.objectives.call import Attributes, Call, as_numbers
+from contraport.objectives.layouts import Block, Pattern
+from contraport.objectives.targets.target import Target, precision_of, shared_out
 from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, TargetPlan
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Listed(Target):
+    """Each row is wanted at the items that are listed with its own: mass 1/N a row, in equal parts or by shares.
+
+    A pair is a row of the first view and a row of the second, (i, i) the two views of item i where it is wanted at its
+    own. In layouts that compare all views with all of them (`Joint`) every view of the one item is wanted at every view
+    of the other. Under `torch.distributed` each process lists the pairs of its own rows.
+
+    Args:
+        pairs: (k, 2) whole numbers, or a list of pairs, at least one; what is listed twice counts once.
+        shares: how much of its row each pair gets, (k,), in proportion; of what is listed twice they add up. None is
+            equal parts.
+
+    Raises:
+        UsageError: it is no list of pairs, or the shares are no nonnegative finite numbers, one for each; in the call,
+            a pair names an item that is not there, or one that the layout leaves out.
+
+    >>> import torch
+    >>> from contraport.objectives import Cross
+    >>> (block,) = Cross()(torch.zeros(3, 1), torch.zeros(3, 1))
+    >>> (Listed([(0, 0), (0, 1), (2, 1)])(block, {}).dense() * 6).round()
+    tensor([[1., 1., 0.],
+            [0., 0., 0.],
+            [0., 2., 0.]])
+    """
+
+    pairs: Tensor | Sequence[Sequence[int]] = field(repr=False)
+    shares: Tensor | Sequence[float] | None = field(default=None, repr=False)
+    turned: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        pairs = as_numbers("target", self.pairs)
+        good = pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0 and not pairs.is_floating_point()
+        check(good, f"target: expected a list of pairs of whole numbers, (k, 2), got {in_short(pairs)}.")
+        if self.shares is not None:
+            shares = as_numbers("shares", self.shares)
+            got = tuple(shares.shape)
+            check(got == (len(pairs),), f"shares: expected one number for each of {len(pairs)} pairs, got shape {got}.")
+            check_each("shares", shares, torch.isfinite(shares) & (shares >= 0), "nonnegative finite numbers")
+
+    @property
+    def _pairs(self) -> Tensor:
+        return as_numbers("target", self.pairs).long()
+
+    def among(self, processes: Processes, call: Call) -> Listed:
+        """Return the pairs of all processes, by the places of their items among those of all."""
+        z, apart = call.views[0], call.apart
+        sizes = (len(z), len(z)) if apart is None else (apart, len(z) - apart)
+        pairs = self._pairs.to(z.device)
+        for place, (side, size) in enumerate(zip(pairs.unbind(1), sizes, strict=True)):
+            within = (side >= 0) & (side < size)
+            check_each("target", side, within, f"rows of z{place} from 0 to {size - 1} in the pairs")
+        pairs = pairs + torch.tensor([0, apart or 0], device=z.device) + processes.offset(z)
+        shares = None if self.shares is None else processes.gather(as_numbers("shares", self.shares).to(z.device))
+        return Listed(processes.gather(pairs), shares)
+
+    def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
+        """Return the target plan of a block."""
+        pattern, pairs = block.pattern, self._pairs
+        shares = torch.ones(len(pairs)) if self.shares is None else as_numbers("shares", self.shares)
+        shares = shares.to(pairs.device, precision_of(block))
+        if block.x is block.y:
+            others = pairs[:, 0] != pairs[:, 1]
+            pairs, shares = torch.cat([pairs, pairs[others].flip(1)]), torch.cat([shares, shares[others]])
+        rows, columns, which = _places_of(pairs.flip(1) if self.turned else pairs, pattern)
+        kept = rows != columns if block.x is block.y else torch.ones_like(rows, dtype=torch.bool)
+        entries, place = torch.unique(rows[kept] * block.shape[1] + columns[kept], return_inverse=True)
+        values = shares.new_zeros(len(entries)).index_add(0, place, shares[which[kept]])
+        values = values if self.shares is not None else torch.ones_like(values)
+        rows, columns = entries // block.shape[1], entries % block.shape[1]
+        others = pattern.row_items[rows] != pattern.column_items[columns]
+        _check_compared([mask.at(rows, columns) & others for mask in pattern.masks])
+        per_row = values.new_zeros(block.shape[0]).index_add(0, rows, values)[rows]
+        return SparseTarget(
+            rows, columns, values / (block.shape[0] * per_row.masked_fill(per_row == 0, 1)), block.shape
+        )
+
+    def mirrored(self) -> Listed:
+        return Listed(self.pairs, self.shares, not self.turned)
+
+
+def _places_of(pairs: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor, Tensor]:
+    """Return every row and column that show a pair of items, and the number of that pair."""
+    shown = [
+        _places_by_item(items, pattern.size)[side] for side, items in zip(pairs.unbind(1), pattern.items, strict=True)
+    ]
+    numbers = torch.arange(len(pairs), device=pairs.device)[:, None, None]
+    rows, columns, which = torch.broadcast_tensors(shown[0][:, :, None], shown[1][:, None, :], numbers)
+    there = (rows >= 0) & (columns >= 0)
+    return rows[there], columns[there], which[there]
+
+
+def _places_by_item(shown: Tensor, size: int) -> Tensor:
+    """Return at which places each item is shown, (size, most), -1 where there are no more; `shown` is (N,) items."""
+    items, places = shown.sort(stable=True)
+    counts = torch.bincount(items, minlength=size)
+    turn = torch.arange(len(items), device=items.device) - (counts.cumsum(0) - counts)[items]
+    table = items.new_full((size, int(counts.amax())), -1)
+    return table.index_put((items, turn), places)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -20,7 +123,8 @@ class Matrix(Target):
 
     Args:
         matrix: proportional to the wanted plan, (N, M) of the layout, nonnegative, dense or `torch.sparse`; it is
-            scaled to total mass 1. In the joint layout it is (2n, 2n), view 0 before view 1.
+            scaled to total mass 1. In the joint layout it is (2n, 2n), view 0 before view 1. Rows and columns of
+            views that are absent count for nothing.
 
     Raises:
         UsageError: an entry is negative or not finite, all are zero, or, on a block, the shape differs or there is mass
@@ -43,16 +147,20 @@ class Matrix(Target):
 
     def __post_init__(self) -> None:
         matrix = self.matrix
-        check(isinstance(matrix, Tensor) and matrix.ndim == 2, "target: expected a tensor with two dimensions.")
+        check(
+            isinstance(matrix, Tensor) and matrix.ndim == 2,
+            f"target: expected a tensor with two dimensions, got {in_short(matrix)}.",
+        )
         values = matrix.to_sparse_coo().coalesce().values() if _is_sparse(matrix) else matrix
-        good = bool(torch.isfinite(values).all() and (values >= 0).all() and values.sum() > 0)
-        check(good, "target: expected nonnegative finite numbers that are not all zero.")
+        expected = "nonnegative finite numbers that are not all zero"
+        check_each("target", values, torch.isfinite(values) & (values >= 0), expected)
+        check(bool(values.sum() > 0), f"target: expected {expected}, got zeros.")
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         """Return the target plan of a block."""
-        shape = tuple(self.matrix.shape)
+        matrix = self._of_those_present(block).to(block.x.device, precision_of(block))
+        shape = tuple(matrix.shape)
         check(shape == block.shape, f"target: expected shape {block.shape}, the layout's pairs, got {shape}.")
-        matrix = self.matrix.to(block.x.device, precision_of(block))
         if _is_sparse(matrix):
             matrix = matrix.to_sparse_coo().coalesce()
             rows, columns = matrix.indices()
@@ -62,12 +170,98 @@ class Matrix(Target):
         _check_compared([mask.tile(slice(None), slice(None)) & (matrix > 0) for mask in block.pattern.masks])
         return DenseTarget(matrix / matrix.sum())
 
+    def _of_those_present(self, block: Block) -> Tensor:
+        """Return the entries of the rows and columns that are there; a matrix of these alone is as good."""
+        chosen = block.pattern.chosen
+        if chosen is None or tuple(self.matrix.shape) == block.shape:
+            return self.matrix
+        rows, columns = (side.to(self.matrix.device) for side in chosen)
+        good = bool(rows.amax() < self.matrix.shape[0] and columns.amax() < self.matrix.shape[1])
+        check(good, f"target: expected shape {block.shape}, the pairs that are there, got {tuple(self.matrix.shape)}.")
+        return self.matrix.index_select(0, rows).index_select(1, columns)
+
     def mirrored(self) -> Matrix:
         return Matrix(self.matrix.T)
 
     def gathered(self) -> Matrix:
         """Return the rule with the rows of all processes."""
         return Matrix(gather(self.matrix.to_dense() if _is_sparse(self.matrix) else self.matrix))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Alike(Target):
+    """Each row is wanted where its item is wanted, by a matrix between all items: mass 1/N a row.
+
+    Every view of one item is wanted at every view of the other, its own other view by the diagonal. Pairs that the
+    layout leaves out are left out, and rows that want nothing of what is there add nothing. It is held for a batch as a
+    matrix; under `torch.distributed` each process names its own items.
+
+    Args:
+        matrix: how much item i wants item j, (items, items), nonnegative, dense or `torch.sparse`; only its entries
+            between items of the batch are read. It may be one-sided.
+        items: which item each of the batch is, (n,) whole numbers.
+
+    Raises:
+        UsageError: the matrix is not square or holds no numbers; in the call, an item is outside it, the items are not
+            one for each of the batch, or an entry that is read is negative or not finite.
+
+    >>> import torch
+    >>> from contraport.objectives import Cross
+    >>> (block,) = Cross()(torch.zeros(2, 1), torch.zeros(2, 1))
+    >>> friends = torch.tensor([[1.0, 0.0, 3.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> Alike(friends, torch.tensor([2, 0]))(block, {}).dense()
+    tensor([[0.5000, 0.0000],
+            [0.3750, 0.1250]])
+    """
+
+    matrix: Tensor = field(repr=False)
+    items: Tensor = field(repr=False)
+
+    def __post_init__(self) -> None:
+        matrix, items = self.matrix, self.items
+        square = isinstance(matrix, Tensor) and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
+        check(square, f"target: expected a matrix between items, (items, items), got {in_short(matrix)}.")
+        whole = isinstance(items, Tensor) and items.ndim == 1 and not items.is_floating_point()
+        expected = "the number of each item of the batch, (n,) whole numbers"
+        check(whole, f"target: expected {expected}, got {in_short(items)}.")
+
+    def among(self, processes: Processes, call: Call) -> Alike:
+        """Return the rule for the items of all processes."""
+        return Alike(self.matrix, processes.gather(self.items))
+
+    def __call__(self, block: Block, attributes: Attributes) -> DenseTarget:
+        """Return the target plan of a block."""
+        size, known = block.pattern.size, self.matrix.shape[0]
+        check(len(self.items) == size, f"target: expected {size} items, those of the batch, got {len(self.items)}.")
+        within = (self.items >= 0) & (self.items < known)
+        check_each("target", self.items, within, f"items from 0 to {known - 1}, those of the matrix")
+        wanted = _between(self.matrix, self.items).to(block.x.device, precision_of(block))
+        good = (wanted >= 0) & wanted.isfinite()
+        check_each("target", wanted, good, "nonnegative finite numbers between the items of the batch")
+        plan = wanted[block.pattern.row_items][:, block.pattern.column_items]
+        for mask in block.pattern.masks:
+            plan = plan.masked_fill(mask.whole(), 0)
+        return DenseTarget(shared_out(plan))
+
+
+def _between(matrix: Tensor, items: Tensor) -> Tensor:
+    """Return the entries between some items, (n, n), dense, on the device of the matrix."""
+    items = items.to(matrix.device)
+    if not _is_sparse(matrix):
+        return matrix[items][:, items]
+    # Only the rows of the items are looked at: entries are in order, so that what is read grows with the batch.
+    matrix = matrix.to_sparse_coo().coalesce()
+    (of_rows, of_columns), found = matrix.indices(), items.unique()
+    starts, ends = (torch.searchsorted(of_rows, found, right=right) for right in (False, True))
+    counts = ends - starts
+    row = torch.arange(len(found), device=items.device).repeat_interleave(counts)
+    entry = torch.arange(len(row), device=items.device) + (ends - counts.cumsum(0))[row]
+    column = torch.searchsorted(found, of_columns[entry]).clamp_max(len(found) - 1)
+    there = found[column] == of_columns[entry]
+    values = matrix.values()[entry[there]]
+    dense = values.new_zeros(len(found), len(found)).index_put((row[there], column[there]), values)
+    place = torch.searchsorted(found, items)
+    return dense[place][:, place]
 
 
 def _check_compared(refused: list[Tensor]) -> None:

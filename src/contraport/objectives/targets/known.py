@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from contraport.engine import constant
-from contraport.errors import check
+from contraport.errors import check, check_each
+from contraport.objectives.call import Attributes
 from contraport.objectives.equality import Indicator
 from contraport.objectives.layouts import Block, Pattern
-from contraport.objectives.targets.target import Attributes, Target, precision_of
-from contraport.objectives.targets.target_plan import SparseTarget, StructuredTarget
+from contraport.objectives.targets.target import Target, precision_of, shared_out
+from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, StructuredTarget, TargetPlan
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,8 +30,13 @@ class Pairs(Target):
     """
 
     @property
+    def from_views(self) -> bool:
+        """Whether the views alone say what is wanted: they do."""
+        return True
+
+    @property
     def complete(self) -> bool:
-        """Whether every row wants something: it does."""
+        """Whether every row wants something: it does where no view is absent."""
         return True
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
@@ -43,7 +49,9 @@ class Pairs(Target):
 class Labels(Target):
     """Each row is wanted at all other embeddings of its class: mass 1/N a row, in equal parts.
 
-    The call needs ``labels``, (n,). A row that is alone in its class wants nothing and adds nothing to the loss.
+    The call needs ``labels``, (n,). A row that is alone in its class wants nothing and adds nothing to the loss. Items
+    of several classes have labels (n, classes) of zeros and ones: a row is wanted in proportion to the number of
+    classes that it shares. That plan is held as a matrix.
 
     Source: Khosla et al. (2020), Supervised contrastive learning, eq. 2.
 
@@ -56,8 +64,11 @@ class Labels(Target):
             [0., 0., 2.]])
     """
 
-    def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
+    def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         """Return the target plan of a block."""
+        check("labels" in attributes, "labels: this target needs them; pass labels=..., one per item, in the call.")
+        if attributes["labels"].ndim == 2:
+            return _shared_classes(block, attributes["labels"])
         same = Indicator.equal(block.pattern.spread(_attribute("labels", attributes)))
         return _by_rows(block, ((1.0, block.pattern.compared() & same),))
 
@@ -99,7 +110,19 @@ class Domains(Target):
         return _by_rows(block, tuple((level, pairs) for level, pairs in levels if level > 0))
 
 
+def _shared_classes(block: Block, labels: Tensor) -> DenseTarget:
+    """Return the plan in proportion to how many classes row and column share, labels being (n, classes)."""
+    expected = "zeros and ones, (n, classes), of items that are of several classes"
+    check_each("labels", labels, (labels == 0) | (labels == 1), expected)
+    rows, columns = block.pattern.spread(labels.to(precision_of(block)))
+    shared = rows @ columns.T
+    for mask in block.pattern.masks:
+        shared = shared.masked_fill(mask.whole(), 0)
+    return DenseTarget(shared_out(shared))
+
+
 def _pairs(pattern: Pattern, dtype: torch.dtype) -> SparseTarget:
+    """Return the plan of the positives; a row that has none wants nothing."""
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_each:

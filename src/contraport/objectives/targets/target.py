@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from contraport.distributed import Processes
 from contraport.errors import UsageError
 from contraport.objectives.answer import Answer
+from contraport.objectives.call import Attributes, Call
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target_plan import TargetPlan
-
-Attributes = Mapping[str, Tensor]
-"""What is known of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, each (n,)."""
 
 
 class Target(Answer, ABC):
     """A rule that says which plan is wanted on a block, from what is known of the items."""
 
     @property
+    def from_views(self) -> bool:
+        """Whether the views alone say what is wanted, so that there must be several, of the same items."""
+        return False
+
+    @property
     def complete(self) -> bool:
-        """Whether the plan has all its mass: no row may turn out to have nothing that it could want."""
+        """Whether the plan has all its mass where all views are there: no row may turn out to want nothing."""
         return False
 
     @abstractmethod
@@ -31,6 +34,10 @@ class Target(Answer, ABC):
 
     def mirrored(self) -> Target:
         """Return the rule for the same block with rows and columns exchanged."""
+        return self
+
+    def among(self, processes: Processes, call: Call) -> Target:
+        """Return the rule for the items of all processes, where it names items by their place in this one's call."""
         return self
 
     def gathered(self) -> Target:
@@ -45,3 +52,9 @@ class Target(Answer, ABC):
 def precision_of(block: Block) -> torch.dtype:
     """Return the precision of the computation."""
     return torch.promote_types(block.x.dtype, torch.float32)
+
+
+def shared_out(wanted: Tensor) -> Tensor:
+    """Return what is wanted, (N, M), with each row scaled to mass 1/N; a row that wants nothing stays so."""
+    total = wanted.sum(1, keepdim=True)
+    return wanted / (torch.where(total > 0, total, 1) * len(wanted))

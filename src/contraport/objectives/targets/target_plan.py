@@ -66,6 +66,10 @@ class TargetPlan(ABC):
         """Return the plan on some of its rows."""
 
     @abstractmethod
+    def times(self, factors: Tensor) -> TargetPlan:
+        """Return the plan with each row times its factor, (N,), nonnegative."""
+
+    @abstractmethod
     def beside(self, columns: int) -> TargetPlan:
         """Return the plan with so many further columns, on which it has no mass."""
 
@@ -79,16 +83,20 @@ class TargetPlan(ABC):
         inner = inner if f is None else inner + self.row_mass() * f
         return inner if g is None else inner + self.apply(g)
 
-    def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return sum_j p_ij function(log P_ij), (N,), P another plan, where this one has mass."""
+    def row_sum(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return sum_j function(p_ij, log P_ij), (N,), P another plan, over the entries where this one has mass."""
 
-        def expected(rows: slice) -> Tensor:
+        def summed(rows: slice) -> Tensor:
             matrix = self.restrict(rows).dense()
             wanted = matrix > 0
             log_plan = torch.where(wanted, plan.restrict(rows).log_dense(), 0)
-            return torch.where(wanted, matrix * function(log_plan), 0).sum(1)
+            return torch.where(wanted, function(torch.where(wanted, matrix, 1), log_plan), 0).sum(1)
 
-        return torch.cat(by_row_blocks(expected, plan.shape))
+        return torch.cat(by_row_blocks(summed, plan.shape))
+
+    def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return sum_j p_ij function(log P_ij), (N,), P another plan, where this one has mass."""
+        return self.row_sum(plan, lambda wanted, log_found: wanted * function(log_found))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +146,10 @@ class SparseTarget(TargetPlan):
             entries = entries if f is None else entries + f[self.rows]
         return self._by_row(self.values * (entries if g is None else entries + g[self.columns]))
 
-    def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return self._by_row(self.values * function(plan.log_at(self.rows, self.columns)))
+    def row_sum(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        some = self.values > 0
+        found = function(torch.where(some, self.values, 1), plan.log_at(self.rows, self.columns))
+        return self._by_row(torch.where(some, found, 0))
 
     def dense(self) -> Tensor:
         return self.values.new_zeros(self.shape).index_put((self.rows, self.columns), self.values, accumulate=True)
@@ -153,6 +163,9 @@ class SparseTarget(TargetPlan):
         here = (self.rows >= top) & (self.rows < bottom)
         shape = bottom - top, self.shape[1]
         return SparseTarget(self.rows[here] - top, self.columns[here], self.values[here], shape)
+
+    def times(self, factors: Tensor) -> SparseTarget:
+        return replace(self, values=self.values * factors[self.rows], known_row_entropy=None)
 
     def beside(self, columns: int) -> SparseTarget:
         return replace(self, shape=(self.shape[0], self.shape[1] + columns))
@@ -185,6 +198,9 @@ class DenseTarget(TargetPlan):
 
     def restrict(self, rows: slice) -> DenseTarget:
         return DenseTarget(self.matrix[rows])
+
+    def times(self, factors: Tensor) -> DenseTarget:
+        return DenseTarget(self.matrix * factors[:, None])
 
     def beside(self, columns: int) -> DenseTarget:
         return DenseTarget(F.pad(self.matrix, (0, columns)))
@@ -260,6 +276,10 @@ class StructuredTarget(TargetPlan):
     def restrict(self, rows: slice) -> StructuredTarget:
         levels = tuple((level, indicator.restrict(rows)) for level, indicator in self.levels)
         return StructuredTarget(levels, self.row_scale[rows], self.column_scale)
+
+    def times(self, factors: Tensor) -> StructuredTarget:
+        mass = None if self.known_row_mass is None else self.known_row_mass * factors
+        return replace(self, row_scale=self.row_scale * factors, known_row_mass=mass)
 
     def beside(self, columns: int) -> StructuredTarget:
         levels = tuple((level, indicator.beside(columns)) for level, indicator in self.levels)

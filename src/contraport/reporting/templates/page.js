@@ -88,8 +88,29 @@ function print(begins) {
   draw();
 }
 
-draw();
-listen();
-DARK.addEventListener("change", draw);
-addEventListener("beforeprint", () => print(true));
-addEventListener("afterprint", () => print(false));
+function begin() {
+  draw();
+  listen();
+  DARK.addEventListener("change", draw);
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
+}
+
+// The plotting library is most of the page; it is carried compressed.
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
+function hint() {
+  for (const box of document.querySelectorAll(".hint + .scroll")) box.previousElementSibling.hidden = box.scrollWidth <= box.clientWidth;
+}
+
+hint();
+addEventListener("resize", hint);
+unpack(PACKED).then((source) => {
+  const script = document.createElement("script");
+  script.textContent = source;
+  document.head.append(script);
+  begin();
+});

@@ -88,4 +88,5 @@ class FiniteGuard(Callback):
 def _gathered(batch: Batch) -> dict[str, Tensor]:
     named: dict[str, Tensor | None] = {f"view{number}": view for number, view in enumerate(batch.views)}
     named |= {"labels": batch.labels, "domains": batch.domains, "ids": batch.ids}
+    named |= {"present": batch.present, "weights": batch.weights}
     return {name: distributed.gather(value) for name, value in named.items() if value is not None}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
@@ -20,17 +20,24 @@ from torch.utils.data import DataLoader
 from contraport.data import Batch, BatchOrder
 from contraport.distributed import machines, raise_once
 from contraport.errors import UsageError, reason
+from contraport.measures.monitoring import parse_watches
 from contraport.runs import Run
-from contraport.runs.settings import Settings
 from contraport.training.loop.batch_norm import share_batch_norm
 from contraport.training.loop.checkpoints import CheckpointFile, Checkpoints
 from contraport.training.loop.finite import FiniteGuard
+from contraport.training.loop.looking import Looking
 from contraport.training.loop.meter import Meter, TimedLoader
 from contraport.training.loop.module import ContrastiveModule
+from contraport.training.loop.monitor import Monitor
 from contraport.training.loop.opening import Position, without_checkpoint
 from contraport.training.loop.progress import progress_on
 from contraport.training.loop.signals import Stopped, StopRequest, signals_kept
+from contraport.training.step.auditor import Auditor
 from contraport.training.step.pipeline import Pipeline
+from contraport.verbs.train import Settings
+
+if TYPE_CHECKING:
+    from contraport.measures.subject import Subject
 
 _KNOWN_WHOLE = ("contraport", "torch")
 _ACCELERATORS = {"cuda": "gpu"}  # what Lightning calls otherwise than we do
@@ -45,8 +52,12 @@ def fit(
     done: Position,
     loggers: Sequence[Logger],
     console: Console,
+    monitored: Callable[[torch.device], Subject] | None = None,
+    auditor: Auditor | None = None,
 ) -> Meter:
     """Train until all epochs are done, from the last checkpoint where some steps are, and return what was measured.
+
+    `monitored` is what `monitor` measures, on a device.
 
     Raises:
         FloatingPointError: the loss or its gradient is not finite.
@@ -59,7 +70,9 @@ def fit(
     file, stop = CheckpointFile(run), StopRequest()
     callbacks = [
         FiniteGuard(run, file, seed=settings.seed),
+        *([] if monitored is None else [Monitor(parse_watches(settings.monitor), monitored, meter)]),
         meter,
+        *([] if auditor is None else [Looking(auditor, run)]),
         Checkpoints(run, file, minutes=settings.save_every, keep_every=settings.keep_every, stop=stop),
         progress_on(console, meter),
     ]
@@ -95,7 +108,7 @@ def _processes(file: CheckpointFile, module: ContrastiveModule) -> Mapping[str, 
         # Named, so that within a Slurm job Lightning does not take the job's tasks for processes of this training.
         return {"devices": 1, "plugins": [file, LightningEnvironment()]}
     # All processes make the same buffers (statistics, queue, bank). Our parts have no parameter without a gradient.
-    strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=_has_foreign_parts(module.pipeline))
+    strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=_may_lack_gradients(module.pipeline))
     return {
         "devices": here,
         "num_nodes": nodes,
@@ -105,9 +118,12 @@ def _processes(file: CheckpointFile, module: ContrastiveModule) -> Mapping[str, 
     }
 
 
-def _has_foreign_parts(pipeline: Pipeline) -> bool:
-    """Return whether a module is by others (an encoder or objective of the user's or timm's) than us and torch."""
-    return any(type(module).__module__.partition(".")[0] not in _KNOWN_WHOLE for module in pipeline.modules())
+def _may_lack_gradients(pipeline: Pipeline) -> bool:
+    """Return whether a step may leave out weights: those held at first, or of parts by others than us and torch."""
+    for_some_steps = pipeline.freezing is not None and pipeline.freezing.steps is not None
+    return for_some_steps or any(
+        type(module).__module__.partition(".")[0] not in _KNOWN_WHOLE for module in pipeline.modules()
+    )
 
 
 def _current_gpu() -> list[int]:

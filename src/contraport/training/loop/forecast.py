@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 from contraport.data import Dataset
-from contraport.runs.settings import Settings
 from contraport.training.step.comparison import Comparison
+from contraport.verbs.train import Settings
 
 FEW_STEPS = 200
 """With fewer steps an encoder has hardly left where it began."""
+
+ENOUGH_STEPS = 1_000
+"""So many are proposed where there are few."""
+
+FEW_ITEMS = 5_000
+"""Fewer items than these teach an encoder from nothing little that other items share."""
+
+LEAST_BATCH = 32
+"""No smaller batch is proposed: an item is to be told from some others."""
 
 log = logging.getLogger("contraport.training")
 
@@ -34,10 +44,44 @@ def foretell(settings: Settings, dataset: Dataset, comparison: Comparison, *, st
     rest = f"; an epoch leaves out {left_out} items, each time others" if left_out else ""
     log.info("%s steps: %d epochs of %d batches of %d items%s%s", f"{steps:,}", epochs, batches, size, summed, rest)
     if steps < FEW_STEPS:
-        log.warning(
-            "%d steps are few: below about %d little is learned; more --epochs or a smaller --batch_size give more",
-            steps,
-            FEW_STEPS,
-        )
+        proposed = proposal(len(dataset), size, epochs)
+        log.warning("%d steps are few: below about %d little is learned; %s", steps, FEW_STEPS, proposed)
+    if advice := advice_of_encoder(settings, dataset):
+        log.warning("%s", advice)
     if doubt := comparison.doubt(size):
         log.warning("%s", doubt)
+
+
+def proposal(items: int, batch_size: int, epochs: int) -> str:
+    """Return options that give enough steps: batches of a quarter of the items at most, and epochs enough.
+
+    >>> proposal(320, 256, 10)
+    '--batch_size 64 --epochs 200 take 1,000'
+    """
+    smaller = [size for size in (32, 64, 128, 256, 512) if LEAST_BATCH <= size <= min(batch_size, items // 4)]
+    size = smaller[-1] if smaller else min(batch_size, items)
+    batches = items // size
+    enough = max(epochs, math.ceil(ENOUGH_STEPS / batches))
+    changed = f"--batch_size {size} --epochs {enough}" if size != batch_size else f"--epochs {enough}"
+    return f"{changed} take {enough * batches:,}"
+
+
+def advice_of_encoder(settings: Settings, dataset: Dataset) -> str | None:
+    """Return which encoder suits few images better, and why; None where there are many, or where it was chosen so."""
+    items = len(dataset)
+    if items >= FEW_ITEMS or not dataset.is_image or settings.freeze:
+        return None
+    if settings.pretrained or settings.init is not None:
+        held = settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1
+        return (
+            None
+            if held
+            else f"{items:,} items are few, and an encoder that was trained before soon forgets by them what it knew: "
+            "--freeze holds it, --encoder_lr_scale 0.1 lets it learn slowly"
+        )
+    if not (settings.encoder is None or isinstance(settings.encoder, str)) or ":" in str(settings.encoder):
+        return None  # which may bring weights
+    return (
+        f"{items:,} items are few to teach an encoder from nothing; one that was trained before on others knows more: "
+        "--encoder resnet18 --pretrained --freeze, or --init with a file, a folder or a run"
+    )

@@ -15,6 +15,18 @@ log = logging.getLogger("contraport")
 
 
 @contextmanager
+def spoken(*, progress: bool) -> Iterator[None]:
+    """Send what the package logs at INFO and above to the console alone, which is silent on demand."""
+    level = log.level
+    log.setLevel(logging.INFO)
+    try:
+        with _handled_by(_ToConsole(Console(stderr=True, quiet=not progress))):
+            yield
+    finally:
+        log.setLevel(level)
+
+
+@contextmanager
 def journal(run: Run, *, progress: bool) -> Iterator[Console]:
     """Send what the package logs to `train.log`, and INFO and above to the console too, which is silent on demand.
 

@@ -55,6 +55,7 @@ class Meter(Callback):
         started: whether the training goes: what a checkpoint holds was taken.
         steps: steps of this session.
         seconds: seconds of this session.
+        noted: what others measured last, by name.
         items: items that went through the encoder in this session, each with all its views, in all processes.
     """
 
@@ -71,6 +72,8 @@ class Meter(Callback):
         self._earlier = 0.0
         self._losses: list[float] = []
         self._steps_of_row = 0
+        self.noted: Row = {}
+        self._new: Row = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the seconds of all sessions so far, and what the next row has already."""
@@ -117,26 +120,39 @@ class Meter(Callback):
         """Tell the log how the epoch ended."""
         log.debug("epoch %d of %s: %s", trainer.current_epoch + 1, trainer.max_epochs, self.row)
 
+    def note(self, values: Row, *, seconds: float) -> None:
+        """Put what others measured into the next row; the seconds that it took count as none of the training's."""
+        self._new |= values
+        self.noted |= values
+        self._start += seconds
+
     def summary(self) -> str:
         """Return the session in one line."""
+        bound = self.row["mi_bound"]
+        told = f"{self.row['loss']:.4f}" + ("" if bound is None else f": two views share {bound:.2f} nats or more")
         return (
             f"{self.steps:,} steps in {self.seconds:.1f} s: {self.items / self.seconds:,.0f} images/s, "
-            f"{self._loader.waited / self.seconds:.1%} of the time waiting for data; last loss {self.row['loss']:.4f}"
+            f"{self._loader.waited / self.seconds:.1%} of the time waiting for data; last loss {told}"
         )
 
     def _write_row(self, trainer: Trainer) -> None:
         items, seconds, waited = self._last
         self._last = (self.items, self.seconds, self._loader.waited)
         elapsed = self.seconds - seconds
+        module, loss = trainer.lightning_module, math.fsum(self._losses) / len(self._losses)
+        assert isinstance(module, ContrastiveModule)
         self.row = {
             "step": trainer.global_step,
             "epoch": trainer.current_epoch + 1,
             "seconds": round(self._earlier + self.seconds, 3),
-            "loss": math.fsum(self._losses) / len(self._losses),
+            "loss": loss,
             **self._used,
+            "mi_bound": module.information(loss),
             "images_per_second": round((self.items - items) / elapsed, 1),
             "data_wait": round((self._loader.waited - waited) / elapsed, 4),
+            **self._new,
         }
+        self._new.clear()
         self._losses.clear()
         self._steps_of_row = 0
         if trainer.is_global_zero:

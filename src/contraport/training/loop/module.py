@@ -9,9 +9,10 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
 from contraport.data import Batch, own_share
-from contraport.runs.settings import Settings
+from contraport.objectives import Loss
 from contraport.training.loop.optimization import make_optimizer, make_schedule
 from contraport.training.step.pipeline import Pipeline
+from contraport.verbs.train import Settings
 
 
 class ContrastiveModule(LightningModule):
@@ -49,6 +50,11 @@ class ContrastiveModule(LightningModule):
         mass: float | None = getattr(self.pipeline.objective, "mass", None)
         return mass
 
+    def information(self, loss: float) -> float | None:
+        """Return the lower bound of mutual information that a loss gives, or None where the objective gives none."""
+        objective = self.pipeline.objective
+        return objective.information(loss) if isinstance(objective, Loss) else None
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the loss of one batch."""
         loss: Tensor = self.pipeline(batch, self.global_step, self._part, own_share(self._settings.batch_size))
@@ -65,6 +71,14 @@ class ContrastiveModule(LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return the optimiser, and the schedule that sets its rate at each step."""
         own = self._settings
-        optimizer = make_optimizer(self, opt=own.opt, lr=own.lr, weight_decay=own.weight_decay)
+        optimizer = make_optimizer(
+            self,
+            opt=own.opt,
+            lr=own.lr,
+            weight_decay=own.weight_decay,
+            encoders=self.pipeline.model.encoders,
+            encoder_lr_scale=own.encoder_lr_scale,
+            layer_decay=own.layer_decay,
+        )
         schedule: Any = make_schedule(optimizer, sched=own.sched, steps=self._steps, warmup=self._warmup)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -15,7 +15,7 @@ from contraport.distributed import is_first
 from contraport.errors import check
 from contraport.files import check_checksum, write_text
 from contraport.runs import Run, read
-from contraport.runs.settings import Settings
+from contraport.verbs.train import Settings
 
 
 class Position(NamedTuple):

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
-from timm.optim import create_optimizer_v2, list_optimizers  # type: ignore[attr-defined]
+from timm.optim import create_optimizer_v2, list_optimizers, param_groups_layer_decay  # type: ignore[attr-defined]
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from contraport.course import Course
 from contraport.errors import check, unknown_name
 
 # Learning rates that suit small encoders and batches of a few hundred items.
 DEFAULT_LR = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.3}
-
-# The share of the learning rate that is left when a share of the steps after warm-up is done.
-SCHEDULES: dict[str, Callable[[float], float]] = {
-    "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
-    "linear": lambda done: 1.0 - done,
-    "constant": lambda done: 1.0,
-}
 
 
 def check_optimizer(opt: str, lr: float | None) -> None:
@@ -30,11 +24,66 @@ def check_optimizer(opt: str, lr: float | None) -> None:
     check(lr is not None or opt in DEFAULT_LR, f"lr: has no default for opt={opt!r}; give it.")
 
 
-def make_optimizer(module: nn.Module, *, opt: str, lr: float | None, weight_decay: float) -> Optimizer:
-    """Return timm's optimiser of that name; biases, norms and scalars (a learnable temperature) do not decay."""
+def make_optimizer(
+    module: nn.Module,
+    *,
+    opt: str,
+    lr: float | None,
+    weight_decay: float,
+    encoders: Sequence[nn.Module] = (),
+    encoder_lr_scale: float = 1.0,
+    layer_decay: float | None = None,
+) -> Optimizer:
+    """Return timm's optimiser of that name; biases, norms and scalars (a learnable temperature) do not decay.
+
+    Args:
+        module: what is trained.
+        opt: the optimiser.
+        lr: peak learning rate; default: that of the optimiser.
+        weight_decay: of weights.
+        encoders: those within the module whose rate is another.
+        encoder_lr_scale: what their rate is multiplied by.
+        layer_decay: what it is multiplied by once more for each layer below their last, as timm counts layers.
+
+    Raises:
+        UsageError: the layers of an encoder are not known.
+    """
     rate = DEFAULT_LR[opt] if lr is None else lr
-    optimizer: Optimizer = create_optimizer_v2(module, opt=opt, lr=rate, weight_decay=weight_decay)
-    return optimizer
+    if encoder_lr_scale == 1 and layer_decay is None:
+        optimizer: Optimizer = create_optimizer_v2(module, opt=opt, lr=rate, weight_decay=weight_decay)
+        return optimizer
+    theirs = {id(weights) for encoder in encoders for weights in encoder.parameters()}
+    rest = [(name, weights) for name, weights in module.named_parameters() if id(weights) not in theirs]
+    groups = _decayed(rest, rate, weight_decay)  # first, as what is logged is the rate of the first
+    for encoder in encoders:
+        if layer_decay is None:
+            groups += _decayed(list(encoder.named_parameters()), rate * encoder_lr_scale, weight_decay)
+            continue
+        check_layers(encoder)
+        for group in param_groups_layer_decay(encoder, weight_decay, layer_decay=layer_decay):
+            scale = encoder_lr_scale * group.pop("lr_scale")
+            groups.append({**group, "lr": rate * scale})
+    scaled: Optimizer = create_optimizer_v2([group for group in groups if group["params"]], opt=opt, lr=rate)
+    return scaled
+
+
+def check_layers(encoder: nn.Module) -> None:
+    """Raise `UsageError` unless an encoder says what its layers are, as timm's do."""
+    check(
+        hasattr(encoder, "group_matcher"),
+        f"layer_decay: expected an encoder of timm's, which says what its layers are, got {type(encoder).__name__}.",
+    )
+
+
+def _decayed(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the weights that learn in two groups: those that decay, and biases, norms and scalars."""
+    learning = [(name, weights) for name, weights in named if weights.requires_grad]
+    plain = [weights for name, weights in learning if weights.ndim <= 1 or name.endswith(".bias")]
+    fading = [weights for name, weights in learning if not (weights.ndim <= 1 or name.endswith(".bias"))]
+    return [
+        {"params": plain, "lr": lr, "weight_decay": 0.0},
+        {"params": fading, "lr": lr, "weight_decay": weight_decay},
+    ]
 
 
 def make_schedule(optimizer: Optimizer, *, sched: str, steps: int, warmup: int) -> LambdaLR:
@@ -47,9 +96,9 @@ def make_schedule(optimizer: Optimizer, *, sched: str, steps: int, warmup: int) 
     >>> [schedule.lr_lambdas[0](step) for step in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    shape = SCHEDULES[sched]
+    fall = Course(1, 0, steps - warmup, sched)
 
     def share(step: int) -> float:
-        return (step + 1) / warmup if step < warmup else shape((step - warmup) / (steps - warmup))
+        return (step + 1) / warmup if step < warmup else fall.value(step - warmup)
 
     return LambdaLR(optimizer, share)

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.table import Column
 from rich.text import Text
 
+from contraport.measures import measures_of
 from contraport.runs import Row
 from contraport.training.loop.meter import Meter
 
@@ -47,7 +48,7 @@ class ProgressBar(Callback):
             self._bar,
             completed=trainer.global_step,
             epoch=_epoch(trainer),
-            measured=measured(self._meter.row),
+            measured=measured(self._meter.row, self._meter.noted),
         )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -89,7 +90,7 @@ class ProgressLines(Callback):
         step, total = trainer.global_step, int(trainer.estimated_stepping_batches)
         left = (total - step) * seconds / (step - self._begin)
         self._console.print(
-            f"epoch {_epoch(trainer)}  step {step:,}/{total:,}  {measured(row)}  "
+            f"epoch {_epoch(trainer)}  step {step:,}/{total:,}  {measured(row, self._meter.noted)}  "
             f"{time.strftime('%H:%M:%S', time.gmtime(left)) if left < 86_400 else f'{left / 86_400:.1f} days'} left",
             highlight=False,
             soft_wrap=True,
@@ -105,17 +106,23 @@ def _epoch(trainer: Trainer) -> str:
     return f"{trainer.current_epoch + 1}/{trainer.max_epochs}"
 
 
-def measured(row: Row) -> str:
-    """Return what a row says, in a few words.
+_ROUNDING = 1e-4
+"""A plan whose mass is this close to 1 has let nothing go."""
 
-    >>> measured({"loss": 1.5, "temperature": 0.2, "plan_mass": None, "images_per_second": 1e4, "data_wait": 0.01})
-    'loss 1.500  temperature 0.2  10,000 images/s  wait 1%'
+
+def measured(row: Row, noted: Row) -> str:
+    """Return what a row says, and what was measured beside it, in a few words.
+
+    >>> row = {"loss": 1.5, "temperature": 0.2, "plan_mass": 0.8, "images_per_second": 1e4, "data_wait": 0.01}
+    >>> measured(row, {"knn": 0.912})
+    "loss 1.500  temperature 0.2  kept 80.0% of the pairs' mass  kNN 91.2%  10,000 images/s  wait 1%"
     """
     if not row:
         return ""
     parts = [f"loss {row['loss']:.3f}"]
     if row["temperature"] is not None:
         parts.append(f"temperature {row['temperature']:.3g}")
-    if row["plan_mass"] is not None:
-        parts.append(f"mass {row['plan_mass']:.3g}")
+    if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _ROUNDING:
+        parts.append(f"kept {row['plan_mass']:.1%} of the pairs' mass")
+    parts += [f"{measure.title} {measure.written(noted[measure.key])}" for measure in measures_of([noted])]
     return "  ".join([*parts, f"{row['images_per_second']:,.0f} images/s", f"wait {row['data_wait']:.0%}"])

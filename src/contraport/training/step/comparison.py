@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import permutations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from contraport.data import Batch
+from contraport.distributed import gather
 from contraport.encoders import Decoder, Model
 from contraport.errors import UsageError, check, unknown_name
 from contraport.objectives import Cross, Loss, Objective, assignments
 from contraport.training.step.memory import Memory
+from contraport.training.step.wanted import Wanted
 
 FEW_ITEMS = 32
 """With fewer items in a batch there is little to tell an item from."""
@@ -35,6 +37,7 @@ class Embedded(NamedTuple):
         queries: what the objective sees, ``(b, P)`` per view, with a gradient.
         keys: what each query is compared with, ``(b, P)`` for each of the first views: all, or the large ones of
             multi-crop.
+        present: which items have which views, ``(b, views)``; None where all have all.
     """
 
     batch: Batch
@@ -42,6 +45,13 @@ class Embedded(NamedTuple):
     features: tuple[Tensor, ...]
     queries: tuple[Tensor, ...]
     keys: tuple[Tensor, ...]
+    present: Tensor | None = None
+
+    def gaps(self, *views: int) -> dict[str, Any]:
+        """Return what an objective of some views is told of the items that lack one; of all views by default."""
+        if self.present is None:
+            return {}
+        return {"present": self.present[:, list(views)] if views else self.present}
 
     def turns(self) -> Iterator[tuple[int, int]]:
         """Yield each view with each other view that has keys."""
@@ -67,6 +77,10 @@ class Comparison(nn.Module, ABC):
         """Return why batches of so many items are too small to learn from, and what to do; None where they are not."""
         return None
 
+    def refuses_gaps(self) -> str | None:
+        """Return why items may not lack a view, or None where they may."""
+        return "this comparison needs all views of an item"
+
     def after_step(self) -> None:
         """Take in what the step brought."""
 
@@ -79,21 +93,29 @@ class Compared(Comparison):
         views: how many views there are. Where two of them are compared at a time, each ordered pair has its own of
             what the objective keeps between calls, such as the normaliser of noise contrastive estimation; what it
             learns is one for all.
+        wanted: which plan is wanted of a batch, instead of what the objective itself wants.
+
+    Raises:
+        UsageError: something is wanted, and the objective takes no target.
     """
 
     objective: nn.Module
+    wanted: Wanted | None
 
-    def __init__(self, objective: nn.Module, *, views: int = 2) -> None:
+    def __init__(self, objective: nn.Module, *, views: int = 2, wanted: Wanted | None = None) -> None:
         super().__init__(objective)
-        self._asked = frozenset(inspect.signature(objective.forward).parameters)
+        self._asked = taken_by(objective)
+        self.wanted = wanted
+        check(
+            wanted is None or "target" in self._asked,
+            f"target: the call of {type(objective).__name__} has no keyword `target` to take it.",
+        )
         kept = dict(objective.named_buffers()) if isinstance(objective, Loss) else {}
         self._kept = {name: f"each_{name.replace('.', '_')}" for name in kept}
         for name, value in kept.items():
             self.register_buffer(self._kept[name], value.expand(views, views, *value.shape).clone())
 
-    def compare(
-        self, batch: Batch, *embeddings: Tensor, turn: tuple[int, int] | None = None, **known: Tensor | bool
-    ) -> Tensor:
+    def compare(self, batch: Batch, *embeddings: Tensor, turn: tuple[int, int] | None = None, **known: Any) -> Tensor:
         """Return the objective's value.
 
         Args:
@@ -102,17 +124,29 @@ class Compared(Comparison):
             turn: which view is compared with which; default: all at once.
             known: what is known beside the batch.
         """
-        everything = {"labels": batch.labels, "domains": batch.domains, **known}
+        known_of_items = {"labels": batch.labels, "domains": batch.domains, "weights": batch.weights}
+        if batch.weights is not None and not bool(gather(batch.weights).any()):
+            return torch.stack([z[:0].sum() for z in embeddings]).sum()  # nothing of this batch counts
+        everything: dict[str, object] = {**known_of_items, **known}
+        if self.wanted is not None:
+            everything["target"] = self.wanted(batch)
+        if isinstance(self.objective, Loss) and self.objective.by_item:
+            everything["ids"] = batch.ids
         asked = {name: value for name, value in everything.items() if name in self._asked}
         # Entries are views of a buffer, so that what the call writes into them stays.
         kept = {} if turn is None else {name: self.get_buffer(own)[turn] for name, own in self._kept.items()}
         loss: Tensor = functional_call(self.objective, kept, embeddings, asked)
         return loss
 
+    def refuses_gaps(self) -> str | None:
+        """Return that the objective's call has no word for it, or that it compares no items."""
+        if isinstance(self.objective, Loss) and not self.objective.of_items:
+            return "the objective compares coordinates, each over the whole batch"
+        return None if "present" in self._asked else "the objective's call has no keyword `present`"
+
     def doubt(self, items: int) -> str | None:
         """Return that an item has few others to be told from, where the objective tells them apart in the batch."""
-        attracts_only = isinstance(self.objective, Objective) and not self.objective.divergence.repels
-        if items >= FEW_ITEMS or attracts_only or not isinstance(self.objective, Loss):
+        if items >= FEW_ITEMS or not (isinstance(self.objective, Loss) and self.objective.tells_items_apart):
             return None
         return (
             f"batches of {items} are small: each item is told from {items - 1} others; a larger --batch_size or "
@@ -123,17 +157,19 @@ class Compared(Comparison):
 class Together(Compared):
     """The objective of all views at once; of each pair of views, averaged, where the objective takes two."""
 
-    def __init__(self, objective: nn.Module, *, views: int = 2) -> None:
-        super().__init__(objective, views=views)
+    def __init__(self, objective: nn.Module, *, views: int = 2, wanted: Wanted | None = None) -> None:
+        super().__init__(objective, views=views, wanted=wanted)
         self._takes_several = takes_several(objective)
 
     def forward(self, embedded: Embedded) -> Tensor:
         """Return the loss of a batch."""
         queries = embedded.queries
         if self._takes_several or len(queries) == 2:
-            return self.compare(embedded.batch, *queries)
+            return self.compare(embedded.batch, *queries, **embedded.gaps())
         pairs = [(w, v) for v, w in embedded.turns() if w < v]
-        return _mean([self.compare(embedded.batch, queries[v], queries[w], turn=(v, w)) for v, w in pairs])
+        return _mean(
+            [self.compare(embedded.batch, queries[v], queries[w], turn=(v, w), **embedded.gaps(v, w)) for v, w in pairs]
+        )
 
 
 class InTurn(Compared):
@@ -144,13 +180,21 @@ class InTurn(Compared):
             item of a row are left out of it.
         memory: negatives of earlier batches.
         views: how many views there are.
+        wanted: which plan is wanted of a batch, instead of what the objective itself wants.
 
     Raises:
         UsageError: there is a memory, and the objective does not take negatives.
     """
 
-    def __init__(self, objective: nn.Module, memory: Memory | None = None, *, views: int = 2) -> None:
-        super().__init__(objective, views=views)
+    def __init__(
+        self,
+        objective: nn.Module,
+        memory: Memory | None = None,
+        *,
+        views: int = 2,
+        wanted: Wanted | None = None,
+    ) -> None:
+        super().__init__(objective, views=views, wanted=wanted)
         self.memory = memory
         check(
             memory is None or "negatives" in self._asked,
@@ -163,16 +207,21 @@ class InTurn(Compared):
         losses = []
         for v, w in embedded.turns():
             positives = keys[w]
-            known: dict[str, Tensor | bool] = {}
+            known: dict[str, Tensor | bool | None] = {}
             if self.memory is not None:
                 positives, negatives = self.memory.offer(w, keys[w], batch.ids)
                 if negatives is not None:
                     known = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
                     known["shared_negatives"] = True  # the memory is the same on every process
+            known |= embedded.gaps(v, w)
             losses.append(self.compare(batch, embedded.queries[v], positives, turn=(v, w), **known))
         if self.memory is not None:
             self.memory.keep(keys, batch.ids)
         return _mean(losses)
+
+    def refuses_gaps(self) -> str | None:
+        """Return that a memory keeps an embedding of each item."""
+        return super().refuses_gaps() if self.memory is None else "a queue or a bank keeps all views of an item"
 
     def doubt(self, items: int) -> str | None:
         """Return none where a memory brings negatives."""
@@ -222,6 +271,10 @@ class Clustered(Compared):
             ]
         )
 
+    def refuses_gaps(self) -> str | None:
+        """Return that what an item is assigned to comes from its other view."""
+        return "to which prototypes an item belongs is told by its other views"
+
     def doubt(self, items: int) -> str | None:
         """Return that prototypes are more than the items that are assigned to them in equal parts."""
         if items >= len(self.prototypes):
@@ -269,6 +322,11 @@ class Reconstructed(Comparison):
         wanted = [standardise(view) for standardise, view in zip(self._standardise, embedded.views, strict=True)]
         features = embedded.features
         return _mean([self._error(self.decoders[f"{v}-{w}"](features[v]), wanted[w]) for v, w in embedded.turns()])
+
+
+def taken_by(objective: nn.Module) -> frozenset[str]:
+    """Return the names of what the call of an objective takes."""
+    return frozenset(inspect.signature(objective.forward).parameters)
 
 
 def takes_several(objective: nn.Module) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -13,9 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from contraport import distributed
 from contraport.data import Share
 from contraport.errors import check
-
-Embed = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
-"""Turns the views of some items, ``(b, ...)`` each, into tensors ``(b, ...)``."""
+from contraport.training.step.gaps import Embed
 
 
 def check_chunks(items: int, size: int) -> None:

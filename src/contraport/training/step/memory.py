@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.distributed import gather
+from contraport.objectives.call import Negatives
 
 BANK_MOMENTUM = 0.5
-
-
-class Negatives(NamedTuple):
-    """Embeddings ``(k, d)`` of other items, and which items they show, ``(k,)``."""
-
-    embeddings: Tensor
-    ids: Tensor
 
 
 class Memory(nn.Module, ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,10 @@ from contraport.encoders import Model
 from contraport.objectives import Loss
 from contraport.objectives.schedules import Schedule
 from contraport.training.step.comparison import Comparison, Embedded
+from contraport.training.step.freezing import Freezing
+from contraport.training.step.gaps import Embed, of_those_present
 from contraport.training.step.gradient_cache import in_chunks
+from contraport.training.step.kept_features import one_draw
 from contraport.training.step.momentum import MomentumTarget, Predictor
 
 
@@ -34,6 +37,10 @@ class Pipeline(nn.Module):
         predictor: is put on the model's projections, which then are fixed where they are keys.
         schedules: set the objective's properties at each step.
         cache_chunk: most items, of all processes, whose activations are kept at a time; default: the batch.
+        freezing: holds the encoders; default: they learn.
+
+    Attributes:
+        encoded: whether batches hold features of several draws of each view, ``(b, draws, F)``, instead of raw items.
     """
 
     def __init__(
@@ -47,6 +54,7 @@ class Pipeline(nn.Module):
         predictor: Predictor | None = None,
         schedules: Sequence[Schedule] = (),
         cache_chunk: int | None = None,
+        freezing: Freezing | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -57,6 +65,8 @@ class Pipeline(nn.Module):
         self.predictor = predictor
         self.schedules = tuple(schedules)
         self.cache_chunk = cache_chunk
+        self.freezing = freezing
+        self.encoded = False
         self._keyed = keyed(model, views.shapes)
 
     @property
@@ -76,8 +86,10 @@ class Pipeline(nn.Module):
         for schedule in self.schedules:
             assert isinstance(self.objective, Loss)
             schedule.apply(self.objective, step)
+        if self.freezing is not None:
+            self.freezing.apply(step)
         self._seed(step, part, 0)
-        views = self.views(batch.views, share)
+        views = one_draw(batch.views) if self.encoded else self.views(batch.views, share)
         self._seed(step, part, 1, 0 if share is None else share.start)
         embedded = self._embed(batch, views, share)
         self._seed(step, part, 2)
@@ -100,27 +112,43 @@ class Pipeline(nn.Module):
         return math.nan * torch.stack([weights.sum() for weights in self.parameters() if weights.requires_grad]).sum()
 
     def _embed(self, batch: Batch, views: tuple[Tensor, ...], share: Share | None = None) -> Embedded:
-        outputs = self._through(self.model, self._student, views, share)
+        outputs, present = self._through(self.model, self._student, views, batch.present, share)
         features, projections = outputs[: len(views)], outputs[len(views) :]
         queries, keys = projections, projections[: self._keyed]
         if self.predictor is not None:
-            queries, keys = self.predictor(projections), tuple(key.detach() for key in keys)
+            queries, _ = self._through(self.predictor, self.predictor, projections, present, share, whole=True)
+            keys = tuple(key.detach() for key in keys)
         if self.target is not None:
-            keys = self._through(self.target, self.target, views[: self._keyed], share)
-        return Embedded(batch, views, features, queries, keys)
+            marks = None if batch.present is None else batch.present[:, : self._keyed]
+            keys, _ = self._through(self.target, self._teacher, views[: self._keyed], marks, share)
+        return Embedded(batch, views, features, queries, keys, present)
 
     def _student(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        features = self.model.encode(views)
+        features = tuple(views) if self.encoded else self.model.encode(views)
         return *features, *self.model.project(features)
+
+    def _teacher(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        assert self.target is not None
+        return self.target.project(views) if self.encoded else self.target(views)
 
     def _through(
         self,
         network: nn.Module,
-        embed: Callable[[Sequence[Tensor]], tuple[Tensor, ...]],
+        embed: Embed,
         views: tuple[Tensor, ...],
+        present: Tensor | None,
         share: Share | None,
-    ) -> tuple[Tensor, ...]:
-        return embed(views) if self.cache_chunk is None else in_chunks(embed, network, views, self.cache_chunk, share)
+        *,
+        whole: bool = False,
+    ) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """Return what is made of the views, chunk by chunk if so asked, and which items have them; see `gaps`."""
+        given = views if present is None else (*views, present)
+        embed = embed if present is None else of_those_present(embed)
+        if whole or self.cache_chunk is None:
+            outputs = embed(given)
+        else:
+            outputs = in_chunks(embed, network, given, self.cache_chunk, share)
+        return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
     def _seed(self, *position: int) -> None:
         sequence = np.random.SeedSequence([self.seed, *position])

@@ -1,0 +1,92 @@
+"""Write docs/evaluating.md: what there is to say of evaluating, and the registry of measures as tables."""
+
+from __future__ import annotations
+
+from contraport.measures import MEASURES, Measure
+from contraport.measures.intervals import LEVEL, RESAMPLES
+
+_BETTER = {"higher": "↑", "lower": "↓", "neither": ""}
+
+PAGE = """# Evaluating
+
+The tables are generated from the registry by `make docs`; do not edit.
+
+```sh
+contraport evaluate runs/a                                      # what is usual
+contraport evaluate runs/a runs/b --measures accuracy recall@20  # some, by name, number or group; two runs, compared
+contraport evaluate runs/a --measures all --test_data harder/   # all, judged on other items of the same classes
+contraport evaluate runs/a --checkpoints all --measures knn     # also what --keep_every kept, epoch by epoch
+contraport train --data photos/ --monitor knn:every=5           # while it is trained
+```
+
+Every number is of the frozen encoder's features and stands beside that of the same encoder untrained and of the raw
+inputs. Of projections are only the bound of mutual information and, where each view has an encoder of its own,
+retrieval. All numbers are in `evaluation.json` in the run's folder.
+
+## What is measured
+
+Those with a star are measured only where they are asked for. A number after `@` may be any: `recall@20`,
+`few_shot@3`. What the data do not allow is left out, and said: accuracies without labels, robustness of what is no
+image.
+
+{tables}
+
+A corruption has five severities (`noise@1` to `noise@5`), whose lengths are relative to the side of the image.
+
+## How sure a number is
+
+- **An interval** ({level:.0%}, percentile bootstrap, {resamples:,} draws, seeded) stands beside every number that is
+  one of test items. The items are drawn again; nothing is fitted again. So it says how much the number would move
+  with other test items, and nothing of another seed or other training items: train with several seeds for that. What
+  looks at all items at once (uniformity, effective rank, clusters) has none.
+- **A difference** of two encoders on the same items is paired, item by item: its interval is narrower than those of
+  the two numbers suggest, and only where it leaves out zero is one better. `differences` in `evaluation.json` has
+  them against the untrained encoder, the raw inputs, and the other runs of the same call.
+- Where all items agree an interval has no width: with n test items nothing rarer than about 3 in n can be seen.
+- **Nothing is chosen by the test items.** The probe's penalty is chosen on a fifth of the training items, and the
+  last epoch is measured, not the best.
+
+## While training
+
+`--monitor` measures 2,000 training items, drawn once, half to learn from and half to be judged on, at the end of an
+epoch; no test item is seen, and no bit of the training depends on it. The numbers are in `metrics.jsonl`, the bar and
+the page.
+
+## A measure of your own
+
+```python
+from contraport.measures import measure
+
+
+@measure("Widest feature", group="geometry", better="neither", unit="squared", pattern="{{:.2f}}")
+def widest_feature(subject):
+    \"\"\"Largest variance of a feature.\"\"\"
+    return float(subject.test_x.var(dim=0).max())
+```
+
+It returns a value for each test item (of which the mean is taken, with an interval), a `Finding` that says how items
+become a number, or one number. `contraport.measures.subject.Subject` has what it may ask for: features, views,
+labels, projections.
+"""
+
+
+def evaluating() -> str:
+    """Return the page about evaluating."""
+    groups = dict.fromkeys(measure.group for measure in MEASURES.values())
+    tables = "\n\n".join(table(group) for group in groups)
+    return PAGE.format(tables=tables, level=LEVEL, resamples=RESAMPLES)
+
+
+def table(group: str) -> str:
+    """Return the measures of a group as a table."""
+    lines = [f"### {group}", "", "| name | better | what it says | in |", "|---|---|---|---|"]
+    lines += [row(measure) for measure in MEASURES.values() if measure.group == group]
+    return "\n".join(lines)
+
+
+def row(measure: Measure) -> str:
+    """Return the row of a measure."""
+    name = "`, `".join(one.key for one in measure.each())
+    summary = measure.summary.replace("|", "\\|")
+    star = "" if measure.usual else " *"
+    return f"| `{name}`{star} | {_BETTER[measure.better]} | {summary} | {measure.unit} |"

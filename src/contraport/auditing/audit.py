@@ -1,0 +1,185 @@
+"""`audit`: from data of two views to which of its pairs seem wrong."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from contraport.auditing.crossfit import Round, crossfit
+from contraport.auditing.frozen import frozen_rounds
+from contraport.auditing.report import Audit, of_training
+from contraport.data import Dataset, from_arrays, load
+from contraport.data.dataset import Store
+from contraport.errors import UsageError, check
+from contraport.pairs import Sides, better_partners, check_pairs
+from contraport.training.train import train
+from contraport.verbs.audit import VERB, AuditOptions
+from contraport.verbs.train import Settings
+
+log = logging.getLogger("contraport.auditing")
+
+NONE_HELD_OUT = 1e-12
+"""A share of which no data have an item."""
+
+_TRAINING = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay", "seed", "workers")
+
+
+@VERB.keywords
+def audit(given: dict[str, Any]) -> Audit:
+    """Find the pairs of data of two views that do not belong together.
+
+    Raises:
+        UsageError: a wrong argument, fewer than 50 pairs, or data of another number of views than two; nothing was
+            written.
+        FloatingPointError: the loss of the training was not finite.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the message says how to go on.
+
+    >>> rng = np.random.default_rng(0)
+    >>> first = rng.normal(size=(300, 4))
+    >>> second = first @ rng.normal(size=(4, 6))
+    >>> second[:60] = second[rng.permutation(60)]
+    >>> found = audit(data=(first, second), method="frozen")
+    >>> 0.1 < found.noise_rate < 0.3, int((found.flagged(count=40) < 60).sum()) > 30
+    (True, True)
+    """
+    asked = AuditOptions(**given)
+    dataset = _dataset(asked)
+    check_pairs(dataset)
+    with _folder(asked) as folder:
+        found = _online(asked, dataset, folder) if asked.method == "online" else _judged(asked, dataset)
+        if asked.out is not None:
+            found.save(asked.out)
+    return found
+
+
+def _online(asked: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+    settings = _training(asked, dataset) | {"audit": True, "device": asked.device}
+    run = train(data=dataset, out=folder / "training", resume=asked.resume, progress=asked.progress, **settings)
+    return of_training(dataset.name, run.pairs())
+
+
+def _judged(asked: AuditOptions, dataset: Dataset) -> Audit:
+    if asked.method == "frozen":
+        rounds = frozen_rounds(dataset, statistic=asked.statistic, rounds=asked.rounds, seed=asked.seed)
+    else:
+        settings = Settings(data=dataset, device=_device(asked.device), **_training(asked, dataset))
+        rounds = crossfit(
+            dataset,
+            settings,
+            statistic=asked.statistic,
+            folds=asked.folds,
+            repeats=asked.repeats,
+            rounds=asked.rounds,
+        )
+    judged, sides = _last(rounds, asked)
+    partners, partner_scores = better_partners(sides, torch.arange(len(dataset)), asked.statistic)
+    return Audit(
+        dataset.name,
+        asked.method,
+        asked.statistic,
+        judged.scores,
+        judged.mismatched,
+        judged.noise.rate,
+        judged.noise.interval,
+        partners.numpy(),
+        partner_scores.numpy(),
+    )
+
+
+def _last(rounds: Iterator[tuple[Round, Sides]], asked: AuditOptions) -> tuple[Round, Sides]:
+    """Return what the last round found, and show that it goes on."""
+    console = Console(stderr=True, quiet=not (asked.progress and Console(stderr=True).is_terminal))
+    *_, last = track(rounds, "rounds", total=asked.rounds, console=console, transient=True)
+    return last
+
+
+def _training(asked: AuditOptions, dataset: Dataset) -> dict[str, Any]:
+    """Return what a training is told."""
+    told = {name: getattr(asked, name) for name in _TRAINING}
+    return told | {"batch_size": min(asked.batch_size, len(dataset)), "augment": "none"}
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name
+
+
+@contextmanager
+def _folder(asked: AuditOptions) -> Iterator[Path]:
+    """Give the folder that is asked for, or one that goes when the audit is done.
+
+    Raises:
+        UsageError: it is in the way.
+    """
+    if asked.out is None:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+        return
+    path = Path(asked.out)
+    check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.")
+    used = path.exists() and any(path.iterdir())
+    check(asked.resume or not used, f"out: {path} is not empty; expected a new folder, or resume=True (--resume).")
+    check(not asked.resume or used, f"out: there is no audit in {path} to go on with.")
+    path.mkdir(parents=True, exist_ok=True)
+    yield path
+
+
+def _dataset(asked: AuditOptions) -> Dataset:
+    """Return the pairs that are asked for.
+
+    Raises:
+        UsageError: there are no such data, or not these views.
+    """
+    data = asked.data
+    if data is None:
+        raise UsageError("data: expected a name, a folder, a file, a Dataset or two arrays, got nothing.")
+    if isinstance(data, tuple | Mapping | np.ndarray | Tensor):
+        dataset = from_arrays(data, argument="data")
+    else:
+        read = partial(load, data, "train", root=asked.root, image_size=asked.image_size, columns=asked.columns)
+        dataset = read()
+        if dataset.held_out:  # by no one but us, so that all are judged, in the order of the data
+            dataset = read(test_fraction=NONE_HELD_OUT)
+    return _chosen(dataset, tuple(asked.views)) if asked.views else dataset
+
+
+@dataclass(frozen=True)
+class _SomeViews:
+    """Some of another store's views."""
+
+    store: Store
+    views: tuple[int, ...]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(self.store.shapes[view] for view in self.views)
+
+    @property
+    def in_memory(self) -> bool:
+        return self.store.in_memory
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        fetched = self.store.fetch(positions)
+        return tuple(fetched[view] for view in self.views)
+
+
+def _chosen(dataset: Dataset, views: tuple[int, ...]) -> Dataset:
+    there = len(dataset.shapes)
+    check(max(views) < there, f"views: {dataset.name!r} has {there}, numbered from 0; got {list(views)}.")
+    return dataset.with_store(_SomeViews(dataset.store, views))

@@ -1,0 +1,154 @@
+"""What an audit found: scores, the noise rate, and from these what is flagged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contraport.errors import check
+from contraport.files import replacing, write_json
+from contraport.options import fits
+from contraport.pairs import false_discovery
+from contraport.training.step.auditor import REMEMBERED, remembering
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What an audit found of `n` pairs.
+
+    Attributes:
+        data: what the data are called.
+        method: how the pairs were judged.
+        statistic: by what.
+        scores: ``(n,)``; the more, the better a pair.
+        mismatched: ``(m,)``, the scores of pairs that are known to be wrong.
+        noise_rate: the estimated share of wrong pairs.
+        noise_interval: its bootstrap interval of 95 % over the pairs and the mismatches; it knows nothing of other
+            trainings.
+        partners: int64 ``(n,)``, for each pair the item whose second view would suit its first one more, or -1.
+        partner_scores: ``(n,)``, the scores of these pairs by the last encoder alone; where there is none that is
+            better, that of the pair itself.
+        notes: what is to be known beside.
+
+    >>> rng = np.random.default_rng(0)
+    >>> scores = np.concatenate([rng.normal(4, 1, 90), rng.normal(0, 1, 10)])
+    >>> none, own = np.full(100, -1), scores
+    >>> found = Audit("toy", "frozen", "cosine", scores, rng.normal(0, 1, 100), 0.1, (0.05, 0.15), none, own)
+    >>> len(found.flagged()), len(found.flagged(count=3)), bool((found.flagged(count=8) >= 90).all())
+    (10, 3, True)
+    """
+
+    data: str
+    method: str
+    statistic: str
+    scores: NDArray[np.floating]
+    mismatched: NDArray[np.floating]
+    noise_rate: float
+    noise_interval: tuple[float, float]
+    partners: NDArray[np.int64]
+    partner_scores: NDArray[np.floating]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fdr(self) -> NDArray[np.float64]:
+        """Of all pairs that score as low as each, the estimated share that is right, ``(n,)``: no guarantee."""
+        return false_discovery(self.scores, self.mismatched, self.noise_rate)
+
+    def flagged(
+        self, *, rate: float | None = None, count: int | None = None, fdr: float | None = None
+    ) -> NDArray[np.int64]:
+        """Return the pairs that seem wrong, the worst first.
+
+        Args:
+            rate: the share of all pairs that is flagged; default: the estimated noise rate.
+            count: or how many.
+            fdr: or as many as keep the estimated share of right ones among them at most so large. It is an estimate,
+                no guarantee: `docs/audit.md` has what was met.
+
+        Raises:
+            UsageError: more than one of these, or one that is no share or no number of pairs.
+        """
+        given = {name: value for name, value in (("rate", rate), ("count", count), ("fdr", fdr)) if value is not None}
+        check(len(given) <= 1, f"flagged: expected one of rate, count and fdr, got {', '.join(given)}.")
+        for name, value in (("rate", rate), ("fdr", fdr)):
+            check(
+                value is None or (fits(value, float) and 0 <= value <= 1),
+                f"{name}: expected a number from 0 to 1, got {value!r}.",
+            )
+        items = len(self.scores)
+        good = count is None or (fits(count, int) and 0 <= count <= items)
+        check(good, f"count: expected a whole number from 0 to {items}, got {count!r}.")
+        if fdr is not None:
+            number = int((self.fdr <= fdr).sum())
+        else:
+            number = round(items * (self.noise_rate if rate is None else rate)) if count is None else count
+        return np.argsort(self.scores, kind="stable")[:number]
+
+    def table(self) -> dict[str, NDArray[np.generic]]:
+        """Return a row for each pair, in the order of the data, as columns by name: ``pandas.DataFrame`` takes it."""
+        items = np.arange(len(self.scores))
+        return {
+            "id": items,
+            "score": self.scores,
+            "fdr": self.fdr,
+            "flagged": np.isin(items, self.flagged()),
+            "partner": self.partners,
+            "partner_score": self.partner_scores,
+        }
+
+    def summary(self) -> dict[str, object]:
+        """Return what `audit.json` holds."""
+        return {
+            "data": self.data,
+            "method": self.method,
+            "statistic": self.statistic,
+            "pairs": len(self.scores),
+            "noise_rate": self.noise_rate,
+            "noise_interval": list(self.noise_interval),
+            "flagged": len(self.flagged()),
+            "notes": list(self.notes),
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Write `pairs.csv` and `audit.json` to a folder that is there."""
+        table = self.table()
+        with replacing(Path(folder) / "pairs.csv") as temporary, temporary.open("w", encoding="utf-8") as file:
+            file.write(",".join(table) + "\n")
+            file.writelines(",".join(map(_written, row)) + "\n" for row in zip(*table.values(), strict=True))
+        write_json(Path(folder) / "audit.json", self.summary())
+
+    def __repr__(self) -> str:
+        low, high = self.noise_interval
+        wrong = f"{self.noise_rate:.1%} seem wrong ({low:.1%} to {high:.1%})"
+        return f"Audit({self.data}: {len(self.scores)} pairs, {wrong})"
+
+
+def of_training(data: str, found: Mapping[str, NDArray[Any]]) -> Audit:
+    """Return what a training with `audit` found, from the arrays of its folder; see `contraport.runs.Run.pairs`.
+
+    Raises:
+        UsageError: the training is not done.
+    """
+    check("partners" in found, "run: its training did not end; go on with resume=True (--resume).")
+    known = float(found["remembered"])
+    return Audit(
+        data,
+        "online",
+        "neighbors",
+        found["scores"],
+        found["mismatched"],
+        float(found["rate"]),
+        (float(found["low"]), float(found["high"])),
+        found["partners"],
+        found["partner_scores"],
+        (f"The {remembering(known)}.",) if known > REMEMBERED else (),
+    )
+
+
+def _written(value: np.generic) -> str:
+    return f"{value:.6g}" if isinstance(value, np.floating) else str(value.item()).lower()

@@ -1,0 +1,62 @@
+"""Every named encoder of ours, and how others are named."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TIMM = "any timm name"
+OWN = "module:attribute"
+
+
+class Encoder(NamedTuple):
+    """A row of the table of encoders.
+
+    Attributes:
+        name: what it is called.
+        description: what it is.
+        network: where the class of ours is, ``module:class``, which takes the shape of an item; nothing of others.
+    """
+
+    name: str
+    description: str
+    network: str = ""
+
+
+ENCODERS = {
+    encoder.name: encoder
+    for encoder in (
+        Encoder(
+            "small-cnn",
+            "a few convolutions for small images, trains on a processor",
+            "contraport.encoders.networks:SmallCNN",
+        ),
+        Encoder(
+            "mlp",
+            "two hidden layers, for vectors or the pixels of images",
+            "contraport.encoders.networks:MLP",
+        ),
+        Encoder(
+            "small-tcn",
+            "residual blocks of dilated convolutions, for time series",
+            "contraport.encoders.networks:SmallTCN",
+        ),
+    )
+}
+"""Our own encoders."""
+
+
+def list_encoders() -> tuple[Encoder, ...]:
+    """Return the rows of the table of encoders, and how those of others are named.
+
+    >>> [encoder.name for encoder in list_encoders()]
+    ['small-cnn', 'mlp', 'small-tcn', 'any timm name', 'module:attribute']
+    """
+    return (
+        *ENCODERS.values(),
+        Encoder(
+            TIMM,
+            "a model of timm, such as resnet18 or vit_tiny_patch16_224; untrained, or as timm trained it with "
+            "--pretrained; timm.list_models() has all",
+        ),
+        Encoder(OWN, "your own: a callable that takes the shape of an item and returns an nn.Module"),
+    )

@@ -1,0 +1,145 @@
+"""The recipes: every named way to train, a row of settings of `contraport.train` with its citation.
+
+An objective's own citation is in the catalog of objectives. Settings that depend on how long one trains or how many
+GPUs there are (epochs, batch size, optimiser) are no part of a recipe; where a paper's own are for weeks of training,
+the row says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from contraport.catalog.objectives import OBJECTIVES, method
+from contraport.errors import unknown_name
+
+
+class Recipe(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        settings: keyword arguments of `contraport.train`.
+        summary: what it does, in a sentence.
+        citation: where it comes from.
+    """
+
+    settings: Mapping[str, Any]
+    summary: str
+    citation: str
+
+
+def _of_objective(name: str, **settings: Any) -> Recipe:
+    row = OBJECTIVES[name]
+    return Recipe({"objective": name, **settings}, row.summary, row.citation)
+
+
+RECIPES: dict[str, Recipe] = {
+    "simclr": _of_objective("nt-xent"),
+    "moco": Recipe(
+        {
+            "objective": "info-nce",
+            "objective_settings": {"symmetric": False},
+            "temperature": 0.2,
+            "negatives": "queue",
+            "momentum": 0.99,
+        },
+        "InfoNCE against the batch and a queue of embeddings, as a slow copy of the encoder gives both.",
+        "He, Fan, Wu, Xie and Girshick (2020), Momentum contrast; temperature and projector of its version 2 (Chen et "
+        "al., 2020). Theirs takes the queue alone; for 200 epochs of ImageNet queue_size 65536, momentum 0.999.",
+    ),
+    "moco-v3": Recipe(
+        {
+            "objective": "info-nce",
+            "objective_settings": {"symmetric": False},
+            "temperature": 0.2,
+            "momentum": "0.99:1:cosine",
+            "predictor": True,
+        },
+        "InfoNCE of predictions against the batch as a slow copy of the encoder sees it; no queue, for large batches.",
+        "Chen, Xie and He (2021), An empirical study of training self-supervised vision transformers.",
+    ),
+    "byol": Recipe(
+        {"objective": "byol", "momentum": "0.9:1:cosine", "predictor": True},
+        "Predict what a slow copy of the encoder makes of the other view; no negatives.",
+        f"{OBJECTIVES['byol'].citation} Theirs for 1000 epochs of ImageNet: momentum 0.996:1:cosine.",
+    ),
+    "simsiam": Recipe(
+        {"objective": "byol", "predictor": True},
+        "Predict the other view's embedding, held fixed; neither negatives nor a slow copy.",
+        "Chen and He (2021), Exploring simple siamese representation learning, eq. 2-4.",
+    ),
+    "swav": Recipe(
+        {"objective": "info-nce", "temperature": 0.1, "prototypes": 256},
+        "Predict to which prototypes the other view is assigned, all prototypes alike; with images add --views 2+6.",
+        "Caron et al. (2020), Unsupervised learning of visual features by contrasting cluster assignments, eq. 2-5. "
+        "Theirs for ImageNet: prototypes 3000.",
+    ),
+    "cmc": _of_objective("cmc"),
+    "cmc-nce": Recipe(
+        {"objective": "cmc-nce", "negatives": "bank"},
+        "Tell each item's entry in a memory bank of the other view from the batch's other entries and some at random.",
+        OBJECTIVES["cmc-nce"].citation,
+    ),
+    "clip": _of_objective("info-nce", temperature=0.07),
+    "siglip": _of_objective("sigmoid"),
+    "sup-con": _of_objective("sup-con"),
+    "rince": _of_objective("rince"),
+    "gca-ince": _of_objective("gca-ince"),
+    "gca-rince": _of_objective("gca-rince"),
+    "gca-uot": _of_objective("gca-uot"),
+    "iot": _of_objective("iot"),
+    "iot-uniform": _of_objective("iot-uniform"),
+    "iot-tighten": _of_objective("nt-xent", constraint="tighten:every=2"),
+    "alpha-cl": _of_objective("alpha-cl"),
+    "direct-clr": _of_objective("direct-clr", projection=0),
+    "t-simclr": _of_objective("t-simclr"),
+    "align-uniform": _of_objective("align-uniform"),
+    "predictive": Recipe(
+        {"predict": "l2"},
+        "Decode each view from the other's features; nothing is compared. The baseline of multiview coding.",
+        "Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.1.",
+    ),
+}
+"""Every named way to train."""
+
+_OWNED = {"objective": ("objective_settings", "temperature"), "negatives": ("queue_size", "bank_negatives")}
+
+
+def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments of `contraport.train` with those that follow from them: the settings of the recipe.
+
+    What is given wins; with another objective or other negatives the recipe's settings of its own ones go.
+
+    Raises:
+        UsageError: an unknown recipe, or an objective of an unknown name.
+
+    >>> resolve({"recipe": "byol", "momentum": 0.9})
+    {'objective': 'byol', 'momentum': 0.9, 'predictor': True, 'recipe': 'byol'}
+    >>> resolve({"recipe": "moco", "objective": "gca-uot"})
+    {'objective': 'gca-uot', 'negatives': 'queue', 'momentum': 0.99, 'recipe': 'moco'}
+    """
+    settings = settings_of_recipe(given.get("recipe"))
+    for owner, owned in _OWNED.items():
+        if given.get(owner, settings.get(owner)) != settings.get(owner):
+            settings = {name: value for name, value in settings.items() if name not in owned}
+    resolved = {**settings, **given}
+    if settings.get("objective_settings") and given.get("objective_settings"):
+        resolved["objective_settings"] = {**settings["objective_settings"], **given["objective_settings"]}
+    if resolved.get("predict") is not None:
+        resolved = {"objective": None, "projection": 0, **resolved}
+    if isinstance(resolved.get("objective"), str):
+        method(resolved["objective"])
+    return resolved
+
+
+def settings_of_recipe(recipe: str | None) -> dict[str, Any]:
+    """Return the settings of a recipe, by its name; none has none.
+
+    Raises:
+        UsageError: there is no such recipe.
+    """
+    if recipe is None:
+        return {}
+    if recipe not in RECIPES:
+        raise unknown_name("recipe", recipe, RECIPES)
+    return dict(RECIPES[recipe].settings)

@@ -1,0 +1,148 @@
+"""Results on the console, in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from contraport.measures import Measure, measures_of
+
+if TYPE_CHECKING:
+    from contraport.auditing import Audit
+    from contraport.searching import Clusters, Group, Neighbor
+
+EPOCHS_SHOWN = 5
+"""Of more models that were kept, so many are in the console's table; `evaluation.json` has them all."""
+
+
+def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Print a title, and rows of texts that have the same keys, which head the columns."""
+    print(title)
+    table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=0)
+    for heading in rows[0]:  # headings break between words, never within one
+        widest = max(map(len, [*heading.split(), *(row[heading] for row in rows)]))
+        table.add_column(heading, min_width=widest)
+    for row in rows:
+        table.add_row(*row.values())
+    Console().print(table)
+
+
+def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print what was measured of some runs: a table for each, what there is to say, and how they differ."""
+    for name, result in results.items():
+        whose = f"{name} on " if len(results) > 1 else ""
+        if rows := evaluation_rows(result):
+            print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
+        if rows := course_rows(result):
+            print_table("the models that were kept on the way", rows)
+        for note in result["notes"]:
+            print(note)
+    first, *others = results
+    for name in others:
+        if rows := difference_rows(results[name]["differences"].get(first, {})):
+            print_table(f"{name} less {first}, item by item", rows)
+
+
+def evaluation_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the rows of an evaluation as texts, with the interval of what the trained encoder reaches."""
+    columns = {name: result["rows"][name] for name in ("raw", "untrained", "trained")}
+    rows = result_rows(columns)
+    for row, measure in zip(rows, measures_of(columns.values()), strict=True):
+        ends = result["intervals"]["trained"].get(measure.key)
+        row["95% interval"] = "-" if ends is None else _interval(measure, ends)
+    return rows
+
+
+def course_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return what was measured of the checkpoints that were kept, at most `EPOCHS_SHOWN` spread evenly, as texts."""
+    kept = [name for name in result["rows"] if name.startswith("epoch ")]
+    places = {round(place * (len(kept) - 1) / max(1, EPOCHS_SHOWN - 1)) for place in range(EPOCHS_SHOWN)}
+    shown = kept if len(kept) <= EPOCHS_SHOWN else [kept[place] for place in sorted(places)]
+    return result_rows({name: result["rows"][name] for name in (*shown, "trained")}) if kept else []
+
+
+def _interval(measure: Measure, ends: Mapping[str, float]) -> str:
+    return f"{measure.written(ends['low'])} to {measure.written(ends['high'])}"
+
+
+def difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
+    """Return how much larger the numbers of one run are than those of another, as texts."""
+    return [
+        {
+            "measure": measure.title,
+            "difference": measure.written(differences[measure.key]["value"]),
+            "95% interval": _interval(measure, differences[measure.key]),
+        }
+        for measure in measures_of([differences])
+    ]
+
+
+def result_rows(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
+    """Return what was measured as texts, a row for each measure and a column for each encoder.
+
+    What was not measured of one of them is a dash.
+    """
+    return [
+        {"measure": measure.title} | {name: _text(measure, values.get(measure.key)) for name, values in columns.items()}
+        for measure in measures_of(columns.values())
+    ]
+
+
+def _text(measure: Measure, value: float | None) -> str:
+    return "-" if value is None else measure.written(value)
+
+
+def print_neighbors(found: Sequence[Neighbor]) -> None:
+    """Print the nearest items, a line each."""
+    with_class = any(near.class_name is not None for near in found)
+    rows = [
+        {"similarity": f"{near.similarity:.4f}", "row": str(near.position), "item": near.name}
+        | ({"class": near.class_name or "-"} if with_class else {})
+        for near in found
+    ]
+    print_table("the nearest", rows) if rows else print("there is no other item")
+
+
+def print_groups(groups: Sequence[Group]) -> None:
+    """Print groups of items, each under its number."""
+    for number, group in enumerate(groups, start=1):
+        print(f"group {number}: {len(group.names)} items")
+        for position, name in zip(group.positions, group.names, strict=True):
+            print(f"    {name} (row {position})")
+    extra = sum(len(group.names) - 1 for group in groups)
+    print(f"{len(groups)} groups; without one of each, {extra} items are there more than once")
+
+
+def print_clusters(found: Clusters) -> None:
+    """Print the clusters in a table."""
+    with_class = any(one.class_name is not None for one in found.clusters)
+    rows = [
+        {"cluster": str(number), "items": str(one.items)}
+        | ({"most are": one.class_name or "-"} if with_class else {})
+        | {"nearest to the centre": ", ".join(one.typical)}
+        for number, one in enumerate(found.clusters)
+    ]
+    print_table(f"{len(found.clusters)} clusters of {len(found.numbers)} items", rows)
+
+
+WORST = 10
+
+
+def print_audit(found: Audit) -> None:
+    """Print how many pairs seem wrong, and the worst of them."""
+    rows = [
+        {
+            "pair": str(pair),
+            "score": f"{found.scores[pair]:.3f}",
+            "better partner": "-" if found.partners[pair] < 0 else str(found.partners[pair]),
+            "its score": f"{found.partner_scores[pair]:.3f}",
+        }
+        for pair in found.flagged(count=min(WORST, len(found.scores)))
+    ]
+    print_table(f"{found}; the worst are", rows)
+    for note in found.notes:
+        print(note)

@@ -1,0 +1,121 @@
+"""How a number goes over the steps of a training: a temperature, a momentum, a learning rate, a place in a row.
+
+It is a function of the step alone and nothing is remembered, so that a run that is resumed goes on exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from contraport.errors import check, check_positive, unknown_name
+
+SHAPES: dict[str, Callable[[float], float]] = {
+    "constant": lambda x: 0.0,
+    "linear": lambda x: x,
+    "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
+}
+"""How a course goes from its start (0) to its end (1) as progress x goes from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """A number that goes from one value to another and stays there.
+
+    Args:
+        start: at step 0.
+        end: from step `steps` on, unless the shape is ``"constant"``.
+        steps: how many steps the way takes, at least 1.
+        shape: ``"linear"``, ``"cosine"`` or ``"constant"``.
+        geometric: equal progress is an equal factor rather than an equal difference; start and end are positive.
+
+    Raises:
+        UsageError: a value is out of range, or the shape has an unknown name.
+
+    >>> [Course(0.9, 1, steps=10).value(step) for step in (0, 5, 10, 99)]
+    [0.9, 0.95, 1.0, 1.0]
+    >>> [round(Course(1, 0.01, steps=10, shape="linear", geometric=True).value(step), 3) for step in (0, 5, 10)]
+    [1.0, 0.1, 0.01]
+    """
+
+    start: float
+    end: float
+    steps: int
+    shape: str = "cosine"
+    geometric: bool = False
+
+    def __post_init__(self) -> None:
+        check(self.steps >= 1, f"steps: expected at least 1, got {self.steps!r}.")
+        if self.shape not in SHAPES:
+            raise unknown_name("shape", self.shape, SHAPES)
+        if self.geometric:
+            check_positive("start", self.start)
+            check_positive("end", self.end)
+
+    def value(self, step: int) -> float:
+        """Return the number at a step, counted from 0."""
+        progress = SHAPES[self.shape](min(step / self.steps, 1.0))
+        if self.geometric:
+            return float(self.start ** (1 - progress) * self.end**progress)
+        return self.start + (self.end - self.start) * progress
+
+
+def parse_course(argument: str, text: float | str) -> tuple[float, float, str]:
+    """Read the start, the end and the shape of a course: ``"start:end:shape"``, ``"start:end"`` or a lone number.
+
+    Raises:
+        UsageError: it is none of these, or the shape has an unknown name; the message names the argument.
+
+    >>> parse_course("temperature", "0.5:0.1:linear"), parse_course("momentum", 0.99)
+    ((0.5, 0.1, 'linear'), (0.99, 0.99, 'constant'))
+    """
+    words = str(text).split(":")
+    try:
+        numbers = [float(word) for word in words[:2]]
+    except ValueError:
+        numbers = []
+    check(
+        len(words) <= 3 and len(numbers) == min(len(words), 2),
+        f"{argument}: expected a number, or start:end:shape such as 0.5:0.1:cosine, got {text!r}.",
+    )
+    shape = (*words, "cosine")[2] if len(words) > 1 else "constant"
+    if shape not in SHAPES:
+        raise unknown_name(f"{argument}: shape", shape, SHAPES)
+    return numbers[0], numbers[-1], shape
+
+
+LEARN = "learn"
+"""What takes the place of a temperature, or of its course, that is learned."""
+
+
+def parse_temperature(text: float | str, steps: int) -> Course:
+    """Return the course of a temperature, geometric, as ``"start:end:shape"`` and so on says.
+
+    Raises:
+        UsageError: it says no course, or one that is not positive.
+
+    >>> round(parse_temperature("0.5:0.1", steps=100).value(50), 3)
+    0.224
+    """
+    start, end, shape = parse_course("temperature", text)
+    for value in (start, end):
+        check_positive("temperature", value)
+    return Course(start, end, steps, shape, geometric=True)
+
+
+def parse_momentum(text: float | str, steps: int) -> Course:
+    """Return the course of how much of itself a slow network keeps at each step; 1 stands still.
+
+    Raises:
+        UsageError: it says no course, or one outside [0, 1], or one that starts at 1.
+
+    Source: Grill et al. (2020), Bootstrap your own latent (BYOL), section 3.2, for the cosine from 0.996 to 1.
+
+    >>> [round(parse_momentum("0.9:1:cosine", steps=10).value(step), 3) for step in (0, 5, 10, 99)]
+    [0.9, 0.95, 1.0, 1.0]
+    """
+    start, end, shape = parse_course("momentum", text)
+    good = 0 <= start < 1 and 0 <= end <= 1
+    check(good, f"momentum: expected numbers from 0 to 1, and below 1 at the start, got {start}:{end}.")
+    return Course(start, end, steps, shape)

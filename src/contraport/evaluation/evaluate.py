@@ -1,0 +1,203 @@
+"""`evaluate`: what a trained encoder is worth, beside what it began as and beside its inputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from contraport.data import Dataset
+from contraport.embedding import RawInputs, Reader, check_shapes
+from contraport.encoders import Model
+from contraport.errors import UsageError, check
+from contraport.evaluation.kept import kept_models
+from contraport.evaluation.objective import objective_at_end
+from contraport.evaluation.opening import are_same_items, load_splits, open_device
+from contraport.evaluation.samples import Arrays, plans, points
+from contraport.evaluation.worsened import worsened
+from contraport.files import write_arrays, write_json
+from contraport.measures import Measure, chosen
+from contraport.measures.geometry import UNIFORMITY_ITEMS, spectrum
+from contraport.measures.intervals import (
+    Difference,
+    Finding,
+    Items,
+    difference_of,
+    finding_of,
+    percentiles,
+    resampled,
+)
+from contraport.measures.probes import check_neighbors
+from contraport.measures.subject import Subject
+from contraport.runs import Run
+from contraport.training.build import build_untrained, build_views
+from contraport.verbs.evaluate import VERB, EvaluateOptions
+
+Numbers = Mapping[str, tuple[float, Items]]
+"""By measure, a number, and what it becomes as the items are drawn again."""
+
+
+@VERB.keywords
+@torch.random.fork_rng(devices=[])
+def evaluate(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what the frozen encoder of a run is worth; of several runs in a sequence, what each is, by its path.
+
+    The caller's random state stays as it is.
+
+    Raises:
+        UsageError: a wrong argument, or a run that is corrupt or not trained to its end; of it nothing was written.
+    """
+    asked = EvaluateOptions(**given)
+    several = [asked.run] if isinstance(asked.run, str | Path | Run) else asked.run
+    check(len(several) > 0, "run: expected one run folder or more, got none.")
+    judged: list[Evaluated] = []
+    for run in several:
+        judged.append(_judge(run if isinstance(run, Run) else Run(run), asked))
+        _write(judged[-1])  # what comes after may take long, and fail
+    for one in judged if len(judged) > 1 else ():
+        one.result["differences"] |= _between_runs(one, judged)
+        _write(one)
+    results = {str(one.run.path): one.result for one in judged}
+    return judged[0].result if isinstance(asked.run, str | Path | Run) else results
+
+
+class Evaluated(NamedTuple):
+    """What was measured of one run.
+
+    Attributes:
+        run: its folder.
+        test: the test items.
+        result: what `evaluation.json` is to hold.
+        samples: what `samples.npz` is to hold.
+        numbers: of the trained encoder, by measure, the number, and what it becomes as the items are drawn again.
+    """
+
+    run: Run
+    test: Dataset
+    result: dict[str, Any]
+    samples: Arrays
+    numbers: dict[str, tuple[float, Items]]
+
+
+def _write(one: Evaluated) -> None:
+    now = one.run.model_epochs()
+    check(now == one.result["epochs"], f"run: {one.run.path} got another model meanwhile; evaluate it again.")
+    write_arrays(one.run.samples_path, one.samples)
+    write_json(one.run.evaluation_path, one.result)
+
+
+def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
+    started = time.perf_counter()
+    measures = chosen(asked.measures)
+    reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, asked.progress)
+    settings, model = run.settings(), run.model(trust=asked.trust)
+    epochs, caveat = run.model_epochs(), run.caveat()
+    train, test = load_splits(settings, model, asked)
+    views = build_views(settings, train)
+    check_shapes(model, train, views)
+    raw = RawInputs(model.shapes)
+    baselines: dict[str, Model | RawInputs] = {"raw": raw, "untrained": build_untrained(settings, model, run.encoder)}
+    objective = objective_at_end(run, settings, epochs)
+    loss = None if isinstance(objective, str) else objective
+
+    def subject(name: str, encoder: Model | RawInputs) -> Subject:
+        return Subject(encoder, train, test, views, reader, name=name, neighbors=asked.neighbors, objective=loss)
+
+    trained = subject("trained", model)
+    possible = [measure for measure in measures if measure.lacks(trained) is None]
+    if any(measure.key == "knn" for measure in possible):
+        check_neighbors(asked.neighbors, len(train))
+    found = {name: _measured(subject(name, encoder), possible) for name, encoder in baselines.items()}
+    found["trained"] = _measured(trained, possible)
+    if asked.checkpoints == "all":
+        for epoch, then in kept_models(run, model, before=epochs):
+            found[f"epoch {epoch}"] = _measured(subject(f"epoch {epoch}", then), possible)
+    rows = {name: {key: _value(finding) for key, finding in of.items()} for name, of in found.items()}
+    numbers = _numbers(found)
+    differences = {name: _differences(numbers["trained"], numbers[name]) for name in baselines}
+
+    samples = points(test, trained.test_x) | {"spectrum": spectrum(trained.test_x).numpy()}
+    notes = _not_measured(measures, trained, by_name=len(asked.measures) > 0)
+    if caveat is not None:
+        notes.append(caveat)
+    if raw.side is not None:
+        notes.append(f"Raw inputs: the images shrunk to {raw.side} × {raw.side} pixels.")
+    notes += worsened(rows, differences)
+    if isinstance(objective, str):
+        notes.append(objective)
+    else:
+        try:
+            samples |= plans(model, objective, test, views, reader)
+        except UsageError as error:  # it asks for labels, say
+            notes.append(f"No plan of test items is drawn, as they lack what the objective asks for: {error}")
+    result = {
+        "data": test.name,
+        "epochs": epochs,
+        "train_items": len(train),
+        "test_items": len(test),
+        "uniformity_items": min(len(test), UNIFORMITY_ITEMS),
+        "classes": len(train.class_names) if train.class_names is not None else None,
+        "neighbors": asked.neighbors,
+        "seconds": round(time.perf_counter() - started, 3),
+        "notes": notes,
+        "rows": rows,
+        "intervals": {
+            name: {key: percentiles(draws)._asdict() for key, (_, draws) in of.items()} for name, of in numbers.items()
+        },
+        "differences": {name: _plain(of) for name, of in differences.items()},
+    }
+    return Evaluated(run, test, result, samples, numbers["trained"])
+
+
+def _measured(subject: Subject, measures: Sequence[Measure]) -> dict[str, Finding | float]:
+    """Return what each measure says that the subject allows."""
+    return {measure.key: finding_of(measure(subject)) for measure in measures if measure.lacks(subject) is None}
+
+
+def _value(finding: Finding | float) -> float:
+    return finding.value if isinstance(finding, Finding) else finding
+
+
+def _numbers(found: Mapping[str, Mapping[str, Finding | float]]) -> dict[str, dict[str, tuple[float, Items]]]:
+    """Return the numbers that are of test items, encoder by encoder, under the same draws of these for all."""
+    by_item = {
+        (name, key): finding
+        for name, of in found.items()
+        for key, finding in of.items()
+        if isinstance(finding, Finding)
+    }
+    numbers: dict[str, dict[str, tuple[float, Items]]] = {name: {} for name in found}
+    for (name, key), draws in resampled(by_item).items():
+        numbers[name][key] = by_item[name, key].value, draws
+    return numbers
+
+
+def _plain(differences: Mapping[str, Difference]) -> dict[str, dict[str, float]]:
+    return {key: difference._asdict() for key, difference in differences.items()}
+
+
+def _differences(numbers: Numbers, others: Numbers) -> dict[str, Difference]:
+    """Return how much larger each number is than another encoder's, item by item the same."""
+    return {key: difference_of(numbers[key], others[key]) for key in numbers if key in others}
+
+
+def _between_runs(one: Evaluated, judged: Sequence[Evaluated]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return how much larger the numbers of a run are than those of each other run on the same test items."""
+    return {
+        str(other.run.path): _plain(_differences(one.numbers, other.numbers))
+        for other in judged
+        if other is not one and are_same_items(one.test, other.test)
+    }
+
+
+def _not_measured(measures: Sequence[Measure], subject: Subject, *, by_name: bool) -> list[str]:
+    """Say which measures the subject does not allow, and why, a sentence for each reason."""
+    titles: dict[str, list[str]] = {}
+    for measure in measures:
+        need = measure.lacks(subject)
+        if need is not None and (by_name or not need.rare):
+            titles.setdefault(need.otherwise, []).append(measure.title)
+    return [f"Not measured, as {reason}: {', '.join(names)}." for reason, names in titles.items()]

@@ -1,0 +1,43 @@
+"""The models that a training kept on its way, which `keep_every` asks for."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from contraport.encoders import Model
+from contraport.errors import check
+from contraport.runs import Run, read
+from contraport.training.loop.opening import read_checkpoint
+
+_NAME = re.compile(r"epoch-(\d+)\.ckpt")
+_MODEL = "pipeline.model."
+
+
+def kept_models(run: Run, model: Model, *, before: int | None) -> Iterator[tuple[int, Model]]:
+    """Yield the epoch and the model of each checkpoint that was kept, the earliest first.
+
+    Args:
+        run: the folder.
+        model: the trained one; the others are copies of it with their own weights.
+        before: only those of earlier epochs than this; default: all.
+
+    Raises:
+        UsageError: none was kept, or one is corrupt.
+    """
+    files = {int(found[1]): file for file in run.checkpoints.glob("*.ckpt") if (found := _NAME.fullmatch(file.name))}
+    check(len(files) > 0, f"checkpoints: {run.path} kept none on its way; train with keep_every (--keep_every).")
+
+    def reader(path: Path) -> Model:
+        weights = read_checkpoint(path)["state_dict"]
+        then = copy.deepcopy(model)
+        own = {name.removeprefix(_MODEL): weight for name, weight in weights.items() if name.startswith(_MODEL)}
+        then.load_state_dict(own)
+        return then.eval()
+
+    for epoch in sorted(files):
+        if before is None or epoch < before:
+            kept: Model = read(files[epoch], reader)
+            yield epoch, kept

@@ -1,0 +1,38 @@
+"""The objective of a run as it was at the end of its training, from what its folder holds."""
+
+from __future__ import annotations
+
+from contraport.objectives import Loss, Objective
+from contraport.options import is_object
+from contraport.runs import Run
+from contraport.training.build import build_objective, build_schedules
+from contraport.training.step.wanted import constant_target
+from contraport.verbs.train import Settings
+
+
+def objective_at_end(run: Run, settings: Settings, epochs: int | None) -> Loss | str:
+    """Build the run's objective as it was after some epochs (default: all), or say why its plan cannot be drawn."""
+    if settings.objective is None:
+        return "The views were decoded and nothing was compared, so there is no plan."
+    if is_object(settings.objective):
+        return "The objective was given as an object, so its plan cannot be drawn from the folder."
+    if settings.prototypes is not None:
+        return "Items were compared with prototypes, which the folder does not hold, so their plan cannot be drawn."
+    wanted = None if settings.target is None else constant_target(settings.target)
+    if settings.target is not None and wanted is None:
+        return "What was wanted is known of the training items alone, so no plan of test items is drawn beside it."
+    done = settings.epochs if epochs is None else epochs
+    compared = build_objective(settings)
+    assert isinstance(compared, Loss)
+    # As if an epoch had two steps, at the second of the last one: there a temperature has come to its end.
+    for schedule in build_schedules(settings, compared, steps=1, epoch=2):
+        schedule.apply(compared, 2 * max(done, 1) - 1)
+    if isinstance(compared, Objective) and compared.constraint.weighted:
+        return "The plan's marginals were the weights of the training items, so no plan of test items is drawn."
+    if wanted is not None:
+        assert isinstance(compared, Objective)
+        compared.target = wanted
+    rows = [row for row in run.metrics() if row.get("epoch", 0) <= done]
+    if rows and rows[-1].get("temperature") is not None:  # where it was learned, that is where it ended
+        compared.temperature = rows[-1]["temperature"]
+    return compared

@@ -1,0 +1,111 @@
+"""What `evaluate` and `embed` begin with: data in the size that the model takes, and a device."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset as AnyDataset
+
+from contraport.data import Dataset
+from contraport.encoders import Model
+from contraport.errors import UsageError, check
+from contraport.evaluation.shards import this_process
+from contraport.options import is_object
+from contraport.training.build import build_dataset
+from contraport.verbs.evaluate import EvaluateOptions
+from contraport.verbs.train import Settings
+
+log = logging.getLogger("contraport.evaluation")
+
+
+def load_splits(settings: Settings, model: Model, asked: EvaluateOptions) -> tuple[Dataset, Dataset]:
+    """Return the training and the test items that were asked for; a class and a domain is the same number in both.
+
+    Raises:
+        UsageError: they cannot be loaded, do not fit together, or there are fewer than two test items.
+    """
+    check(
+        not isinstance(asked.data, AnyDataset),
+        "data: a Dataset is one split; pass the pair (train, test), or a name, folder or file that has both.",
+    )
+    train_data, test_data = asked.data if isinstance(asked.data, tuple) else (asked.data, asked.data)
+    test_data = test_data if asked.test_data is None else asked.test_data
+    train = load_asked(settings, model, train_data, "train", asked.columns, asked.root)
+    test = load_asked(settings, model, test_data, "test", asked.columns, asked.root)
+    check(
+        train.shapes == test.shapes,
+        f"data: expected splits of equal shapes, {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}.",
+    )
+    train, test = _with_all_views(train), _with_all_views(test)
+    check(len(test) > 1, f"data: expected two test items or more, {test.name!r} has {len(test)}.")
+    return train, test.named_as(train)
+
+
+def _with_all_views(dataset: Dataset) -> Dataset:
+    """Return the items that have all their views, and say how many have not."""
+    complete = dataset.complete()
+    if len(complete) < len(dataset):
+        lacking = len(dataset) - len(complete)
+        log.warning("%d of %d %s items lack a view and are left out.", lacking, len(dataset), dataset.split)
+    return complete
+
+
+def are_same_items(one: Dataset, other: Dataset) -> bool:
+    """Return whether two datasets are, by all that is known without reading them, the same items in the same order."""
+    same = (one.name, one.split, len(one), one.shapes) == (other.name, other.split, len(other), other.shapes)
+    if not same or (one.labels is None) != (other.labels is None):
+        return False
+    return one.labels is None or other.labels is None or torch.equal(one.labels, other.labels)
+
+
+def load_asked(
+    settings: Settings,
+    model: Model,
+    data: str | Path | AnyDataset[Any] | None,
+    split: str,
+    columns: dict[str, Any] | None,
+    root: str | Path | None,
+) -> Dataset:
+    """Load what was asked for, or else what the run was trained on, in the size that the model takes.
+
+    Raises:
+        UsageError: the data cannot be loaded, or nothing was asked for and the run's folder does not hold its own.
+    """
+    asked = replace(settings, root=root or settings.root, image_size=image_size_of(model))
+    if data is None or (isinstance(data, str | Path) and str(data) == settings.data):
+        if settings.data is None:
+            raise UsageError("data: the run's config.yaml does not say on what it was trained; pass data=.")
+        check(
+            not is_object(settings.data),
+            f"data: the run was trained on the object {settings.data}, which is not in its folder; pass data=.",
+        )
+        own = None if settings.weighs_by_file else settings.weights  # a column of weights is none of features
+        return build_dataset(replace(asked, columns=columns or settings.columns, weights=own), split)
+    return build_dataset(replace(asked, data=data, columns=columns, weights=None, test_fraction=None), split)
+
+
+def image_size_of(model: Model) -> int | None:
+    """Return the side of the square images that the model takes, or none where it takes none."""
+    sizes = {shape[1:] for shape in model.shapes if len(shape) == 3}
+    sides = {side for size in sizes for side in size}
+    return sides.pop() if len(sides) == 1 else None
+
+
+def open_device(name: str) -> torch.device:
+    """Return the device of a name; "auto" is this process's GPU where there is one.
+
+    Raises:
+        UsageError: it cannot be computed on.
+    """
+    if name == "auto":
+        return torch.device("cuda", this_process().local) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        there = torch.empty(0, device=name)
+        there.cpu()  # "meta" has shapes but no numbers
+        return there.device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UsageError(f"device: {name!r} cannot be used here: {str(error).splitlines()[0]}") from error

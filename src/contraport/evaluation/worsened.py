@@ -1,0 +1,51 @@
+"""What training made worse, said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from contraport.measures import Measure, measures_of
+from contraport.measures.intervals import Difference
+
+Rows = Mapping[str, Mapping[str, float]]
+Differences = Mapping[str, Mapping[str, Difference]]
+
+
+def worsened(rows: Rows, differences: Differences = MappingProxyType({})) -> list[str]:
+    """Say in words which measures of the trained encoder are worse than before, and what may help.
+
+    A difference within its interval, as `differences` from the baselines tell it, is none.
+    """
+    told = []
+    for row, name, advice in (
+        ("untrained", "the untrained encoder", "more epochs, another --augment or another --temperature may help"),
+        ("raw", "the raw inputs", "train for longer or a larger encoder, or use the inputs as they are"),
+    ):
+        if worse := _compared(rows, differences, row, lambda measure: measure.group == "accuracy", worse=True):
+            told.append(f"Training left the features worse than {name} by {worse}; {advice}.")
+    # One is bought with the other, so that the two are told together.
+    if worse := _compared(rows, differences, "untrained", _is_of_the_sphere, worse=True):
+        gained = _compared(rows, differences, "untrained", _is_of_the_sphere, worse=False)
+        why = f"which is the price of {gained}" if gained else "and nothing was gained for it"
+        told.append(f"Training made worse {worse}, {why}.")
+    return told
+
+
+def _is_of_the_sphere(measure: Measure) -> bool:
+    return measure.key in ("alignment", "uniformity")
+
+
+def _compared(rows: Rows, differences: Differences, row: str, asked: Callable[[Measure], bool], *, worse: bool) -> str:
+    """Return those of some measures that are worse, or better, of the trained encoder than of a baseline, in words."""
+    after, before, sure = rows["trained"], rows[row], differences.get(row, {})
+    pairs = [
+        (measure, after[measure.key], before[measure.key])
+        for measure in measures_of([after.keys() & before.keys()])
+        if asked(measure) and (measure.key not in sure or sure[measure.key].is_sure)
+    ]
+    return " and ".join(
+        f"{measure.title} ({measure.written(value)} after {measure.written(other)})"
+        for measure, value, other in pairs
+        if (measure.is_worse(value, other) if worse else measure.is_worse(other, value))
+    )

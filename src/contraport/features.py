@@ -1,0 +1,239 @@
+"""Features in a file, and what each row of them is: written by `embed`, read by whatever uses an embedding.
+
+- `.npz`: the arrays `features` `(n, F)` float32, `rows` `(n,)`, `splits` `(n,)`, `run`, and where they are known `keys`
+  `(n,)` and `labels` `(n,)` with `class_names`.
+- `.parquet`: the columns `f0`, `f1` and so on, `row`, `split`, and where known `key`, `label` and `class_name`.
+- `.npy`: the features alone, which can be mapped to memory; beside it `NAME.items.parquet` has the other columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contraport.errors import UsageError, cannot_read, check, check_regular
+from contraport.files import replacing
+
+_RUN = b"contraport.run"
+_PER_ITEM = ("row", "split", "key", "label", "class_name")
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of `n` items, and what each is.
+
+    Attributes:
+        features: ``(n, F)`` float32.
+        rows: the number of each item in its source, what was left out counted, ``(n,)``.
+        splits: the split of each, ``(n,)``.
+        keys: what the source calls each, such as the path of a file, ``(n,)``; None where it has only rows.
+        labels: the class of each, ``(n,)``, or None.
+        class_names: the names of the classes, or None.
+        run: the folder of the run that embedded them, or None where that is not known.
+
+    Raises:
+        UsageError: they do not fit together.
+    """
+
+    features: np.ndarray
+    rows: np.ndarray
+    splits: np.ndarray
+    keys: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    class_names: np.ndarray | None = None
+    run: str | None = None
+
+    def __post_init__(self) -> None:
+        good = self.features.ndim == 2 and self.features.size > 0 and self.features.dtype.kind == "f"
+        check(good, f"features: expected rows of floats, got {self.features.dtype} of shape {self.features.shape}.")
+        for name in ("rows", "splits", "keys", "labels"):
+            values = getattr(self, name)
+            fits = values is None or values.shape == (len(self.features),)
+            check(fits, f"features: expected one of {name} for each of {len(self.features)} rows, got another number.")
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def named(self, position: int) -> str:
+        """Return what the item at a position is called: its key, or its split and row.
+
+        >>> Features(np.ones((2, 3)), np.array([4, 7]), np.array(["test", "test"])).named(1)
+        'test row 7'
+        """
+        if self.keys is not None:
+            return str(self.keys[position])
+        return f"{self.splits[position]} row {self.rows[position]}"
+
+    def class_of(self, position: int) -> str | None:
+        """Return the name of the class of the item at a position, or None."""
+        if self.labels is None:
+            return None
+        label = int(self.labels[position])
+        return str(label if self.class_names is None else self.class_names[label])
+
+
+def as_features(given: Any) -> Features:
+    """Return features that are given as such, as an array ``(n, F)``, or as a file that `embed` wrote.
+
+    Raises:
+        UsageError: there is no such file, it is damaged, or it has no features.
+
+    >>> as_features(np.ones((2, 3))).rows.tolist()
+    [0, 1]
+    """
+    if isinstance(given, Features):
+        return given
+    if isinstance(given, str | Path):
+        return read_features(given)
+    array = np.asarray(given)
+    check(array.dtype.kind in "fiu", f"features: expected an array of numbers or a file, got {type(given).__name__}.")
+    return _of_rows(array if array.dtype.kind == "f" else array.astype(np.float32))
+
+
+def write_features(path: Path, features: Features) -> None:
+    """Write features to a file, `.npz`, `.npy` or `.parquet`, whole or not at all."""
+    _FORMATS[path.suffix][1](path, features)
+
+
+def read_features(path: str | Path) -> Features:
+    """Return the features of a file that `embed` wrote; those of `.npy` are mapped to memory.
+
+    Raises:
+        UsageError: there is no such file, it is damaged, or it has no features.
+    """
+    file = Path(path)
+    check(file.suffix in _FORMATS, f"features: expected a file {', '.join(_FORMATS)}, got {str(path)!r}.")
+    check(file.exists(), f"features: there is no file {str(path)!r}.")
+    check_regular("features", file)
+    try:
+        return _FORMATS[file.suffix][0](file)
+    except UsageError:
+        raise
+    except Exception as error:  # on hostile bytes readers raise whatever they like
+        raise cannot_read(f"features: {path}", file.suffix, error) from error
+
+
+def suffixes() -> list[str]:
+    """Return the suffixes of the files that features are written to."""
+    return list(_FORMATS)
+
+
+def table_beside(path: Path) -> Path:
+    """Return where it is told what the rows of an `.npy` file are.
+
+    >>> table_beside(Path("photos.npy")).name
+    'photos.items.parquet'
+    """
+    return path.with_name(f"{path.stem}.items.parquet")
+
+
+def _of_rows(features: np.ndarray) -> Features:
+    return Features(features, np.arange(len(features)), np.full(len(features), "train"))
+
+
+def _arrays(features: Features) -> dict[str, np.ndarray]:
+    every = {"features": features.features, "rows": features.rows, "splits": features.splits, "keys": features.keys}
+    every |= {"labels": features.labels, "class_names": features.class_names}
+    every |= {"run": None if features.run is None else np.array(features.run)}
+    return {name: values for name, values in every.items() if values is not None}
+
+
+def _write_npz(path: Path, features: Features) -> None:
+    with replacing(path) as temporary:
+        np.savez(temporary, allow_pickle=False, **_arrays(features))
+
+
+def _read_npz(path: Path) -> Features:
+    with np.load(path, allow_pickle=False) as arrays:
+        found = {name: arrays[name] for name in arrays.files}
+    check("features" in found, f"features: {path} has no array 'features', but {sorted(found)}.")
+    if "rows" not in found or "splits" not in found:
+        return _of_rows(found["features"])
+    run = found.pop("run", None)
+    known = {
+        name: found[name] for name in ("features", "rows", "splits", "keys", "labels", "class_names") if name in found
+    }
+    return Features(**known, run=None if run is None else str(run))
+
+
+def _write_npy(path: Path, features: Features) -> None:
+    table_beside(path).unlink(missing_ok=True)  # what it tells is no more so
+    with replacing(path) as temporary:
+        np.save(temporary, features.features, allow_pickle=False)
+    _write_table(table_beside(path), _items(features), features.run)
+
+
+def _read_npy(path: Path) -> Features:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not table_beside(path).exists():
+        return _of_rows(array)
+    check_regular("features", table_beside(path))
+    table = _read_table(table_beside(path))
+    check(len(table) == len(array), f"features: {table_beside(path)} is of {len(table)} rows, {path} of {len(array)}.")
+    return _of_table(array, table)
+
+
+def _write_parquet(path: Path, features: Features) -> None:
+    columns = {f"f{number}": column for number, column in enumerate(features.features.T)}
+    _write_table(path, columns | _items(features), features.run)
+
+
+def _read_parquet(path: Path) -> Features:
+    table = _read_table(path)
+    names = [name for name in table.schema.names if name[:1] == "f" and name[1:].isdecimal()]
+    check(len(names) > 0, f"features: {path} has no columns f0, f1 and so on, but {table.schema.names[:5]}.")
+    numbers = sorted(names, key=lambda name: int(name[1:]))
+    array = np.stack([table[name].to_numpy() for name in numbers], axis=1).astype(np.float32)
+    return _of_table(array, table)
+
+
+def _items(features: Features) -> dict[str, Any]:
+    """Return the columns that say what each row is."""
+    columns = {"row": features.rows, "split": features.splits, "key": features.keys, "label": features.labels}
+    if features.labels is not None and features.class_names is not None:
+        columns["class_name"] = features.class_names[features.labels]
+    return {name: values for name, values in columns.items() if values is not None}
+
+
+def _write_table(path: Path, columns: Mapping[str, Any], run: str | None) -> None:
+    # Here, not above: only these formats need it, and it takes a while to import.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table(dict(columns))
+    if run is not None:
+        table = table.replace_schema_metadata({_RUN: run.encode()})
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary)
+
+
+def _read_table(path: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path, partitioning=None)
+    table.validate(full=True)  # Arrow itself follows corrupt offsets out of the memory that it has
+    return table
+
+
+def _of_table(array: np.ndarray, table: Any) -> Features:
+    found = {name: np.asarray(table[name].to_pylist()) for name in _PER_ITEM if name in table.schema.names}
+    if "row" not in found or "split" not in found:
+        return _of_rows(array)
+    labels, class_names = found.get("label"), None
+    if labels is not None and "class_name" in found:
+        class_names = np.array([""] * (int(labels.max()) + 1), dtype=found["class_name"].dtype)
+        class_names[labels] = found["class_name"]
+    run = (table.schema.metadata or {}).get(_RUN)
+    features = Features(array, found["row"], found["split"], found.get("key"), labels, class_names)
+    return features if run is None else replace(features, run=run.decode())
+
+
+_FORMATS: dict[str, tuple[Callable[[Path], Features], Callable[[Path, Features], None]]] = {
+    ".npz": (_read_npz, _write_npz),
+    ".npy": (_read_npy, _write_npy),
+    ".parquet": (_read_parquet, _write_parquet),
+}

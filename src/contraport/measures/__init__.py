@@ -1,0 +1,23 @@
+"""What is measured of a frozen encoder: a registry, one row a measure.
+
+```
+measure        what a row is; the registry
+catalog        every measure: its row, and a few lines
+monitoring     what is measured while an encoder is trained, and how often
+intervals      how sure a number is
+subject        what is measured: an encoder and the items it is judged on
+probes         how well labels can be read from features
+retrieval      how well the two views of an item find one another
+geometry       how features lie on the sphere
+clusters       how well classes are found without labels
+corruptions    images made worse
+tuning         fine-tuning, which is no probe
+```
+
+The registry names measures without importing torch: what computes is imported where it is called.
+"""
+
+from contraport.measures import catalog as _catalog  # noqa: F401  (enters its measures)
+from contraport.measures.measure import MEASURES, Measure, Need, chosen, measure, measures_of, named
+
+__all__ = ["MEASURES", "Measure", "Need", "chosen", "measure", "measures_of", "named"]

@@ -1,0 +1,277 @@
+"""Every measure: a row, and the few lines that say how it is found of a subject.
+
+What computes is imported within each function, so that the names are known without torch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from contraport.measures.measure import (
+    AS_MANY_AS_CLASSES,
+    CLASSES,
+    COMPARABLE,
+    DIFFERENT_NUMBERS,
+    DOMAINS,
+    ENOUGH,
+    GREY_OR_RGB,
+    IMAGES,
+    INFO_NCE,
+    LABELS,
+    NUMBERS,
+    ONE_TOWER,
+    SEVERAL_OF_A_CLASS,
+    SHARED_CLASSES,
+    WEIGHTS,
+    measure,
+)
+
+if TYPE_CHECKING:
+    from contraport.measures.intervals import Finding, Items
+    from contraport.measures.subject import Subject
+
+share = partial(measure, better="higher", unit="share of test items", pattern="{:.1%}")
+accuracy = partial(share, group="accuracy", needs=(LABELS, CLASSES))
+few_labels = partial(share, group="few-labels", needs=(LABELS, CLASSES), usual=False)
+domains = partial(share, group="domains")
+retrieval = partial(share, group="retrieval", needs=(COMPARABLE,))
+geometry = partial(measure, group="geometry", pattern="{:.3f}")
+clustering = partial(
+    measure, group="clustering", better="higher", pattern="{:.3f}", needs=(LABELS, CLASSES, AS_MANY_AS_CLASSES)
+)
+robustness = partial(share, group="robustness", numbers=(1, 2, 3, 4, 5), usual=False)
+
+
+@accuracy("Linear probe")
+def linear_probe(subject: Subject) -> Items:
+    """Accuracy of a logistic regression on the features, its penalty chosen on a part of the training items."""
+    from contraport.measures.probes import probe_hits
+
+    return probe_hits(subject.probe, subject.test_x, subject.test_y)
+
+
+@accuracy("kNN")
+def knn(subject: Subject) -> Items:
+    """Accuracy of a vote among the nearest training items."""
+    from contraport.measures.probes import knn_hits
+
+    train_x, test_x = (features.to(subject.device) for features in (subject.train_x, subject.test_x))
+    return knn_hits(train_x, subject.train_y, test_x, subject.test_y, neighbors=subject.neighbors)
+
+
+@measure(
+    "Calibration error",
+    group="calibration",
+    better="lower",
+    unit="distance of confidence from accuracy",
+    pattern="{:.3f}",
+    needs=(LABELS, CLASSES),
+)
+def calibration_error(subject: Subject) -> Finding:
+    """How far the linear probe's confidence is from its accuracy: the expected calibration error over 15 bins."""
+    from contraport.measures.intervals import Finding
+    from contraport.measures.probes import calibration_error, confidences
+
+    return Finding(confidences(subject.probe, subject.test_x, subject.test_y), calibration_error)
+
+
+@few_labels("Probe on {} a class", numbers=(1, 5, 10))
+def few_shot(subject: Subject, number: int) -> Items:
+    """Accuracy of a linear probe on so many training items of each class: the mean over 5 draws of them."""
+    from contraport.measures.probes import few_labels_hits, some_of_each
+
+    labels = subject.train_y
+    draw = partial(some_of_each, labels, lambda size: number)
+    return few_labels_hits(subject.train_x, labels, subject.test_x, subject.test_y, draw)
+
+
+@few_labels("Probe on {}% of the labels", numbers=(1, 10))
+def few_percent(subject: Subject, number: int) -> Items:
+    """Accuracy of a linear probe on such a share of each class, one item at least: the mean over 5 draws of them."""
+    from contraport.measures.probes import few_labels_hits, some_of_each
+
+    labels = subject.train_y
+    draw = partial(some_of_each, labels, lambda size: round(size * number / 100))
+    return few_labels_hits(subject.train_x, labels, subject.test_x, subject.test_y, draw)
+
+
+@share("Fine-tuning", group="fine-tuning", needs=(LABELS, CLASSES, WEIGHTS), usual=False)
+def fine_tuning(subject: Subject) -> Items:
+    """Accuracy after all weights of a copy of the encoder were trained on the labels; no probe, nothing is frozen."""
+    from contraport.encoders import Model
+    from contraport.measures.tuning import fine_tuned_hits
+
+    assert isinstance(subject.encoder, Model)
+    return fine_tuned_hits(
+        subject.encoder, subject.train, subject.test, subject.views, subject.reader, name=subject.name
+    )
+
+
+@measure(
+    "Regression",
+    group="regression",
+    better="higher",
+    unit="share of the variance",
+    pattern="{:.3f}",
+    needs=(NUMBERS, DIFFERENT_NUMBERS),
+)
+def regression(subject: Subject) -> Finding:
+    """Share of the variance of the items' numbers, such as ages, that a ridge regression on the features explains."""
+    from contraport.measures.intervals import Finding
+    from contraport.measures.probes import determination, predicted_numbers
+
+    train, test = subject.numbers
+    return Finding(predicted_numbers(subject.train_x, train, subject.test_x, test), determination)
+
+
+@domains("Domain probe", needs=(DOMAINS,), better="neither")
+def domain_probe(subject: Subject) -> Items:
+    """Accuracy of a linear probe for the domain, beside that for the class: how much the features tell of it."""
+    from contraport.measures.probes import fitted_probe, probe_hits
+
+    return probe_hits(fitted_probe(subject.train_x, subject.train_domains), subject.test_x, subject.test_domains)
+
+
+@domains("Probe, domain unseen", needs=(LABELS, CLASSES, DOMAINS, SHARED_CLASSES))
+def unseen_domain(subject: Subject) -> Items:
+    """Accuracy of a linear probe in each domain that learned from the others only."""
+    from contraport.measures.probes import unseen_domain_hits
+
+    return unseen_domain_hits(
+        (subject.train_x, subject.train_y, subject.train_domains),
+        (subject.test_x, subject.test_y, subject.test_domains),
+    )
+
+
+@retrieval("Recall at {}", numbers=(1, 5, 10))
+def recall(subject: Subject, number: int) -> Items:
+    """Share of the test items whose other view is among so many nearest of all items' other views."""
+    shares: Items = (subject.ranks <= number).mean(axis=1)
+    return shares
+
+
+@measure(
+    "Median rank", group="retrieval", better="lower", unit="place", pattern="{:.1f}", needs=(COMPARABLE,), usual=False
+)
+def median_rank(subject: Subject) -> Finding:
+    """Place of an item's other view among all items' other views, by their nearness: 1 is the first."""
+    from contraport.measures.intervals import Finding, median
+
+    return Finding(subject.ranks, median)
+
+
+@measure(
+    "Mutual information",
+    group="retrieval",
+    better="higher",
+    unit="nats",
+    pattern="{:.3f}",
+    needs=(COMPARABLE, INFO_NCE),
+)
+def mutual_information(subject: Subject) -> Items:
+    """Lower bound of what two views say of one another: log n less the InfoNCE loss on all n test items."""
+    import math
+
+    from contraport.measures.retrieval import log_shares
+
+    assert subject.temperature is not None
+    return math.log(len(subject.test)) + log_shares(*subject.projections, subject.temperature)
+
+
+@geometry("Alignment", better="lower", unit="squared distance", needs=(ONE_TOWER,))
+def alignment(subject: Subject) -> Items:
+    """Squared distance of two random views of an item on the sphere."""
+    from contraport.measures.geometry import distances
+
+    return distances(*subject.two_views)
+
+
+@geometry("Uniformity", better="lower", unit="logarithm")
+def uniformity(subject: Subject) -> float:
+    """How evenly items spread over the sphere: log mean exp(-2 |zi - zj|^2) over all pairs."""
+    from contraport.measures.geometry import uniformity
+
+    return uniformity(subject.test_x)
+
+
+@geometry("Tolerance", better="neither", unit="cosine", needs=(LABELS, SEVERAL_OF_A_CLASS))
+def tolerance(subject: Subject) -> float:
+    """Mean cosine of two items of one class; uniformity is bought with it."""
+    from contraport.measures.geometry import tolerance
+
+    return tolerance(subject.test_x, subject.test_y)
+
+
+@geometry("Effective rank", better="neither", unit="directions", pattern="{:.1f}")
+def effective_rank(subject: Subject) -> float:
+    """How many directions the features use: exp of the entropy of the singular values."""
+    from contraport.measures.geometry import effective_rank
+
+    return effective_rank(subject.test_x)
+
+
+@geometry("Hubness", better="lower", unit="skewness", pattern="{:.2f}", needs=(ENOUGH,))
+def hubness(subject: Subject) -> float:
+    """Skewness of how often an item is among the 10 nearest of others: large where a few are near to everything."""
+    from contraport.measures.geometry import hubness
+
+    return hubness(subject.test_x)
+
+
+@clustering("NMI", unit="share of information")
+def nmi(subject: Subject) -> float:
+    """Normalised mutual information of k-means clusters, as many as classes, with the classes."""
+    from contraport.measures.clusters import shared_information
+
+    return shared_information(subject.test_y, subject.clusters)
+
+
+@clustering("ARI", unit="share of pairs above chance")
+def ari(subject: Subject) -> float:
+    """Adjusted Rand index of k-means clusters, as many as classes, with the classes."""
+    from contraport.measures.clusters import agreement
+
+    return agreement(subject.test_y, subject.clusters)
+
+
+def _corrupted_hits(subject: Subject, kind: str, severity: int) -> Items:
+    from contraport.measures.probes import probe_hits
+
+    return probe_hits(subject.probe, subject.corrupted(kind, severity), subject.test_y)
+
+
+@robustness("Noise {}", needs=(LABELS, CLASSES, IMAGES))
+def noise(subject: Subject, number: int) -> Items:
+    """Accuracy of the linear probe on test images with normal noise, of severity 1 to 5."""
+    return _corrupted_hits(subject, "noise", number)
+
+
+@robustness("Blur {}", needs=(LABELS, CLASSES, IMAGES))
+def blur(subject: Subject, number: int) -> Items:
+    """Accuracy of the linear probe on blurred test images, of severity 1 to 5."""
+    return _corrupted_hits(subject, "blur", number)
+
+
+@robustness("Brightness {}", needs=(LABELS, CLASSES, IMAGES))
+def brightness(subject: Subject, number: int) -> Items:
+    """Accuracy of the linear probe on test images made brighter, of severity 1 to 5."""
+    return _corrupted_hits(subject, "brightness", number)
+
+
+@robustness("Contrast {}", needs=(LABELS, CLASSES, IMAGES))
+def contrast(subject: Subject, number: int) -> Items:
+    """Accuracy of the linear probe on test images of less contrast, of severity 1 to 5."""
+    return _corrupted_hits(subject, "contrast", number)
+
+
+@robustness("Occlusion {}", needs=(LABELS, CLASSES, IMAGES))
+def occlusion(subject: Subject, number: int) -> Items:
+    """Accuracy of the linear probe on test images with a grey square somewhere, of severity 1 to 5."""
+    return _corrupted_hits(subject, "occlusion", number)
+
+
+@robustness("JPEG {}", needs=(LABELS, CLASSES, IMAGES, GREY_OR_RGB))
+def jpeg(subject: Subject, number: int) -> Items:
+    """Accuracy of the linear probe on test images after coarse JPEG, of severity 1 to 5."""
+    return _corrupted_hits(subject, "jpeg", number)

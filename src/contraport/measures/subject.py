@@ -1,0 +1,202 @@
+"""What is measured: an encoder and the items it is judged on, embedded when a measure asks."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.pipeline import Pipeline
+from torch import Tensor
+
+from contraport.data import Dataset, Views
+from contraport.embedding import RawInputs, Reader, represent, represent_views, seeded
+from contraport.encoders import Model
+from contraport.measures.clusters import clusters
+from contraport.measures.corruptions import corrupt
+from contraport.measures.probes import fitted_probe
+from contraport.measures.retrieval import ranks
+from contraport.objectives import Loss, Objective
+
+
+class Subject:
+    """A frozen encoder beside training and test items; what is asked for is computed once.
+
+    Args:
+        encoder: what is measured; no weight and no buffer of it is changed.
+        train: the items that a probe learns from.
+        test: the items that it is judged on.
+        views: how views are made of an item.
+        reader: how the items are read.
+        name: what progress bars call the encoder.
+        neighbors: how many vote in kNN.
+        objective: what the encoder was trained by, where it is known.
+    """
+
+    def __init__(
+        self,
+        encoder: Model | RawInputs,
+        train: Dataset,
+        test: Dataset,
+        views: Views,
+        reader: Reader,
+        *,
+        name: str = "encoder",
+        neighbors: int = 20,
+        objective: Loss | None = None,
+    ) -> None:
+        self.encoder, self.views, self.reader = encoder, views, reader
+        self.train: Dataset = train
+        self.test: Dataset = test
+        self.name, self.neighbors, self.objective = name, neighbors, objective
+
+    @property
+    def device(self) -> torch.device:
+        """Where the encoder computes."""
+        return self.reader.device
+
+    @property
+    def labelled(self) -> bool:
+        """Whether both splits have labels."""
+        return self.train.labels is not None and self.test.labels is not None
+
+    @property
+    def classes(self) -> int:
+        """How many classes the training items have; 0 without labels."""
+        return 0 if self.train.labels is None else len(self.train.labels.unique())
+
+    @property
+    def largest_class(self) -> int:
+        """How many test items the class with the most of them has; only where there are labels."""
+        return int(self.test_y.bincount().max())
+
+    @property
+    def classes_beside_domains(self) -> int:
+        """How many classes the training items of all domains but one have at least; only where there are domains."""
+        beside = [self.train_y[self.train_domains != domain] for domain in self.test_domains.unique()]
+        return min(len(labels.unique()) for labels in beside)
+
+    @property
+    def domains(self) -> int:
+        """How many domains the training items have; 0 where they, or the test items, are of none."""
+        if self.train.domains is None or self.test.domains is None:
+            return 0
+        return len(self.train.domains.unique())
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the items of both splits have numbers that are to be told."""
+        return self.train.numbers is not None and self.test.numbers is not None
+
+    @property
+    def channels(self) -> set[int]:
+        """How many channels the images have, each number once; empty where not all views are images."""
+        shapes = self.test.shapes
+        return {shape[0] for shape in shapes} if all(len(shape) == 3 for shape in shapes) else set()
+
+    @property
+    def shares_tower(self) -> bool:
+        """Whether all views go through one encoder, so that the features of two views can be compared."""
+        if isinstance(self.encoder, RawInputs):
+            return len(set(self.encoder.shapes)) == 1
+        return len(self.encoder.towers) == 1
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there are two views that can be compared: features of one encoder, or projections of one size."""
+        if self.shares_tower or isinstance(self.encoder, RawInputs):
+            return self.shares_tower
+        return self.encoder.tower(0).num_projections == self.encoder.tower(1).num_projections
+
+    @property
+    def trainable(self) -> bool:
+        """Whether the encoder has weights."""
+        return any(True for _ in self.encoder.parameters())
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature of the objective where this is InfoNCE, in either layout, and the encoder has projections."""
+        loss = self.objective
+        if isinstance(self.encoder, RawInputs) or not isinstance(loss, Objective) or not self.comparable:
+            return None
+        return loss.temperature if loss.is_info_nce and loss.kernel.cost == "cosine" else None
+
+    @property
+    def train_y(self) -> Tensor:
+        """The class of each training item, `(n,)`; only where there are labels."""
+        assert self.train.labels is not None
+        return self.train.labels
+
+    @property
+    def test_y(self) -> Tensor:
+        """The class of each test item, `(m,)`; only where there are labels."""
+        assert self.test.labels is not None
+        return self.test.labels
+
+    @property
+    def train_domains(self) -> Tensor:
+        """The domain of each training item, `(n,)`; only where there are domains."""
+        assert self.train.domains is not None
+        return self.train.domains
+
+    @property
+    def test_domains(self) -> Tensor:
+        """The domain of each test item, `(m,)`; only where there are domains."""
+        assert self.test.domains is not None
+        return self.test.domains
+
+    @property
+    def numbers(self) -> tuple[Tensor, Tensor]:
+        """The number of each training and of each test item, `(n,)` and `(m,)`; only where there are numbers."""
+        assert self.train.numbers is not None
+        assert self.test.numbers is not None
+        return self.train.numbers, self.test.numbers
+
+    @cached_property
+    def train_x(self) -> Tensor:
+        """The features of the training items, `(n, F)` on the CPU."""
+        return represent(self.encoder, self.train, self.views, self.reader, self.name)
+
+    @cached_property
+    def test_x(self) -> Tensor:
+        """The features of the test items, `(m, F)` on the CPU."""
+        return represent(self.encoder, self.test, self.views, self.reader, self.name)
+
+    @cached_property
+    def two_views(self) -> tuple[Tensor, Tensor]:
+        """The features of two random views of each test item, each `(m, F)`; the views are always the same."""
+        return represent_views(self.encoder, self.test, self.views, self.reader, self.name)
+
+    @cached_property
+    def projections(self) -> tuple[Tensor, Tensor]:
+        """What the objective sees of two random views of each test item, each `(m, d)`."""
+        return represent_views(self.encoder, self.test, self.views, self.reader, self.name, project=True)
+
+    @cached_property
+    def ranks(self) -> np.ndarray[Any, Any]:
+        """Which place an item's other view has among those of all test items, `(m, 2)`, one column a direction.
+
+        By features where the views share an encoder, else by projections, which alone are made to be compared.
+        """
+        return ranks(*(self.two_views if self.shares_tower else self.projections))
+
+    @cached_property
+    def probe(self) -> Pipeline:
+        """The linear probe, fitted to the training items."""
+        return fitted_probe(self.train_x, self.train_y)
+
+    @cached_property
+    def clusters(self) -> np.ndarray[Any, Any]:
+        """The cluster of each test item, `(m,)`; there are as many as classes."""
+        return clusters(self.test_x, self.classes)
+
+    def corrupted(self, kind: str, severity: int) -> Tensor:
+        """Return the features of the corrupted test items, `(m, F)`; the same corruptions for every encoder."""
+
+        def prepare(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return self.views.plain(tuple(corrupt(view, kind, severity) for view in views))
+
+        with seeded(0, self.device):
+            name = f"{self.name}: {kind}, severity {severity}"
+            return represent(self.encoder, self.test, self.views, self.reader, name, prepare=prepare)

@@ -1,0 +1,72 @@
+"""What a text says that is a name with settings after a colon, as the command line has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from contraport.errors import check, unknown_name
+
+
+class Named(NamedTuple):
+    """A name and its settings.
+
+    Attributes:
+        name: what was chosen.
+        settings: the values that were given, by name: numbers where they can be read as such, else texts.
+    """
+
+    name: str
+    settings: dict[str, int | float | str]
+
+
+def parse_named(
+    argument: str,
+    text: object,
+    known: Mapping[str, Iterable[str]],
+    *,
+    alone: Mapping[str, str] | None = None,
+) -> Named:
+    """Read ``"name"``, ``"name:value"`` or ``"name:setting=value,setting=value"``.
+
+    Args:
+        argument: what messages call it.
+        text: what came.
+        known: the names, each with those of its settings.
+        alone: of some names, the setting whose value may stand first without its name.
+
+    Raises:
+        UsageError: a name is unknown, a setting is given twice, or what stands after the colon is no setting.
+
+    >>> parse_named("constraint", "balanced:iterations=5", {"rows": (), "balanced": ("iterations", "tolerance")})
+    Named(name='balanced', settings={'iterations': 5})
+    >>> parse_named("augment", "noise:0.2", {"none": (), "noise": ("strength",)}, alone={"noise": "strength"})
+    Named(name='noise', settings={'strength': 0.2})
+    """
+    name, _, rest = str(text).partition(":")
+    if name not in known:
+        raise unknown_name(argument, name, known)
+    names, first = list(known[name]), (alone or {}).get(name)
+    settings: dict[str, int | float | str] = {}
+    for place, part in enumerate(filter(None, rest.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals and place == 0 and first is not None:
+            key, value = first, part
+        else:
+            form = f"{name}:setting=value" if names else f"{name}, which has no settings"
+            check(bool(equals), f"{argument}: expected {form}, got {text!r}.")
+        if key not in names:
+            raise unknown_name(f"{argument}: setting of {name}", key, names)
+        check(key not in settings, f"{argument}: expected {key} once, got {text!r}.")
+        settings[key] = _read(value)
+    return Named(name, settings)
+
+
+def _read(value: str) -> int | float | str:
+    """Return the number that a text is, or the text."""
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value

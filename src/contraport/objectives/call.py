@@ -1,0 +1,217 @@
+"""What a call brings, in whatever form people have it, brought to one form: views of items, and facts about the items.
+
+Items may lack a view, and two views may show different items: either is a mark per item and view, and rows that are
+marked as absent are never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contraport.distributed import Processes, gather_batch
+from contraport.errors import UsageError, check, check_each, in_short
+from contraport.objectives.layouts import check_negatives, check_views
+
+Attributes = Mapping[str, Tensor]
+"""What is known of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
+
+
+class Call(NamedTuple):
+    """Views of some items, and what is known of the items.
+
+    Attributes:
+        views: (n, d) each; zeros where an item lacks the view.
+        attributes: of the items, (n, ...) each.
+        present: which items have which views, (n, views) Booleans; None where all have all.
+        apart: of how many items the first view shows some, where two views show different ones; else None.
+    """
+
+    views: tuple[Tensor, ...]
+    attributes: dict[str, Tensor]
+    present: Tensor | None = None
+    apart: int | None = None
+
+    def gathered(self) -> Call:
+        """Return the items of all processes, in the order of their ranks.
+
+        Raises:
+            UsageError: the weights of all are zero.
+        """
+        known = self.attributes if self.present is None else self.attributes | {_PRESENT: self.present}
+        views, attributes = gather_batch(self.views, known)
+        weights = attributes.get("weights")
+        check(weights is None or bool((weights > 0).any()), "weights: expected numbers that are not all zero.")
+        return Call(tuple(views), attributes, attributes.pop(_PRESENT, None), self.apart)
+
+
+class Negatives(NamedTuple):
+    """Further columns, of all processes.
+
+    Attributes:
+        embeddings: (k, d).
+        ids: which item each shows, (k,), where that is known.
+        owners: of which item of the batch each is a negative, (k,); None where each is one of all items.
+    """
+
+    embeddings: Tensor
+    ids: Tensor | None = None
+    owners: Tensor | None = None
+
+
+_PRESENT = "present"
+
+
+def views_of(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the views that a call was given: as they are, or those of one tensor, (n, views, d)."""
+    if len(given) == 1 and isinstance(given[0], Tensor) and given[0].ndim == 3:
+        return given[0].unbind(1)
+    return tuple(given)
+
+
+def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any) -> Call:
+    """Return what is known of the items beside their views, checked.
+
+    Args:
+        views: embeddings, (n, d) each; two may differ in their rows, and then show different items.
+        facts: of the items, one entry each; where two views show different items, a pair, of the first and the second.
+        present: which items have which views, (n, views) Booleans, or None.
+
+    Raises:
+        UsageError: shapes or types do not fit, or weights are negative or not finite.
+    """
+    given = {name: value for name, value in facts.items() if value is not None}
+    sizes = [len(view) if isinstance(view, Tensor) and view.ndim == 2 else -1 for view in views]
+    separate = any(_is_pair(value) for value in given.values()) or (len(views) == 2 and len(set(sizes)) == 2)
+    separate = separate and min(sizes) >= 0
+    if not separate:
+        check_views(views)
+        attributes = {name: _fact(name, value, len(views[0]), views[0].device) for name, value in given.items()}
+        _check_weights(attributes)
+        views = _in_one_precision(views)
+        if present is None:
+            return Call(views, attributes)
+        marks = _marks(present, views)
+        shown = (torch.where(marks[:, v, None], view, 0) for v, view in enumerate(views))
+        return Call(tuple(shown), attributes, marks)
+    check(present is None, "present: expected two views of the same items; these show different ones.")
+    check(len(views) == 2, f"views: expected 2 where they show different items, got {len(views)}.")
+    for v, view in enumerate(views):
+        check_views([view], first=v)
+    check(views[0].shape[1] == views[1].shape[1], f"z1: expected {views[0].shape[1]} columns, got {views[1].shape[1]}.")
+    check(views[0].device == views[1].device, f"z1: is on {views[1].device}, but z0 is on {views[0].device}.")
+    (n, m), (z0, z1) = sizes, _in_one_precision(views)
+    attributes = {}
+    for name, value in given.items():
+        check(
+            _is_pair(value),
+            f"{name}: z0 and z1 show different items, {n} and {m}; expected a pair, ({name} of z0, {name} of z1).",
+        )
+        attributes[name] = torch.cat(
+            [
+                _fact(f"{name}[{v}]", part, size, z0.device)
+                for v, (part, size) in enumerate(zip(value, sizes, strict=True))
+            ]
+        )
+    _check_weights(attributes)
+    padded = torch.cat([z0, z0.new_zeros(m, z0.shape[1])]), torch.cat([z1.new_zeros(n, z1.shape[1]), z1])
+    first = torch.arange(n + m, device=z0.device) < n
+    return Call(padded, attributes, torch.stack([first, ~first], 1), n)
+
+
+def read_negatives(call: Call, known: dict[str, Any], processes: Processes) -> Negatives | None:
+    """Take the negatives from what is known in a call, checked, with those of all processes.
+
+    Args:
+        call: that of this process alone.
+        known: of the call; what concerns negatives is taken out of it.
+        processes: who brings some.
+
+    Raises:
+        UsageError: shapes do not fit, or one keyword needs another.
+    """
+    negatives, ids, shared = (known.pop(name, None) for name in ("negatives", "negative_ids", "shared_negatives"))
+    check(ids is None or negatives is not None, "negative_ids: expected negatives= with them.")
+    check(ids is None or "ids" in call.attributes, "negative_ids: expected ids= of the items with them.")
+    check(not shared or negatives is not None, "shared_negatives: expected negatives= with it.")
+    if negatives is None:
+        return None
+    rows = len(call.views[0]) if call.apart is None else call.apart
+    ids = None if ids is None else as_numbers("negative_ids", ids)
+    check_negatives(negatives, ids, call.views, rows)
+    negatives = negatives.to(torch.promote_types(call.views[0].dtype, torch.float32))
+    ids = None if ids is None else ids.to(negatives.device)
+    own = negatives.ndim == 3
+    check(not (own and shared), "shared_negatives: expected negatives (k, d) of all items with it, got (n, k, d).")
+    if shared:
+        return Negatives(processes.shared(negatives), ids)
+    negatives, ids = processes.gather(negatives), None if ids is None else processes.gather(ids)
+    if not own:
+        return Negatives(negatives, ids)
+    each = negatives.shape[1]
+    owners = torch.arange(len(negatives), device=negatives.device)
+    if call.apart is not None and call.present is not None:
+        owners = processes.gather(call.present)[:, 0].nonzero()[:, 0]
+    return Negatives(negatives.flatten(0, 1), None if ids is None else ids.flatten(), owners.repeat_interleave(each))
+
+
+def as_numbers(name: str, value: object) -> Tensor:
+    """Return a tensor, an array or a list of numbers as a tensor.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if isinstance(value, Tensor):
+        return value
+    expected = f"{name}: expected a tensor, an array or a list of numbers, one entry per item"
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise UsageError(f"{expected}, got lists of unequal lengths.") from error
+    check(array.ndim > 0 and array.dtype.kind in "biuf", f"{expected}, got {type(value).__name__} of {array.dtype}.")
+    return torch.from_numpy(np.array(array))
+
+
+def _is_pair(value: object) -> bool:
+    """Return whether facts are those of two views, rather than numbers in a tuple."""
+    return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
+
+
+def _fact(name: str, value: object, size: int, device: torch.device) -> Tensor:
+    numbers = as_numbers(name, value)
+    got, several = tuple(numbers.shape), 2 if name.startswith("labels") else 1
+    if name.startswith("features"):
+        good = numbers.shape[:1] == (size,) and numbers.ndim in (2, 3) and numbers.is_floating_point()
+        check(good, f"{name}: expected floating point numbers, ({size}, k) or ({size}, views, k), got {got}.")
+        return numbers.detach().to(device)
+    fits = numbers.shape[:1] == (size,) and numbers.ndim in (1, several)
+    check(fits, f"{name}: expected a tensor with one entry per item, ({size},), got {got}.")
+    return numbers.to(device)
+
+
+def _check_weights(attributes: Attributes) -> None:
+    reference = attributes.get("column_weights")
+    if reference is not None:
+        good = (reference > 0) & torch.isfinite(reference)
+        check_each("column_weights", reference, good, "positive finite numbers")
+    weights = attributes.get("weights")
+    if weights is not None:
+        check_each("weights", weights, (weights >= 0) & torch.isfinite(weights), "nonnegative finite numbers")
+
+
+def _marks(present: object, views: Sequence[Tensor]) -> Tensor:
+    marks, shape = as_numbers("present", present), (len(views[0]), len(views))
+    good = marks.dtype == torch.bool and marks.shape == shape
+    check(good, f"present: expected Booleans, one per item and view, {shape}, got {in_short(marks)}.")
+    return marks.to(views[0].device)
+
+
+def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the views in the widest precision among them."""
+    dtypes = {view.dtype for view in views}
+    return views if len(dtypes) == 1 else tuple(view.to(reduce(torch.promote_types, dtypes)) for view in views)

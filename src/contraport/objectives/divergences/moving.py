@@ -1,0 +1,81 @@
+"""A log-sum that is an average over the calls: what a batch is too small to tell, many batches do."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from contraport.errors import check, check_each
+from contraport.objectives.divergences.decoupled import log_counts, log_mean_by
+from contraport.objectives.divergences.divergence import Divergence, need_negatives
+from contraport.objectives.divergences.logistic import log_mix
+from contraport.objectives.outcome import Outcome
+
+
+class MovingLogSum(nn.Module, Divergence):
+    """log u_i, u_i the moving average of the mean of the kernel over what the embeddings of item i are compared with.
+
+    A batch moves the averages of its own items, u <- momentum u + (1 - momentum) mean, an item's first one begins them.
+    The slope is that of the batch's mean divided by the average, so that small batches have the slope of a large one.
+    In evaluation the averages stay as they are. The call needs ``ids``, (n,), in [0, items).
+
+    Args:
+        items: how many items there are in all.
+        momentum: the weight of the past, in [0, 1).
+
+    Raises:
+        UsageError: items is not positive or the momentum outside its interval; in the call, ids are missing or outside
+            theirs, or there is nothing to compare with (one item).
+
+    Source: Yuan et al. (2022), Provable stochastic optimization for global contrastive learning, algorithm 1, whose
+    gamma is 1 - momentum.
+    """
+
+    by_plan: ClassVar[bool] = False
+
+    by_item: ClassVar[bool] = True
+
+    log_average: Tensor
+
+    def __init__(self, items: int, momentum: float = 0.1) -> None:
+        super().__init__()
+        good = isinstance(items, int) and not isinstance(items, bool) and items >= 1
+        check(good, f"items: expected a whole number from 1 on, got {items!r}.")
+        check(0 <= momentum < 1, f"momentum: expected a number in [0, 1), got {momentum!r}.")
+        self.momentum = momentum
+        self.register_buffer("log_average", torch.full((items,), math.nan))
+
+    def forward(self, outcome: Outcome) -> Tensor:
+        """Return the logarithm of each row's average; in training with gradients it moves them first."""
+        need_negatives(outcome)
+        check(outcome.ids is not None, "ids: the averages are those of items; pass ids=..., one per item, in the call.")
+        assert outcome.ids is not None
+        known, items = len(self.log_average), outcome.ids
+        check(not items.is_floating_point(), f"ids: expected whole numbers, got {items.dtype}.")
+        check_each("ids", items, (items >= 0) & (items < known), f"whole numbers from 0 to {known - 1}")
+        distinct, places = items.unique(return_inverse=True)
+        rows = places[outcome.block.pattern.row_items]
+        values = outcome.plan.log_row_mass() - outcome.plan.f - log_counts(outcome)
+        there = values > -torch.inf
+        present, found = log_mean_by(rows[there], values[there], torch.ones_like(values[there]), len(distinct))
+        training = self.training and torch.is_grad_enabled()
+        average = self._moved(distinct, torch.where(found > 0, present.detach(), math.nan), training=training)
+        ratio = torch.exp(torch.where(found > 0, present - average, 0))
+        each = torch.where(found > 0, average + ratio - ratio.detach(), 0)
+        return outcome.target.row_mass() * each[rows]
+
+    @torch.no_grad()
+    def _moved(self, items: Tensor, present: Tensor, *, training: bool) -> Tensor:
+        """Return the averages of some items, moved by their present means where there are any."""
+        past = self.log_average[items].to(present)
+        if training:
+            moved = torch.where(present.isnan(), past, log_mix(past, present, self.momentum))
+            past = torch.where(past.isnan(), present, moved)
+            self.log_average[items] = past.to(self.log_average)
+        return torch.where(past.isnan(), present, past)
+
+    def __repr__(self) -> str:
+        return f"MovingLogSum({len(self.log_average)}, {self.momentum!r})"

@@ -1,0 +1,239 @@
+"""What a call asks: which pairs are compared, in which directions, and which plan is wanted of each.
+
+A call brings views and facts; a layout makes blocks of the views; a target says what is wanted of a block. None of this
+knows of kernels, constraints or divergences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from contraport.distributed import Processes, world
+from contraport.errors import UsageError, check, in_short
+from contraport.objectives.call import Attributes, Call, Negatives, read_call, read_negatives, views_of
+from contraport.objectives.layouts import Block, Layout, check_views
+from contraport.objectives.targets import Listed, Matrix, Target, TargetPlan
+from contraport.objectives.targets.features import features_of_call
+
+_OF_NEGATIVES = ("negatives", "negative_ids", "shared_negatives")
+
+
+class Side(NamedTuple):
+    """One direction of a block.
+
+    Attributes:
+        block: the compared pairs, (N, M).
+        target: the plan that is wanted.
+        importance: the factor of each row, (N,), 0 for those that want nothing, under which the mass of the target is
+            1; None where it is 1 throughout.
+    """
+
+    block: Block
+    target: TargetPlan
+    importance: Tensor | None
+
+    def weighted(self) -> Side:
+        """Return the same with the importance in the target itself, as a plan has it whose masses are the weights."""
+        if self.importance is None:
+            return self
+        return Side(self.block, self.target.times(self.importance), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Posed:
+    """A call put before a layout and a target.
+
+    Attributes:
+        layout: which pairs are compared.
+        rule: which plan is wanted.
+        call: views and facts, of the items of all processes.
+        negatives: further columns, or None.
+        columns: embeddings that are no view of the items, as prototypes are.
+        similarities: what stands in the place of embeddings, or None.
+    """
+
+    layout: Layout
+    rule: Target
+    call: Call
+    negatives: Negatives | None
+    columns: tuple[Tensor, ...] = ()
+    similarities: Tensor | None = None
+
+    @property
+    def attributes(self) -> Attributes:
+        """What is known of the items."""
+        return self.call.attributes
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether the second direction of a block compares the pairs of the first, no less and no more."""
+        return self.negatives is None and not self.layout.guided and "column_weights" not in self.attributes
+
+    def sides(self) -> Iterator[list[Side]]:
+        """Yield the directions of each block: one, or both where the columns are matched to the rows as well."""
+        weights = self.attributes.get("weights")
+        for block in self._blocks():
+            if "ids" in self.attributes:
+                block = replace(block, pattern=block.pattern.without_duplicates(self.attributes["ids"]))
+            directions = [(block, self.rule)]
+            if block.pattern.reciprocal:
+                directions.append((block.T, self.rule.mirrored()))
+            if self.layout.guided:
+                directions = [
+                    (self.layout.guide(side, features_of_call(self.attributes, side, backward=k > 0)), rule)
+                    for k, (side, rule) in enumerate(directions)
+                ]
+            complete = self.rule.complete and not (self.rule.from_views and block.pattern.chosen is not None)
+            sides = []
+            for side, rule in directions:
+                wanted = rule(side, self.attributes)
+                sides.append(Side(side, wanted, _importance(side, wanted, weights, complete=complete)))
+            yield sides if self.negatives is None else [self._beside(side, self.negatives) for side in sides]
+
+    def _blocks(self) -> Iterator[Block]:
+        """Yield what the layout compares, less the rows and columns that are absent."""
+        call = self.call
+        blocks = self.layout(*call.views, *self.columns)
+        if call.present is not None:
+            # The layout itself says which rows are absent: it puts the marks where it puts the embeddings.
+            marks = call.present.to(call.views[0].dtype).T[:, :, None]
+            marked = self.layout(*(mark.expand_as(z) for mark, z in zip(marks, call.views, strict=True)))
+            blocks = [_of_those_present(*pair) for pair in zip(blocks, marked, strict=True)]
+        for block in blocks:
+            if min(block.shape) > 0:
+                given = self.similarities
+                yield block if given is None else replace(block, similarities=_shown(given, block))
+
+    def _beside(self, side: Side, negatives: Negatives) -> Side:
+        """Return a direction with negatives beside its columns."""
+        further = self.layout.further(negatives.embeddings)
+        both = None if negatives.ids is None else (self.attributes["ids"], negatives.ids)
+        block = side.block.beside(further, both, negatives.owners)
+        return Side(block, side.target.beside(len(further)), side.importance)
+
+
+def pose(layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mapping[str, Any]) -> Posed:
+    """Return what a call asks, with what all processes bring.
+
+    Args:
+        layout: which pairs are compared.
+        target: which plan is wanted, unless the call says another.
+        views: what the call is on.
+        known: its keywords: facts of the items, what concerns negatives, ``target``, ``similarities``, ``present``.
+
+    Raises:
+        UsageError: shapes or types do not fit, or what is given does not go together.
+    """
+    facts, processes = dict(known), world()
+    given, similarities = facts.pop("target", None), facts.pop("similarities", None)
+    rule = target if given is None else as_target(given)
+    columns: tuple[Tensor, ...] = ()
+    if layout.shared_columns:
+        call = _beside_columns(views, facts | {"similarities": similarities})
+        columns, rule = (processes.shared(views[-1]),), rule.gathered()
+    else:
+        call = _call(layout, views, facts, similarities, processes)
+        _check_wanted(layout, rule, call)
+        rule = rule.among(processes, call)
+    if not layout.of_items:
+        _check_no_items(layout, call, facts)
+    negatives = read_negatives(call, facts, processes)
+    alone = negatives is None and not layout.shared_columns
+    check(
+        alone or "column_weights" not in call.attributes,
+        "column_weights: expected none, as there are columns that show no items.",
+    )
+    return Posed(layout, rule, call.gathered(), negatives, columns, similarities)
+
+
+def as_target(target: object) -> Target:
+    """Return what was given as a target: a rule, or a matrix or list of pairs as the rule that it stands for.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if isinstance(target, Tensor):
+        return Matrix(target)
+    if isinstance(target, list):
+        return Listed(target)
+    given = f"contraport.Domains(alpha=0.1), which only Python can give; got {target!r}"
+    if not isinstance(target, Target):
+        raise UsageError(f"target: expected a Target, such as {given}.")
+    return target
+
+
+def _call(
+    layout: Layout, views: tuple[Tensor, ...], known: Mapping[str, Any], similarities: Any, processes: Processes
+) -> Call:
+    """Return what the call brings; where it brings similarities, embeddings of their shape stand for the rows."""
+    facts = {name: known[name] for name in known if name not in ("present", *_OF_NEGATIVES)}
+    if similarities is None:
+        return read_call(views_of(views), facts, known.get("present"))
+    check(not views, "similarities: expected either embeddings or similarities, got both.")
+    matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
+    check(matrix, f"similarities: expected a floating point tensor, rows by columns, got {in_short(similarities)}.")
+    check(processes.size == 1, "similarities: expected embeddings, as several processes share the plan; see local().")
+    check(known.get("negatives") is None, "negatives: expected their similarities as further columns of a target.")
+    of_items = [fact for fact in facts.values() if fact is not None and not isinstance(fact, tuple)]
+    items = len(of_items[0]) if of_items else None
+    n, m = similarities.shape
+    stand_ins = (similarities.detach().new_zeros(size, 1) for size in layout.sizes((n, m), items))
+    return read_call(tuple(stand_ins), facts, known.get("present"))
+
+
+def _beside_columns(views: tuple[Tensor, ...], known: dict[str, Any]) -> Call:
+    """Return what the call brings where the last view is columns that are the same on every process."""
+    check_views(views, shared_columns=True)
+    for name in ("present", "similarities"):
+        check(known.pop(name, None) is None, f"{name}: expected none, as the columns are shared and show no items.")
+    return read_call(views[:-1], {n: v for n, v in known.items() if n not in _OF_NEGATIVES}, None)
+
+
+def _check_no_items(layout: Layout, call: Call, known: Mapping[str, Any]) -> None:
+    """Check that nothing is known of items where none are compared."""
+    for name in ("ids", "weights", "column_weights", "present", "negatives"):
+        given = name in call.attributes or known.get(name) is not None
+        check(not given, f"{name}: expected none, as {layout!r} compares coordinates and not items.")
+    check(call.apart is None, "views: expected two of the same items, as their coordinates are compared.")
+
+
+def _check_wanted(layout: Layout, rule: Target, call: Call) -> None:
+    """Check that something says what is wanted where the views alone do not."""
+    if not (rule.from_views and layout.matches_views):
+        return
+    expected = "expected target=, such as Labels() with labels="
+    check(len(call.views) > 1, f"views: {rule!r} matches the views of an item, of which one came; {expected}.")
+    n, m = call.apart, len(call.views[0]) - (call.apart or 0)
+    check(n is None, f"views: {rule!r} matches row i to row i, but z0 shows {n} items and z1 {m} others; {expected}.")
+
+
+def _importance(block: Block, target: TargetPlan, weights: Tensor | None, *, complete: bool) -> Tensor | None:
+    """Return the factor of each row, (N,), that makes the weighted mean of the rows' values of their sum.
+
+    Rows that want nothing get 0, and the others share the mass between them.
+    """
+    if weights is None and complete:
+        return None
+    mass = target.row_mass()
+    wants = mass > 0
+    importance = wants.to(mass.dtype) if weights is None else weights.to(mass.dtype)[block.pattern.row_items] * wants
+    total = mass.sum() if weights is None else importance @ mass
+    return importance / total.masked_fill(total == 0, 1)
+
+
+def _of_those_present(block: Block, marked: Block) -> Block:
+    """Return the rows and columns of a block that are marked."""
+    rows = marked.x[:, 0].nonzero()[:, 0]
+    return block.only(rows, rows if block.x is block.y else marked.y[:, 0].nonzero()[:, 0])
+
+
+def _shown(similarities: Tensor, block: Block) -> Tensor:
+    """Return the similarities of the rows and columns that are there."""
+    if tuple(similarities.shape) == block.shape or block.pattern.chosen is None:
+        return similarities
+    rows, columns = block.pattern.chosen
+    return similarities[rows][:, columns]

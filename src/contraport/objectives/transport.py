@@ -1,0 +1,178 @@
+"""Entropic transport by itself: no positives, no loss, but a plan between two sets of points and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from contraport.distributed import local
+from contraport.engine import Geometry, Kernel
+from contraport.errors import UsageError, check, check_each, in_short
+from contraport.objectives.constraints import Balanced, Marginals
+from contraport.objectives.constraints.scaling import Scaling
+from contraport.objectives.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Transport:
+    """What `transport` found; all but `error` is differentiable in the points, the masses and the temperature.
+
+    Attributes:
+        plan: P, in potentials: ``plan.top(k)``, ``plan.apply(v)``, ``plan.barycentric(v)``, ``plan.dense()``,
+            ``plan.mass()``.
+        constraint: under which it was found.
+        marginals: log a, (N,), and log b, (M,).
+    """
+
+    plan: Plan
+    constraint: Scaling
+    marginals: Marginals
+
+    @property
+    def _temperature(self) -> float | Tensor:
+        return self.plan.geometry.log_kernel.temperature
+
+    @cached_property
+    def value(self) -> Tensor:
+        """The minimum, ``()``: <C, P> + temperature KL(P | a x b), and what missing the marginals costs.
+
+        With ``reference="counting"`` the second term is temperature times sum P (log P - 1).
+        """
+        plan = self.plan
+        rows, columns = plan.log_row_mass().exp(), plan.log_column_mass().exp()
+        log_a, log_b = self.marginals
+        if self.constraint.counting:
+            entropy = rows @ plan.f + columns @ plan.g - columns.sum()
+        else:
+            entropy = rows @ (plan.f - log_a) + columns @ (plan.g - log_b) - columns.sum()
+            entropy = entropy + log_a.exp().sum() * log_b.exp().sum()
+        return self._temperature * entropy + self.constraint.price_of(plan)
+
+    @cached_property
+    def cost(self) -> Tensor:
+        """<C, P>, ``()``, for a cost that is a distance; it takes one pass over the pairs."""
+        return self.plan.row_cost(held=False).sum()
+
+    @property
+    def potentials(self) -> tuple[Tensor, Tensor]:
+        """The dual potentials, (N,) and (M,), in units of the cost: P = a b exp((f + g - C) / temperature)."""
+        log_a, log_b = self.marginals
+        return self._temperature * (self.plan.f - log_a), self._temperature * (self.plan.g - log_b)
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations were made."""
+        return self.plan.iterations or 0
+
+    @cached_property
+    def error(self) -> float:
+        """By how much the masses of rows and columns are off from a and b, in all."""
+        return self.plan.error()
+
+    def __repr__(self) -> str:
+        n, m = self.plan.shape
+        return f"Transport({n} x {m}, {self.constraint!r}, value={self.value.item():.6g}, iterations={self.iterations})"
+
+
+def transport(
+    x: Tensor,
+    y: Tensor,
+    kernel: Kernel,
+    constraint: Scaling | None = None,
+    *,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+) -> Transport:
+    """Find the entropic transport plan between two sets of points, in memory of the points alone.
+
+    Everything that comes back is differentiable: with a tolerance at convergence, else through just the iterations that
+    were made, by a gradient that takes O((N + M) d) memory either way. Under `torch.distributed` every process solves a
+    problem of its own.
+
+    Args:
+        x: points, (N, d), of any floating point type.
+        y: points, (M, d).
+        kernel: the cost and the temperature (the epsilon of the entropy, in units of the cost), `Gibbs` as a rule.
+        constraint: `Balanced`, `Unbalanced`, `Rows` or `Columns`; default: ``Balanced(1000, tolerance=1e-6)``.
+        a: masses of the points x, (N,), positive; default: 1/N each.
+        b: masses of the points y, (M,), likewise; of the same total as a unless the constraint lets mass go.
+
+    Raises:
+        UsageError: points or masses of another shape or type than these, masses that are not positive and finite,
+            totals that differ, a constraint without half steps.
+
+    Source: Peyré and Cuturi (2019), Computational optimal transport, sections 4.1-4.4.
+
+    >>> import torch
+    >>> from contraport import Gibbs
+    >>> x, y = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.1], [1.1], [5.0]])
+    >>> found = transport(x, y, Gibbs("sqeuclidean", temperature=0.5))
+    >>> (1000 * found.plan.dense()).round()
+    tensor([[328., 172.,   0.],
+            [  6., 161., 333.]])
+    >>> found.plan.barycentric(y).flatten()
+    tensor([0.4446, 3.6888])
+    """
+    constraint = Balanced(1000, 1e-6) if constraint is None else constraint
+    if not isinstance(constraint, Scaling):
+        raise UsageError(f"constraint: expected Balanced, Unbalanced, Rows or Columns, got {constraint!r}.")
+    for name, points in (("x", x), ("y", y)):
+        good = isinstance(points, Tensor) and points.ndim == 2 and len(points) > 0 and points.is_floating_point()
+        check(good, f"{name}: expected points as a tensor (n, d) of floating point numbers, got {in_short(points)}.")
+    check(x.shape[1] == y.shape[1], f"y: expected {x.shape[1]} coordinates as x has, got {y.shape[1]}.")
+    with torch.autocast(x.device.type, enabled=False), local():
+        geometry = Geometry(kernel(x, y), crowded=True)
+        like = geometry.log_kernel.inputs[0]
+        log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)
+        if constraint.strict:
+            totals = log_a.exp().sum().item(), log_b.exp().sum().item()
+            close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
+            check(close, f"b: expected the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; see Unbalanced.")
+        (plan,) = constraint(geometry, (log_a, log_b))
+    return Transport(plan, constraint, (log_a, log_b))
+
+
+def sinkhorn_divergence(
+    x: Tensor,
+    y: Tensor,
+    kernel: Kernel,
+    constraint: Scaling | None = None,
+    *,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+) -> Tensor:
+    """Return the debiased transport cost, ``()``: zero where both sets of points are the same, and positive elsewhere.
+
+    It is OT(x, y) - (OT(x, x) + OT(y, y)) / 2, with half the temperature times the squared difference of the total
+    masses. The arguments are those of `transport`.
+
+    Source: Feydy et al. (2019), Interpolating between optimal transport and MMD using Sinkhorn divergences, eq. 3;
+    Séjourné et al. (2019), Sinkhorn divergences for unbalanced optimal transport, definition 7.
+
+    >>> import torch
+    >>> from contraport import Gibbs
+    >>> x = torch.tensor([[0.0], [1.0]])
+    >>> sinkhorn_divergence(x, x + 0.5, Gibbs("sqeuclidean", temperature=0.5))
+    tensor(0.2500)
+    """
+    across = transport(x, y, kernel, constraint, a=a, b=b)
+    within = transport(x, x, kernel, constraint, a=a, b=a), transport(y, y, kernel, constraint, a=b, b=b)
+    masses = [log_mass.exp().sum() for log_mass in across.marginals]
+    difference = (masses[0] - masses[1]).square()
+    return (
+        across.value
+        - (within[0].value + within[1].value) / 2
+        + across.plan.geometry.log_kernel.temperature / 2 * difference
+    )
+
+
+def _log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:
+    if masses is None:
+        masses = like.new_full((size,), 1 / size)
+    good = isinstance(masses, Tensor) and masses.shape == (size,) and masses.is_floating_point()
+    check(good, f"{name}: expected masses as a tensor ({size},) of floating point numbers, got {in_short(masses)}.")
+    check_each(name, masses, (masses > 0) & torch.isfinite(masses), "positive and finite masses of all points")
+    return masses.to(like).log()

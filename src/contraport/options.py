@@ -1,0 +1,320 @@
+"""What an option is: a field of a dataclass, with the check of its values, its help, and how long a value holds."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from contraport.errors import UsageError, check, check_positive, unknown_name
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Check = Callable[[str, Any], None]
+"""Raises `UsageError` for a value of an option, which it is told the name of."""
+
+Holds = Literal["run", "machine", "call"]
+"""How long a value holds: as long as the run; until it goes on, maybe on another machine; or for one call."""
+
+MOST_COUNTED = 2**31 - 1
+
+
+def plain(value: Any) -> Any:
+    """Return what `config.yaml` writes for a value; of an object, its name in angle brackets."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return name_of(value) if isinstance(value, Path) else f"<{name_of(value)}>"
+
+
+def is_object(value: Any) -> bool:
+    """Return whether what `config.yaml` says stands for an object, or a list with one, which it does not hold."""
+    if isinstance(value, list):
+        return any(map(is_object, value))
+    return isinstance(value, str) and value.startswith("<") and value.endswith(">")
+
+
+def name_of(value: Any) -> str:
+    """Return what a name or an object is called in messages and paths."""
+    return str(value) if isinstance(value, str | Path) else str(getattr(value, "name", type(value).__name__))
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known of an option.
+
+    Attributes:
+        name: what it is called.
+        kind: the types of its values; `Any` among them stands for objects that only a program can give.
+        default: what holds where nothing is given; `inspect.Parameter.empty` where something must be.
+        positional: whether it needs no name.
+        help: what it does.
+        group: what it belongs to.
+        check: what its values are checked by, beside their type.
+        written: returns what `config.yaml` writes for a value.
+        holds: how long a value does.
+        grows: whether it may become more when a run goes on.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    positional: bool
+    help: str
+    group: str
+    check: Check | None
+    written: Callable[[Any], Any]
+    holds: Holds
+    grows: bool
+
+    @property
+    def required(self) -> bool:
+        """Whether something must be given."""
+        return self.default is inspect.Parameter.empty
+
+    def judge(self, value: Any) -> None:
+        """Raise `UsageError` unless the value is one of the option's."""
+        if value is None and fits(None, self.kind):
+            return
+        if self.check is not None:
+            self.check(self.name, value)
+        elif not fits(value, self.kind):
+            raise UsageError(f"{self.name}: expected {in_words(self.kind)}, got {value!r}.")
+
+
+def option(
+    default: T,
+    help: str,
+    *,
+    check: Check | None = None,
+    written: Callable[[Any], Any] = plain,
+    holds: Holds = "run",
+    grows: bool = False,
+    group: str | None = None,
+) -> T:
+    """Return a field of a dataclass of options; a group is that of the options after it too."""
+    return field(
+        default=default, metadata=known(help, check=check, written=written, holds=holds, grows=grows, group=group)
+    )
+
+
+def known(
+    help: str,
+    *,
+    check: Check | None = None,
+    written: Callable[[Any], Any] = plain,
+    holds: Holds = "run",
+    grows: bool = False,
+    group: str | None = None,
+) -> dict[str, Any]:
+    """Return what is known of an option: the metadata of its field, where it is one that must be given.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Walk:
+    ...     way: str = field(kw_only=False, metadata=known("where to."))
+    >>> options_of(Walk)["way"].required, options_of(Walk)["way"].positional
+    (True, True)
+    """
+    return {"help": help, "check": check, "written": written, "holds": holds, "grows": grows, "group": group}
+
+
+@functools.cache
+def options_of(kind: Callable[..., object]) -> Mapping[str, Option]:
+    """Return what is known of the options that a dataclass has as its fields, by name; the positional ones first."""
+    kinds, group = get_type_hints(kind), ""
+    options: dict[str, Option] = {}
+    for one in fields(cast(type, kind)):
+        group = one.metadata["group"] or group
+        default = inspect.Parameter.empty if one.default is MISSING else one.default
+        about = {**one.metadata, "group": group}
+        options[one.name] = Option(one.name, kinds[one.name], default, not one.kw_only, **about)
+    return dict(sorted(options.items(), key=lambda item: not item[1].positional))
+
+
+class Options:
+    """What a dataclass of options has in common with others: each value is judged when it is made."""
+
+    def __post_init__(self) -> None:
+        for name, one in options_of(cast(Callable[..., object], type(self))).items():
+            one.judge(getattr(self, name))
+
+
+def keywords_of(
+    kind: Callable[P, object], about: str = ""
+) -> Callable[[Callable[[dict[str, Any]], T]], Callable[P, T]]:
+    """Let a function of what was given, by name, take the options of a dataclass as its arguments.
+
+    It has their names, types and defaults, for a type checker and an editor too, and tells of each in its docstring.
+
+    Args:
+        kind: the dataclass.
+        about: what else its docstring says, before it tells of the options.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Walk:
+    ...     steps: int = option(1, "how many.", group="the way")
+    >>> @keywords_of(Walk, "It takes a while.")
+    ... def walk(given):
+    ...     '''Go.
+    ...
+    ...     Raises:
+    ...         UsageError: a wall.
+    ...     '''
+    ...     return given
+    >>> walk(steps=3), inspect.signature(walk)
+    ({'steps': 3}, <Signature (*, steps: int = 1)>)
+    >>> print(walk.__doc__)
+    Go.
+    <BLANKLINE>
+    It takes a while.
+    <BLANKLINE>
+    Args:
+        steps: how many.
+    <BLANKLINE>
+    Raises:
+        UsageError: a wall.
+    """
+    options = options_of(kind)
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD if one.positional else inspect.Parameter.KEYWORD_ONLY,
+            default=one.default,
+            annotation=one.kind,
+        )
+        for name, one in options.items()
+    ]
+
+    def decorate(function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
+        returned = get_type_hints(function).get("return", inspect.Signature.empty)
+        signature = inspect.Signature(parameters, return_annotation=returned)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return function(signature.bind(*args, **kwargs).arguments)
+
+        told: Any = call
+        told.__signature__ = signature
+        told.__annotations__ = {name: one.kind for name, one in options.items()} | {"return": returned}
+        told.__doc__ = _with_arguments(inspect.getdoc(function) or "", inspect.cleandoc(about), options)
+        return call
+
+    return decorate
+
+
+def _with_arguments(documentation: str, about: str, options: Mapping[str, Option]) -> str:
+    """Put what is said beside it, and what each option does, before what a docstring says is raised."""
+    filled = textwrap.TextWrapper(
+        116, initial_indent="    ", subsequent_indent="        ", break_long_words=False, break_on_hyphens=False
+    )
+    told = [filled.fill(f"{name}: {one.help}") for name, one in options.items()]
+    before, raises, after = documentation.partition("Raises:\n")
+    said = f"{about}\n\n" if about else ""
+    return "\n".join([f"{before}{said}Args:", *told, "", raises + after])
+
+
+def whole(least: int, most: int = MOST_COUNTED) -> Check:
+    """Return a check for a whole number between two, both included."""
+
+    def judge(name: str, value: Any) -> None:
+        good = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        check(good, f"{name}: expected a whole number from {least} on, got {value!r}.")
+        check(value <= most, f"{name}: expected at most {most}, got {value!r}.")
+
+    return judge
+
+
+def positive(name: str, value: Any) -> None:
+    """Check that a value is a positive finite number."""
+    check_positive(name, value)
+
+
+def not_negative(name: str, value: Any, *, below: float = math.inf) -> None:
+    """Check that a value is a number from 0 on, finite or below another."""
+    good = fits(value, float) and 0 <= value < below
+    limit = "a finite number" if below == math.inf else f"a number below {below}"
+    if not good:
+        raise UsageError(f"{name}: expected {limit}, 0 or more, got {value!r}.")
+
+
+def one_of(*known: str) -> Check:
+    """Return a check for one of some names."""
+
+    def judge(name: str, value: Any) -> None:
+        if value not in known:
+            raise unknown_name(name, value, known)
+
+    return judge
+
+
+def some_of(*known: str) -> Check:
+    """Return a check for a list of some names."""
+    each = one_of(*known)
+
+    def judge(name: str, value: Any) -> None:
+        check(fits(value, Sequence[str]), f"{name}: expected a list of names, got {value!r}.")
+        for one in value:
+            each(name, one)
+
+    return judge
+
+
+def fits(value: Any, kind: Any, *, objects: bool = True) -> bool:
+    """Return whether a value is of a type; a whole number is a number, and true and false are none.
+
+    Args:
+        value: what came.
+        kind: the type, or several.
+        objects: whether `Any` stands for every object, rather than for none.
+
+    >>> fits(3, float | None), fits(True, float), fits("ab", Sequence[str]), fits(["a", "b"], Sequence[str])
+    (True, False, False, True)
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return objects
+    if origin in (Union, UnionType):
+        return any(fits(value, part, objects=objects) for part in parts)
+    if origin in (list, Sequence):
+        return isinstance(value, list | tuple) and all(fits(item, parts[0], objects=objects) for item in value)
+    if origin is Literal:
+        return value in parts
+    if kind in (int, float):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    return isinstance(value, Mapping if origin is dict else origin or kind)
+
+
+def in_words(kind: Any) -> str:
+    """Return in words what values of a type are.
+
+    >>> in_words(float | str | None)
+    'a number or text'
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(in_words(part) for part in parts if part is not NoneType))
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, parts))
+    if origin in (list, Sequence):
+        return "a list"
+    return _WORDS.get(kind, "keys with values" if origin in (dict, Mapping) else getattr(kind, "__name__", str(kind)))
+
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    Path: "a path",
+    Any: "an object",
+}

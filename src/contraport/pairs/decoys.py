@@ -1,0 +1,102 @@
+"""Decoys: pairs of a training that are known to be wrong, so that one can see how it treats wrong pairs.
+
+A network remembers wrong pairs that it is trained on, and the more the longer. Whatever they come to score, decoys that
+are trained on, left out and judged with all others come to score too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contraport.data import Batch, Dataset
+from contraport.errors import check
+from contraport.pairs.sides import ItemPairs, check_number
+
+SHARE = 0.1
+FEWEST, MOST, LARGEST_SHARE = 200, 2_000, 0.2
+
+
+class Decoyed(Dataset):
+    """A dataset of `n` pairs that gives a decoy for each position from `n` on.
+
+    The first view of decoy k is that of item ``sources[k]``, the second one that of ``partners[k]``; it has the id, the
+    label and all else of its source. The length stays `n`.
+
+    Attributes:
+        decoys: which items they are made of.
+
+    >>> from contraport.data import from_arrays
+    >>> pairs = from_arrays((np.arange(60.0)[:, None], np.arange(60.0)[:, None]))
+    >>> decoyed = with_decoys(pairs, seed=0)
+    >>> len(decoyed), len(decoyed.decoys.first)
+    (60, 12)
+    >>> first, second = decoyed.__getitems__([3, 60]).views
+    >>> (first == second).flatten().tolist()
+    [True, False]
+    """
+
+    decoys: ItemPairs
+
+    def __getitems__(self, positions: list[int]) -> Batch:
+        """Return the items and decoys at some positions as one batch."""
+        own, partners = members(torch.as_tensor(positions, dtype=torch.int64), len(self), self.decoys)
+        batch = super().__getitems__(own.tolist())
+        is_decoy = own != partners
+        if not is_decoy.any():
+            return batch
+        first, second = batch.views
+        second = second.clone()
+        second[is_decoy] = self.store.fetch(partners[is_decoy])[1]
+        return batch._replace(views=(first, second))
+
+
+def members(positions: Tensor, items: int, decoys: ItemPairs) -> tuple[Tensor, Tensor]:
+    """Return of which item the first view at each position is, and of which the second, ``(b,)`` each."""
+    number = (positions - items).clamp(min=0)
+    is_decoy = positions >= items
+    first, second = (torch.where(is_decoy, side[number], positions) for side in decoys)
+    return first, second
+
+
+def with_decoys(dataset: Dataset, *, seed: int) -> Decoyed:
+    """Return a dataset of pairs with decoys: a tenth of the items, but 200 to 2,000 and at most a fifth.
+
+    Raises:
+        UsageError: the data have not two given views, items lack one, or there are fewer than 50 pairs.
+    """
+    check_pairs(dataset)
+    items = len(dataset)
+    number = int(min(max(SHARE * items, FEWEST), MOST, LARGEST_SHARE * items))
+    drawn = torch.from_numpy(np.random.default_rng([seed, items]).permutation(items)[:number])
+    decoys = ItemPairs(drawn, drawn.roll(1))
+    decoyed = Decoyed(
+        dataset.store,
+        name=dataset.name,
+        split=dataset.split,
+        labels=dataset.labels,
+        domains=dataset.domains,
+        weights=dataset.weights,
+        numbers=dataset.numbers,
+        class_names=dataset.class_names,
+        domain_names=dataset.domain_names,
+        flips=dataset.flips,
+        skipped=dataset.skipped,
+        held_out=dataset.held_out,
+    )
+    decoyed.decoys = decoys
+    return decoyed
+
+
+def check_pairs(dataset: Dataset) -> None:
+    """Raise `UsageError` unless a dataset is of pairs, enough of them to judge any."""
+    views = len(dataset.shapes)
+    check(
+        views == 2,
+        f"data: pairs are judged by two given views, and the items of {dataset.name!r} have {views}"
+        + ("; views chooses two of them." if views > 2 else "."),
+    )
+    lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
+    check(lacking == 0, f"data: pairs are judged by both views, and {lacking} items of {dataset.name!r} lack one.")
+    check_number(len(dataset))

@@ -1,0 +1,122 @@
+"""The two sides of all pairs: what an encoder says of each view of each item, and who is near whom on each side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contraport.errors import check
+
+NEIGHBORS = 15
+"""How many neighbours of an item are asked."""
+
+FEWEST_PAIRS = 50
+"""With fewer there is too little to tell a wrong pair by."""
+
+_BLOCK_VALUES = 2**24
+
+
+class ItemPairs(NamedTuple):
+    """Some pairs: item `first` of the first side with item `second` of the second, int64 ``(p,)`` each."""
+
+    first: Tensor
+    second: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """What is known of `n` items by two views each.
+
+    Args:
+        features: ``(n, F)`` and ``(n, G)``, each in a space of its own; rows of any length but zero.
+        embeddings: ``(n, P)`` each, in one space where the two of an item are to be alike; None where there are none.
+        kept: int64 ``(m,)``, the items among which neighbours are looked for; default: all.
+        neighbors: how many neighbours are asked.
+
+    Raises:
+        UsageError: fewer than 50 pairs, unequal numbers of rows, NaN or infinity, or too few kept.
+
+    >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    >>> sides = Sides((u, u.flip(1)))
+    >>> sides.nearest[0].shape
+    torch.Size([60, 17])
+    """
+
+    features: tuple[Tensor, Tensor]
+    embeddings: tuple[Tensor, Tensor] | None = None
+    kept: Tensor | None = None
+    neighbors: int = NEIGHBORS
+
+    def __post_init__(self) -> None:
+        given = {"features": self.features} | ({} if self.embeddings is None else {"embeddings": self.embeddings})
+        check_number(len(self.features[0]))
+        for name, both in given.items():
+            for side, values in enumerate(both):
+                good = values.ndim == 2 and len(values) == len(self)
+                check(good, f"{name}[{side}]: expected ({len(self)}, d), got {tuple(values.shape)}.")
+                bad = int((~values.isfinite().all(dim=1)).sum())
+                check(bad == 0, f"{name}[{side}]: expected finite numbers, got NaN or infinity in {bad} rows.")
+            object.__setattr__(self, name, tuple(F.normalize(values.float(), dim=1) for values in both))
+        if self.embeddings is not None:
+            widths = [values.shape[1] for values in self.embeddings]
+            check(widths[0] == widths[1], f"embeddings: expected two of one width, got {widths}.")
+        fewest = self.neighbors + 2
+        check(len(self.among) >= fewest, f"kept: expected {fewest} items at least, got {len(self.among)}.")
+
+    def __len__(self) -> int:
+        return len(self.features[0])
+
+    @property
+    def among(self) -> Tensor:
+        """The items among which neighbours are looked for, ``(m,)``."""
+        return torch.arange(len(self), device=self.features[0].device) if self.kept is None else self.kept
+
+    @property
+    def given(self) -> ItemPairs:
+        """The pairs as the data have them, of which some may be wrong."""
+        items = torch.arange(len(self), device=self.features[0].device)
+        return ItemPairs(items, items)
+
+    @cached_property
+    def nearest(self) -> tuple[Tensor, Tensor]:
+        """The kept items nearest to each item on each side, ``(n, neighbors + 2)``, itself among them where kept."""
+        return self._nearest(self.features[0]), self._nearest(self.features[1])
+
+    def _nearest(self, values: Tensor) -> Tensor:
+        among, number = values[self.among], self.neighbors + 2
+        found = [(rows @ among.T).topk(number, 1).indices for rows in in_rows(values, len(among))]
+        return self.among[torch.cat(found)]
+
+    def neighbors_of(self, pairs: ItemPairs) -> tuple[Tensor, Tensor]:
+        """Return the neighbours of both members of each pair, ``(p, neighbors)``, without the two items themselves.
+
+        An item would otherwise vouch for its own pair, and a re-paired one for the pair that it was taken from.
+        """
+        own = torch.stack(pairs, dim=1)
+        return self._others(self.nearest[0][pairs.first], own), self._others(self.nearest[1][pairs.second], own)
+
+    def _others(self, nearest: Tensor, own: Tensor) -> Tensor:
+        is_own = (nearest[:, :, None] == own[:, None]).any(dim=2)
+        order = is_own.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.neighbors]
+        return nearest.gather(1, order)
+
+
+def in_rows(values: Tensor, width: int) -> tuple[Tensor, ...]:
+    """Return the rows of a tensor in blocks, of which each has at most some 16 million entries per `width`."""
+    blocks: tuple[Tensor, ...] = values.split(max(1, _BLOCK_VALUES // max(1, width)))
+    return blocks
+
+
+def check_number(pairs: int) -> None:
+    """Raise `UsageError` where there are too few pairs to judge any.
+
+    >>> check_number(20)
+    Traceback (most recent call last):
+    contraport.errors.UsageError: data: expected 50 pairs at least, to tell wrong ones from, got 20.
+    """
+    check(pairs >= FEWEST_PAIRS, f"data: expected {FEWEST_PAIRS} pairs at least, to tell wrong ones from, got {pairs}.")

@@ -1,0 +1,178 @@
+"""How much the two members of a pair belong together, by a table of statistics; more is always a better pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contraport.engine import Gibbs
+from contraport.errors import UsageError, unknown_name
+from contraport.objectives import Balanced, Unbalanced, transport
+from contraport.objectives.constraints.scaling import Scaling
+from contraport.pairs.sides import ItemPairs, Sides, in_rows
+
+TEMPERATURE = 0.1
+"""Of softmax and plans."""
+
+RELAXATION = 0.1
+"""How far the unbalanced plan may leave its marginals."""
+
+ITERATIONS = 200
+"""Of the plans."""
+
+TIE = 1e-3
+"""What the mean similarity counts beside the share of common neighbours, which comes in steps of 1/15."""
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A row of the table.
+
+    Attributes:
+        name: what it is called.
+        description: what it says of a pair.
+        function: of both sides and of some pairs, ``(p,)``; more is a better pair.
+        compares: whether it compares a member with the other, for which both need embeddings in one space.
+    """
+
+    name: str
+    description: str
+    function: Callable[[Sides, ItemPairs], Tensor]
+    compares: bool
+
+
+def scores(sides: Sides, pairs: ItemPairs | None = None, statistic: str = "neighbors") -> Tensor:
+    """Return the score of each pair, ``(p,)``; the more, the better its two members belong together.
+
+    Args:
+        sides: what is known of the items.
+        pairs: which are judged; default: those that the data give.
+        statistic: a name of `STATISTICS`.
+
+    Raises:
+        UsageError: an unknown name, or a statistic that compares sides without embeddings.
+
+    >>> u = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    >>> judged = scores(Sides((u, torch.cat([u[:190], u[190:].flip(0)]))))
+    >>> bool(judged[:190].median() > judged[190:].median())
+    True
+    """
+    if statistic not in STATISTICS:
+        raise unknown_name("statistic", statistic, STATISTICS)
+    known = STATISTICS[statistic]
+    if known.compares and sides.embeddings is None:
+        fitting = ", ".join(name for name, one in STATISTICS.items() if not one.compares)
+        raise UsageError(
+            f"statistic: {statistic!r} compares the two views, which have no embeddings in one space; "
+            f"expected {fitting}."
+        )
+    return known.function(sides, pairs or sides.given)
+
+
+def _cosine(sides: Sides, pairs: ItemPairs) -> Tensor:
+    x, y = _embeddings(sides)
+    return (x[pairs.first] * y[pairs.second]).sum(dim=1)
+
+
+def _softmax(sides: Sides, pairs: ItemPairs) -> Tensor:
+    """Log of the shares that each member gives the other, the mean of both ways: minus the loss of InfoNCE."""
+    x, y = _embeddings(sides)
+    rows, columns = (_by_rows(a, b, lambda s: torch.logsumexp(s / TEMPERATURE, 1)) for a, b in ((x, y), (y, x)))
+    return _cosine(sides, pairs) / TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
+
+
+def _csls(sides: Sides, pairs: ItemPairs) -> Tensor:
+    """Cosine similarity, relative to that of each member to its nearest on the other side (Conneau et al., 2018)."""
+    x, y = _embeddings(sides)
+    rows, columns = (_by_rows(a, b, lambda s: s.topk(sides.neighbors, 1).values.mean(1)) for a, b in ((x, y), (y, x)))
+    return 2 * _cosine(sides, pairs) - rows[pairs.first] - columns[pairs.second]
+
+
+def _rank(sides: Sides, pairs: ItemPairs) -> Tensor:
+    """Minus the mean, both ways, of the share of the other side that is nearer than the partner."""
+    x, y = _embeddings(sides)
+    return -(_nearer(x[pairs.first], y, y[pairs.second]) + _nearer(y[pairs.second], x, x[pairs.first])) / 2
+
+
+def _nearer(from_: Tensor, others: Tensor, partner: Tensor) -> Tensor:
+    parts = zip(in_rows(from_, len(others)), in_rows(partner, len(others)), strict=True)
+    return torch.cat([(x @ others.T > (x * y).sum(1, keepdim=True)).float().mean(1) for x, y in parts])
+
+
+def _balanced(sides: Sides, pairs: ItemPairs) -> Tensor:
+    return _kept_mass(sides, pairs, Balanced(ITERATIONS))
+
+
+def _unbalanced(sides: Sides, pairs: ItemPairs) -> Tensor:
+    return _kept_mass(sides, pairs, Unbalanced(RELAXATION, ITERATIONS))
+
+
+def _kept_mass(sides: Sides, pairs: ItemPairs, constraint: Scaling) -> Tensor:
+    """Log of the mass that a plan between the two sides puts on each pair."""
+    x, y = _embeddings(sides)
+    with torch.no_grad():
+        return transport(x, y, Gibbs(temperature=TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
+
+
+def _neighbors(sides: Sides, pairs: ItemPairs) -> Tensor:
+    """Share of the neighbours of one member whose partners are neighbours of the other.
+
+    What is near to one is only known by itself, so each side may have a space of its own, and what a network remembers
+    of a wrong pair does not bring its neighbours together. Ties, which shares of 15 have many of, are broken by the
+    mean similarity of each member to the partners of the other's neighbours.
+    """
+    mine, theirs = sides.neighbors_of(pairs)
+    blocks = zip(in_rows(mine, sides.neighbors**2), in_rows(theirs, sides.neighbors**2), strict=True)
+    common = torch.cat([(x[:, :, None] == y[:, None]).any(dim=2).float().mean(dim=1) for x, y in blocks])
+    return common + TIE * _likeness(sides, pairs)
+
+
+def _likeness(sides: Sides, pairs: ItemPairs) -> Tensor:
+    """Mean similarity of each member to the partners of the other's neighbours, both ways."""
+    x, y = sides.features
+    mine, theirs = sides.neighbors_of(pairs)
+    return (_mean_similarity(y, pairs.second, mine) + _mean_similarity(x, pairs.first, theirs)) / 2
+
+
+def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
+    width = others.shape[1] * values.shape[1]
+    blocks = zip(in_rows(items, width), in_rows(others, width), strict=True)
+    return torch.cat([(values[i] * values[k].mean(dim=1)).sum(dim=1) for i, k in blocks])
+
+
+def _combined(sides: Sides, pairs: ItemPairs) -> Tensor:
+    """The sum of CSLS and of the agreement of neighbours, each in units of its own spread over the given pairs."""
+    total = torch.zeros(len(pairs.first), device=pairs.first.device)
+    for function in (_csls, _neighbors):
+        given = function(sides, sides.given)
+        total += (function(sides, pairs) - given.mean()) / given.std()
+    return total
+
+
+def _embeddings(sides: Sides) -> tuple[Tensor, Tensor]:
+    assert sides.embeddings is not None
+    return sides.embeddings
+
+
+def _by_rows(x: Tensor, y: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    return torch.cat([reduce(rows @ y.T) for rows in in_rows(x, len(y))])
+
+
+STATISTICS = {
+    one.name: one
+    for one in (
+        Statistic("neighbors", "share of neighbours that both members have in common", _neighbors, compares=False),
+        Statistic("likeness", "similarity to the partners of the other's neighbours", _likeness, compares=False),
+        Statistic("cosine", "cosine similarity of the two embeddings", _cosine, compares=True),
+        Statistic("softmax", "log-softmax, both ways: minus the loss of InfoNCE", _softmax, compares=True),
+        Statistic("csls", "cosine similarity, relative to the nearest of each member", _csls, compares=True),
+        Statistic("rank", "minus the share of others that are nearer than the partner", _rank, compares=True),
+        Statistic("balanced", "log mass in the balanced plan of all items", _balanced, compares=True),
+        Statistic("unbalanced", "log mass in the unbalanced plan of all items", _unbalanced, compares=True),
+        Statistic("combined", "csls and neighbors, each in units of its spread", _combined, compares=True),
+    )
+}
+"""All statistics by name, in the order in which they are listed."""

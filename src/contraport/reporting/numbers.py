@@ -1,0 +1,194 @@
+"""The numbers of the page, in tables: what was measured, with which settings, at what speed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from contraport.measures import Measure, measures_of
+from contraport.measures.intervals import Difference
+from contraport.reporting.shown import Shown
+
+MISSING = "–"
+
+
+class Cell(NamedTuple):
+    """A value of the table as it is written, its interval, and whether it is surely the best of its column."""
+
+    text: str
+    best: bool
+    interval: str = ""
+
+
+class TableRow(NamedTuple):
+    """A row of the table: a run, or a baseline, which has no run."""
+
+    name: str
+    run: Shown | None
+    cells: list[Cell]
+    seconds: str
+
+
+class RowsOfData(NamedTuple):
+    """The rows that were measured on the same data, and a sentence about how much of it."""
+
+    data: str
+    sizes: str
+    rows: list[TableRow]
+
+
+def measured(runs: Sequence[Shown]) -> list[Measure]:
+    """Return what was measured of any of the runs: the columns of the table."""
+    return measures_of(row for run in runs if run.evaluation for row in run.evaluation["rows"].values())
+
+
+def table(runs: Sequence[Shown]) -> list[RowsOfData]:
+    """Return the measured values, data set by data set."""
+    measures = measured(runs)
+    return [
+        _group(data, [run for run in runs if run.data == data], measures)
+        for data in dict.fromkeys(run.data for run in runs)
+    ]
+
+
+def settings(runs: Sequence[Shown]) -> list[tuple[str, list[str], bool]]:
+    """Return every setting with its value in each run, and whether the runs differ in it."""
+    rows = {key: [_written(run.config.get(key)) for run in runs] for run in runs for key in run.config}
+    return [(key, values, len(set(values)) > 1) for key, values in rows.items()]
+
+
+def speeds(runs: Sequence[Shown]) -> list[tuple[str, list[str]]]:
+    """Return what the trainings measured of their own speed, run by run."""
+    return [
+        ("steps", [f"{run.metrics[-1]['step']:,}" if run.metrics else MISSING for run in runs]),
+        ("seconds", [_seconds(run.seconds) for run in runs]),
+        ("items per second", [_mean(run, "images_per_second", "{:,.0f}") for run in runs]),
+        ("share of time waiting for data", [_mean(run, "data_wait", "{:.1%}") for run in runs]),
+    ]
+
+
+def _group(data: str, runs: list[Shown], measures: Sequence[Measure]) -> RowsOfData:
+    """Return the rows of one data set: the baselines first, each once, then the runs."""
+    lines = [*_baselines(runs), *(_Line(run.name, run, "trained") for run in runs)]
+    best = {measure.key: _best(measure, lines) for measure in measures}
+    rows = [
+        TableRow(
+            line.name,
+            line.run if line.row == "trained" else None,
+            [_cell(measure, line, best[measure.key]) for measure in measures],
+            _seconds(line.run.seconds) if line.row == "trained" else MISSING,
+        )
+        for line in lines
+    ]
+    return RowsOfData(data, _sizes(data, runs), rows)
+
+
+class _Line(NamedTuple):
+    """What a row shows: of a run its trained encoder, or one of its baselines."""
+
+    name: str
+    run: Shown
+    row: str
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return dict(self.run.evaluation["rows"].get(self.row, {})) if self.run.evaluation else {}
+
+    def interval(self, key: str) -> tuple[float, float] | None:
+        """The ends of the interval of a measure, where it has one."""
+        found = (self.run.evaluation or {}).get("intervals", {}).get(self.row, {}).get(key)
+        return None if found is None else (found["low"], found["high"])
+
+    def is_like(self, other: _Line) -> bool:
+        """Whether what was measured of both is the same."""
+        shared = self.values.keys() & other.values.keys()
+        return len(shared) > 0 and all(self.values[key] == other.values[key] for key in shared)
+
+    def surely_differs(self, other: _Line, key: str) -> bool:
+        """Whether the two were measured on the same items, and the interval of their difference leaves zero out."""
+        if self.row == other.row == "trained":
+            found = self.run.difference(other.run.path, key)
+        elif self.row == "trained":
+            found = self.run.difference(other.row, key) if other.run is self.run else None
+            found = found or self._against_alike(other, key)
+        elif other.row == "trained":
+            return other.surely_differs(self, key)
+        else:
+            found = None
+        return found is not None and found.is_sure
+
+    def _against_alike(self, baseline: _Line, key: str) -> Difference | None:
+        """Return the difference from another run's baseline that has the same numbers as this run's own."""
+        own = _Line("", self.run, baseline.row)
+        return self.run.difference(baseline.row, key) if own.is_like(baseline) else None
+
+
+def _baselines(runs: list[Shown]) -> list[_Line]:
+    """Return the baselines that differ; where two have one name, it says for which run each is."""
+    found: list[_Line] = []
+    for key in ("raw", "untrained"):
+        for run in runs:
+            line = _Line("raw inputs" if key == "raw" else f"untrained {run.encoder}", run, key)
+            alike = next((k for k, other in enumerate(found) if other.row == key and other.is_like(line)), None)
+            if alike is None and line.values:
+                found.append(line)
+            elif alike is not None and len(line.values) > len(found[alike].values):
+                found[alike] = line  # the same, of which more was measured
+    repeated = Counter(line.name for line in found)
+    return [
+        line if repeated[line.name] == 1 else line._replace(name=f"{line.name} (for {line.run.name})") for line in found
+    ]
+
+
+def _sizes(data: str, runs: Iterable[Shown]) -> str:
+    for run in runs:
+        if run.evaluation and "test_items" in run.evaluation:
+            train, test, pairs = (run.evaluation[f"{part}_items"] for part in ("train", "test", "uniformity"))
+            subset = f" (uniformity: a random {pairs:,} of them)" if pairs < test else ""
+            return f"On {data}: {train:,} training and {test:,} test items{subset}."
+    return ""
+
+
+def _best(measure: Measure, lines: Sequence[_Line]) -> _Line | None:
+    """Return the row that is surely the best: no other's difference from it may be none."""
+    known = [line for line in lines if line.values.get(measure.key) is not None]
+    if len(known) < 2 or measure.better == "neither":
+        return None
+    top = (max if measure.better == "higher" else min)(known, key=lambda line: float(line.values[measure.key]))
+    sure = all(top.surely_differs(line, measure.key) for line in known if line is not top)
+    return top if sure else None
+
+
+def _cell(measure: Measure, line: _Line, best: _Line | None) -> Cell:
+    """Write a value with its interval."""
+    value, ends = line.values.get(measure.key), line.interval(measure.key)
+    if value is None or not math.isfinite(value):
+        return Cell(MISSING, False)
+    interval = "" if ends is None else f"{measure.written(ends[0])} to {measure.written(ends[1])}"
+    return Cell(measure.written(value).replace("-", "−"), line is best, interval.replace("-", "−"))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as they stand in a sentence.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return MISSING
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def _mean(run: Shown, key: str, pattern: str) -> str:
+    values = [row[key] for row in run.metrics if row.get(key) is not None]
+    return pattern.format(sum(values) / len(values)) if values else MISSING
+
+
+def _written(value: object) -> str:
+    return MISSING if value is None else str(value)

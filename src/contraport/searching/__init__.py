@@ -1,0 +1,7 @@
+"""Finding things by features: what is near a photo, what is there twice, what belongs together."""
+
+from contraport.searching.cluster import Cluster, Clusters, cluster
+from contraport.searching.duplicates import Group, duplicates
+from contraport.searching.neighbors import Neighbor, neighbors
+
+__all__ = ["Cluster", "Clusters", "Group", "Neighbor", "cluster", "duplicates", "neighbors"]

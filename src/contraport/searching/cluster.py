@@ -1,0 +1,132 @@
+"""`cluster`: items that belong together, by k-means of their features."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contraport.errors import check
+from contraport.evaluation.opening import open_device
+from contraport.features import Features, as_features
+from contraport.files import replacing
+from contraport.measures.clusters import clusters
+from contraport.searching.blocks import blocks, nearest
+from contraport.verbs.cluster import VERB, ClusterOptions
+
+SAMPLED = 20_000
+"""From so many items, spread evenly, the first centres are found; all items then move them."""
+
+PASSES = 100
+SHOWN = 3
+
+
+class Cluster(NamedTuple):
+    """One of the clusters.
+
+    Attributes:
+        items: how many it has.
+        typical: the names of those that are nearest to its centre.
+        class_name: the class that most of them are of, or None.
+    """
+
+    items: int
+    typical: tuple[str, ...]
+    class_name: str | None
+
+
+class Clusters(NamedTuple):
+    """All clusters, the largest first.
+
+    Attributes:
+        numbers: the cluster of each item, ``(n,)``.
+        clusters: what each is like.
+    """
+
+    numbers: np.ndarray
+    clusters: tuple[Cluster, ...]
+
+
+@VERB.keywords
+def cluster(given: dict[str, Any]) -> Clusters:
+    """Return clusters of items by k-means of their features on the unit sphere.
+
+    The best of five k-means of at most 20,000 items gives the centres that Lloyd's iterations over all items begin
+    with, a block at a time, until no item moves.
+
+    Raises:
+        UsageError: a wrong argument, or features that cannot be read.
+
+    >>> features = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1], [0.1, 1.0], [0.0, 3.0]])
+    >>> cluster(features, k=2).numbers.tolist()
+    [1, 0, 1, 0, 0]
+    """
+    asked = ClusterOptions(**given)
+    features, device = as_features(asked.features), open_device(asked.device)
+    check(asked.k <= len(features), f"k: expected at most the {len(features)} items, got {asked.k}.")
+    out = None if asked.out is None else _free(Path(asked.out), overwrite=asked.overwrite)
+    numbers, centres = _clustered(features.features, asked.k, device)
+    order = np.argsort(-np.bincount(numbers, minlength=asked.k), kind="stable")
+    order = order[np.bincount(numbers, minlength=asked.k)[order] > 0]
+    renumbered = np.empty(asked.k, dtype=np.int64)
+    renumbered[order] = np.arange(len(order))
+    found = Clusters(
+        renumbered[numbers], tuple(_described(features, numbers, centres[number], int(number)) for number in order)
+    )
+    if out is not None:
+        _write(out, features, found.numbers)
+    return found
+
+
+def _free(out: Path, *, overwrite: bool) -> Path:
+    check(out.suffix == ".csv", f"out: expected a name that ends in .csv, got {out.name!r}.")
+    check(not out.is_dir(), f"out: {out} is a folder; expected a file.")
+    check(overwrite or not out.exists(), f"out: {out} exists; pass overwrite=True (--overwrite) to replace it.")
+    check(out.absolute().parent.is_dir(), f"out: the folder {out.parent} does not exist.")
+    return out
+
+
+def _clustered(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:
+    """Return the cluster of each item, and the centres, ``(k, F)``."""
+    spread = np.linspace(0, len(features) - 1, min(SAMPLED, len(features))).round().astype(np.int64)
+    sample = np.array(features[spread], dtype=np.float32)
+    begun = torch.from_numpy(clusters(torch.from_numpy(sample), count).astype(np.int64))
+    centres = torch.zeros(count, features.shape[1], device=device)
+    for first, rows in blocks(sample, device):
+        centres.index_add_(0, begun[first : first + len(rows)].to(device), rows)
+    centres /= torch.bincount(begun, minlength=count).clamp(min=1)[:, None].to(device)
+    numbers = np.full(len(features), -1)
+    for _ in range(PASSES):
+        before = numbers.copy()
+        sums, counts = torch.zeros_like(centres), torch.zeros(count, device=device)
+        for first, rows in blocks(features, device):
+            near = (rows @ centres.T - centres.square().sum(1) / 2).argmax(1)
+            numbers[first : first + len(rows)] = near.cpu().numpy()
+            sums.index_add_(0, near, rows)
+            counts += torch.bincount(near, minlength=count)
+        if np.array_equal(numbers, before):
+            break
+        centres = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centres)
+    return numbers, centres
+
+
+def _described(features: Features, numbers: np.ndarray, centre: Tensor, number: int) -> Cluster:
+    inside = np.flatnonzero(numbers == number)
+    _, places = nearest(centre, features.features, SHOWN, among=inside)
+    typical = tuple(map(features.named, places.tolist()))
+    if features.labels is None:
+        return Cluster(len(inside), typical, None)
+    labels, counts = np.unique(features.labels[inside], return_counts=True)
+    most = int(inside[np.flatnonzero(features.labels[inside] == labels[counts.argmax()])[0]])
+    return Cluster(len(inside), typical, features.class_of(most))
+
+
+def _write(out: Path, features: Features, numbers: np.ndarray) -> None:
+    with replacing(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["position", "name", "cluster"])
+        rows.writerows((position, features.named(position), int(number)) for position, number in enumerate(numbers))

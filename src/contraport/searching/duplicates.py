@@ -1,0 +1,91 @@
+"""`duplicates`: groups of items whose features are all but the same."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from contraport.evaluation.opening import open_device
+from contraport.features import as_features
+from contraport.searching.blocks import unit
+from contraport.verbs.duplicates import VERB, DuplicatesOptions
+
+TILE = 2_048
+"""So many rows are compared with so many at once."""
+
+
+class Group(NamedTuple):
+    """Items that are all but the same, each as some other of them.
+
+    Attributes:
+        positions: their rows of the features, from 0.
+        names: their keys, or their splits and rows in the source.
+    """
+
+    positions: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+@VERB.keywords
+def duplicates(given: dict[str, Any]) -> list[Group]:
+    """Return the groups of items that are linked by a cosine of at least a threshold, the largest group first.
+
+    All pairs are looked at, a tile at a time, so that the time grows with the square of the number of items, and the
+    memory with the number.
+
+    Raises:
+        UsageError: a wrong argument, or features that cannot be read.
+
+    >>> features = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+    >>> [group.positions for group in duplicates(features)]
+    [(1, 3, 4), (0, 2)]
+    """
+    asked = DuplicatesOptions(**given)
+    features = as_features(asked.features)
+    labels = _linked(features.features, asked.threshold, open_device(asked.device))
+    order = np.argsort(labels, kind="stable")
+    several = [
+        tuple(part.tolist()) for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(part) > 1
+    ]
+    several.sort(key=lambda positions: (-len(positions), positions))
+    return [Group(positions, tuple(map(features.named, positions))) for positions in several]
+
+
+def _linked(features: np.ndarray, threshold: float, device: torch.device) -> np.ndarray:
+    """Return the number of the group of each row, ``(n,)``."""
+    items = len(features)
+    labels = np.arange(items)
+    for first in range(0, items, TILE):
+        rows = unit(features[first : first + TILE], device)
+        links = [(labels, np.arange(items))]  # what is known: each row and one of its group
+        for second in range(first, items, TILE):
+            alike = rows @ unit(features[second : second + TILE], device).T >= threshold
+            if second == first:
+                alike = alike.triu(1)
+            if bool(alike.any()):
+                links.append(_of_tile(alike.cpu().numpy(), first, second))
+        if len(links) > 1:
+            labels = _together(links, items)
+    return labels
+
+
+def _of_tile(alike: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return no more links than rows and columns of a tile that join what all of its links do."""
+    height, width = alike.shape
+    rows, columns = np.nonzero(alike)
+    joined = _together([(rows, height + columns)], height + width)
+    place = np.concatenate([first + np.arange(height), second + np.arange(width)])
+    return place[joined], place
+
+
+def _together(links: list[tuple[np.ndarray, np.ndarray]], items: int) -> np.ndarray:
+    """Return for each of some items the first of those that it is joined with by links."""
+    ends, others = (np.concatenate(part) for part in zip(*links, strict=True))
+    graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends, others)), shape=(items, items))
+    _, found = connected_components(graph.tocsr(), directed=False)
+    _, firsts = np.unique(found, return_index=True)
+    return np.asarray(firsts[found])

@@ -1,0 +1,64 @@
+"""`neighbors`: the items whose features are nearest to those of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from contraport.errors import UsageError
+from contraport.evaluation.opening import open_device
+from contraport.features import as_features
+from contraport.runs import Run
+from contraport.searching.blocks import nearest
+from contraport.searching.query import embedded, position_of
+from contraport.verbs.neighbors import VERB, NeighborsOptions
+
+
+class Neighbor(NamedTuple):
+    """An item that is near.
+
+    Attributes:
+        position: its row of the features, from 0.
+        name: its key, or its split and its row in the source.
+        similarity: the cosine of its features and those of the query.
+        class_name: its class, or None.
+    """
+
+    position: int
+    name: str
+    similarity: float
+    class_name: str | None
+
+
+@VERB.keywords
+def neighbors(given: dict[str, Any]) -> list[Neighbor]:
+    """Return the items whose features have the largest cosine with those of an item or a file, the nearest first.
+
+    Raises:
+        UsageError: a wrong argument, features that cannot be read, or a file that cannot be embedded.
+
+    >>> import numpy as np
+    >>> features = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1]])
+    >>> [near.position for near in neighbors(features, query=0, top=2)]
+    [2, 1]
+    """
+    asked = NeighborsOptions(**given)
+    features, device = as_features(asked.features), open_device(asked.device)
+    position = position_of(asked.query, features)
+    if position is None:
+        folder = asked.run if asked.run is not None else features.run
+        if folder is None:
+            raise UsageError("run: the features do not say which run embedded them; pass run= (--run) to embed a file.")
+        run = folder if isinstance(folder, Run) else Run(folder)
+        query = embedded(Path(str(asked.query)), features, run, trust=asked.trust, device=device)
+    else:
+        query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
+    similarities, places = nearest(query, features.features, asked.top + 1)
+    found = [
+        Neighbor(place, features.named(place), similarity, features.class_of(place))
+        for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
+        if place != position
+    ]
+    return found[: asked.top]

@@ -1,0 +1,76 @@
+"""What is looked for: an item of the features, or a file that the run's own encoder embeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as transforms
+
+from contraport.data import Dataset, from_arrays
+from contraport.data.decoding import FileImages, ImageStore, unreadable
+from contraport.embedding import embed_dataset
+from contraport.encoders import Model
+from contraport.errors import UsageError, cannot_read, check, check_regular
+from contraport.evaluation.opening import image_size_of
+from contraport.features import Features
+from contraport.runs import Run
+from contraport.training.build import build_views
+
+
+def position_of(query: int | str | Path, features: Features) -> int | None:
+    """Return the position of the item that a query names, by its position or its key; None where it names a file.
+
+    Raises:
+        UsageError: it names neither.
+    """
+    if isinstance(query, int):
+        check(-len(features) <= query < len(features), f"query: expected a row of {len(features)}, got {query}.")
+        return query % len(features)
+    keys = [] if features.keys is None else features.keys.tolist()
+    if str(query) in keys:
+        return keys.index(str(query))
+    if Path(query).exists():
+        return None
+    if str(query).lstrip("-").isdecimal():
+        return position_of(int(str(query)), features)
+    raise UsageError(f"query: expected a row of {len(features)}, a key of theirs or a file, got {str(query)!r}.")
+
+
+def embedded(query: Path, features: Features, run: Run, *, trust: bool, device: torch.device) -> Tensor:
+    """Return the features ``(F,)`` of the item in a file, an image or an array in `.npy`, by a run's encoder.
+
+    Raises:
+        UsageError: the file cannot be read, or is none that the encoder takes; or the features are of another encoder.
+    """
+    settings, model = run.settings(), run.model(trust=trust)
+    check(
+        model.num_features == features.features.shape[1],
+        f"run: {run.path} gives {model.num_features} features of an item, got {features.features.shape[1]} of each.",
+    )
+    item = _item(query, model)
+    found, _ = embed_dataset(model, item, views=build_views(settings, item), device=device, workers=0)
+    return found[0].to(device)
+
+
+def _item(path: Path, model: Model) -> Dataset:
+    check_regular("query", path)
+    if path.suffix == ".npy":
+        try:
+            return from_arrays(np.load(path, allow_pickle=False)[None], name=str(path), argument="query")
+        except UsageError:
+            raise
+        except Exception as error:  # on hostile bytes the parser raises whatever it likes
+            raise cannot_read(f"query: {path}", "an array", error) from error
+    size = image_size_of(model)
+    if size is None:
+        raise UsageError(f"query: the encoder takes items of shape {model.shapes}, no square images; got {path}.")
+    images = FileImages((str(path),))
+    unreadable([images], [0])
+    item = Dataset(ImageStore(images, size), name=str(path), split="test")
+    if model.shapes != ((1, size, size),):
+        return item
+    (pixels,) = item.store.fetch(torch.tensor([0]))
+    return from_arrays(transforms.rgb_to_grayscale(pixels), name=str(path))

@@ -1,0 +1,189 @@
+"""A training that judges the pairs it is trained on, every few epochs, and leaves out those that seem wrong.
+
+Networks remember wrong pairs, the more the longer they are trained on them; so the first look comes after one epoch,
+before any is seen twice, and what is left out is remembered no longer. Neighbours are looked for among the pairs that
+are trained on. What counts is the mean over all looks: early ones remember little, late ones know more.
+
+How many pairs are wrong is estimated with decoys, `contraport.pairs.decoys`, that are trained on and left out like all
+others. They stand in the place of the items that they are made of for a third of the training; then these take part.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contraport.data import BatchOrder
+from contraport.distributed import from_first, is_first
+from contraport.embedding import Reader
+from contraport.pairs import (
+    NEIGHBORS,
+    Decoyed,
+    ItemPairs,
+    Sides,
+    better_partners,
+    false_discovery,
+    noise,
+    remembered,
+    scores,
+)
+from contraport.training.step.pipeline import Pipeline
+from contraport.training.step.sides import read_sides
+
+LOOKS = 12
+"""About how many looks a training takes."""
+
+MOST_LEFT_OUT = 2 / 3
+"""A first look that tells nothing would otherwise take all pairs for wrong."""
+
+REMEMBERED = 0.75
+"""Where decoys that were trained on score above fresh ones more often than this, scores look remembered."""
+
+
+class Look(NamedTuple):
+    """What a look found of `n` pairs.
+
+    Attributes:
+        epoch: after which it was taken.
+        number: which look it was.
+        scores: of the pairs, ``(n,)``, the mean over the looks so far.
+        mismatched: of the decoys, ``(d,)``, likewise.
+        rate: share of wrong pairs, estimated at the last look at which decoys were trained on.
+        low: lower end of its interval.
+        high: upper end of its interval.
+        remembered: how often a decoy that was trained on scored above one that was not, at that look.
+        drawn: the positions that are trained on from now on, decoys from `n` on.
+    """
+
+    epoch: int
+    number: int
+    scores: Tensor
+    mismatched: Tensor
+    rate: float
+    low: float
+    high: float
+    remembered: float
+    drawn: Tensor
+
+
+class Auditor:
+    """Judges the pairs of a training, and says which are drawn.
+
+    Args:
+        dataset: the pairs, with decoys.
+        pipeline: what is trained.
+        order: of the batches.
+        epochs: of the whole training.
+        reader: how the pairs are read for a look.
+
+    Attributes:
+        last: what the last look found, if there was one.
+    """
+
+    def __init__(
+        self, dataset: Decoyed, pipeline: Pipeline, order: BatchOrder, *, epochs: int, reader: Reader | None = None
+    ) -> None:
+        self.last: Look | None = None
+        self._dataset = dataset
+        self._pipeline = pipeline
+        self._order = order
+        self._epochs = epochs
+        self._reader = reader or Reader()
+        every = max(1, round(epochs / LOOKS))
+        self._looks = {1, 2, epochs, *range(every, epochs, every)}
+        items = torch.arange(len(dataset))
+        self._genuine = items[~torch.isin(items, dataset.decoys.first)]
+        self._draw(torch.cat([self._genuine, len(dataset) + torch.arange(len(dataset.decoys.first))]))
+
+    @property
+    def _until(self) -> int:
+        """The epoch after which decoys are trained on no more."""
+        return max(1, self._epochs // 3)
+
+    def after_epoch(self, epoch: int) -> bool:
+        """Look at the pairs if it is time, after so many epochs, and return whether it was."""
+        if epoch not in self._looks:
+            return False
+        self.last = from_first(self._look(epoch) if is_first() else None)
+        assert self.last is not None
+        self._draw(self.last.drawn)
+        return True
+
+    def sides(self) -> Sides:
+        """Return what the model says of all pairs now; neighbours are looked for among those that are trained on."""
+        kept = self._drawn[self._drawn < len(self._dataset)]
+        return read_sides(self._pipeline.model, self._dataset, self._pipeline.views, self._reader, kept=kept)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
+        return {} if self.last is None else self.last._asdict()
+
+    def take_up(self, state: dict[str, Any]) -> None:
+        """Go on from what a checkpoint holds."""
+        self.last = Look(**state) if state else None
+        if self.last is not None:
+            self._draw(self.last.drawn)
+
+    def found(self) -> dict[str, np.ndarray]:
+        """Return what is known of the pairs after the last look, as arrays; see `contraport.runs.Run.pairs`.
+
+        Better partners are only looked for when the training is done.
+        """
+        look = self.last
+        assert look is not None
+        found = {name: np.asarray(value) for name, value in look._asdict().items() if name not in ("drawn", "number")}
+        found["fdr"] = false_discovery(look.scores.numpy(), look.mismatched.numpy(), look.rate)
+        found["kept"] = np.isin(np.arange(len(look.scores)), look.drawn.numpy())
+        if look.epoch == self._epochs:
+            partners, their_scores = better_partners(self.sides(), torch.arange(len(look.scores)))
+            found |= {"partners": partners.numpy(), "partner_scores": their_scores.numpy()}
+        return found
+
+    def _draw(self, positions: Tensor) -> None:
+        self._drawn = positions
+        self._order.draw(positions.numpy())
+
+    def _look(self, epoch: int) -> Look:
+        sides, decoys, last = self.sides(), self._dataset.decoys, self.last
+        judged, mismatched = scores(sides), scores(sides, decoys)
+        fresh = scores(sides, ItemPairs(decoys.first, decoys.first.roll(2)))
+        known, number = remembered(mismatched.numpy(), fresh.numpy()), 1
+        if last is not None:
+            number += last.number
+            judged = torch.lerp(last.scores, judged, 1 / number)
+            mismatched = torch.lerp(last.mismatched, mismatched, 1 / number)
+        if last is None or last.epoch < self._until:
+            rate, (low, high) = noise(judged[self._genuine].numpy(), mismatched.numpy())
+        else:
+            rate, low, high, known = last.rate, last.low, last.high, last.remembered
+        drawn = self._best(judged, mismatched, rate, with_decoys=epoch < self._until)
+        return Look(epoch, number, judged, mismatched, rate, low, high, known, drawn)
+
+    def _best(self, judged: Tensor, mismatched: Tensor, rate: float, *, with_decoys: bool) -> Tensor:
+        """Return the positions that are trained on where a share of the pairs is wrong, in order.
+
+        Decoys are kept where they score as the pairs that are kept.
+        """
+        items = len(self._dataset)
+        positions, values = torch.arange(items), judged
+        if with_decoys:
+            positions, values = self._genuine, judged[self._genuine]
+        left_out = round(min(rate, MOST_LEFT_OUT) * (len(values) - 1))
+        mark = values.sort().values[left_out]
+        if with_decoys:
+            positions = torch.cat([positions, items + torch.arange(len(mismatched))])
+            values = torch.cat([values, mismatched])
+        fewest = max(self._order.batch_size, NEIGHBORS + 2)
+        number = max(int((values >= mark).sum()), fewest)
+        return positions[values.argsort(descending=True, stable=True)[:number]].sort().values
+
+
+def remembering(share: float) -> str:
+    """Say that scores look remembered."""
+    return (
+        f"scores look remembered: pairs that are known to be wrong and were trained on score above fresh ones in "
+        f"{share:.0%} of all cases, where 50% is none; fewer epochs, a higher temperature or a cross-fit help"
+    )

@@ -1,0 +1,60 @@
+"""Passes over data without a run folder: for the estimators and for encoders that are trained to be asked once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from contraport.data import Batch
+from contraport.errors import check
+from contraport.training.step.pipeline import Pipeline
+
+
+def passes(
+    pipeline: Pipeline,
+    batches: DataLoader[Batch],
+    optimizer: Optimizer,
+    schedule: LRScheduler,
+    *,
+    step: int,
+    device: str,
+) -> Iterator[float]:
+    """Yield the mean loss of pass after pass; torch's random state stays as it is.
+
+    Args:
+        pipeline: makes the loss; it is on the device.
+        batches: of a pass; which epoch they are of is the caller's to say.
+        optimizer: of the pipeline.
+        schedule: of the optimiser, a step at a time.
+        step: how many steps were taken before.
+        device: where to compute.
+
+    Raises:
+        UsageError: a loss is not finite.
+    """
+    while True:
+        losses = []
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            for batch in batches:
+                loss = pipeline.train()(_moved(batch, device), step)
+                losses.append(float(loss.detach()))
+                check(math.isfinite(losses[-1]), f"lr: the loss was not finite after {step} steps; lower it.")
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                pipeline.after_step(step)
+                schedule.step()
+                step += 1
+        yield sum(losses) / len(losses)
+
+
+def _moved(batch: Batch, device: str) -> Batch:
+    views = tuple(view.to(device) for view in batch.views)
+    facts = batch.labels, batch.domains, batch.present, batch.weights
+    labels, domains, present, weights = (None if known is None else known.to(device) for known in facts)
+    return Batch(views, labels, domains, batch.ids.to(device), present, weights)

@@ -1,0 +1,42 @@
+"""What a model that is being trained says of both members of all pairs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from contraport.data import Dataset, Views
+from contraport.embedding import Reader, represent
+from contraport.encoders import Model
+from contraport.pairs import Sides
+
+
+def read_sides(model: Model, dataset: Dataset, views: Views, reader: Reader, *, kept: Tensor | None = None) -> Sides:
+    """Return the frozen features and projections of all pairs; the model stays as it is, and where it is.
+
+    Args:
+        model: of two views.
+        dataset: the pairs.
+        views: of the pairs.
+        reader: how they are read; its device is the model's.
+        kept: the items among which neighbours are looked for; default: all.
+    """
+    reader = reader._replace(device=next(model.parameters()).device)
+    values = represent(_Outputs(model), dataset, views, reader, "pairs")
+    widths = [getattr(model.tower(view), size) for size in ("num_features", "num_projections") for view in (0, 1)]
+    first, second, *projections = values.split(widths, dim=1)
+    comparable = widths[2] == widths[3]
+    return Sides((first, second), (projections[0], projections[1]) if comparable else None, kept)
+
+
+class _Outputs(nn.Module):
+    """A model that gives the features of both views, and then the projections of both, whichever represent an item."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self._model = model
+
+    def forward(self, *views: Tensor) -> Tensor:
+        """Return all four side by side."""
+        features = self._model.encode(views)
+        return torch.cat([*features, *self._model.project(features)], dim=1)

@@ -1,0 +1,56 @@
+"""The verbs, a file each: what a verb is asked, and where the function is that does it.
+
+The command line lists, explains and parses a verb by this alone, and the function of the same name in Python takes its
+options as keywords. So nothing heavy is imported here: what the verb needs is imported when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from contraport.options import Option, keywords_of, options_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+EXTRA = "train,report"
+"""What brings the packages that the verbs of this package need."""
+
+
+@dataclass(frozen=True)
+class Verb(Generic[P]):
+    """What is known of a verb before it runs.
+
+    Attributes:
+        asks: the dataclass of its options.
+        function: where the function is that does it, ``module:function``, imported when it runs.
+        summary: what it does, in a few words.
+        about: what else there is to say of it, to its help and to the function's docstring.
+        examples: command lines to start from.
+        show: where the function is that prints its result; nothing where it says all itself.
+        resolve: returns what follows from what is given, if something does.
+        extra: which extra of contraport brings what it needs; nothing where none does.
+    """
+
+    asks: Callable[P, object]
+    function: str
+    summary: str
+    about: str = ""
+    examples: tuple[str, ...] = ()
+    show: str = ""
+    resolve: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    extra: str = ""
+
+    @property
+    def options(self) -> Mapping[str, Option]:
+        """What is known of each option, by its name."""
+        return options_of(self.asks)
+
+    def keywords(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
+        """Let a function of what was given, by name, take the verb's options as its arguments, and tell of each.
+
+        See `contraport.options.keywords_of`.
+        """
+        return keywords_of(self.asks, self.about)(function)

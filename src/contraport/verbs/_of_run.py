@@ -1,0 +1,52 @@
+"""What is asked of every verb that opens a run and looks at data with its encoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contraport.options import Options, known, option, whole
+
+if TYPE_CHECKING:
+    from contraport.runs import Run as Run
+else:
+    Run = Any  # a verb's options are read without torch, and their types with them
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfEncoder(Options):
+    """What such a verb is asked, beside the run.
+
+    Raises:
+        UsageError: a value that is wrong.
+    """
+
+    data: str | Path | Any | None = option(None, "as in `contraport train`; default: the run's own.")
+    columns: dict[str, Any] | None = option(
+        None, "what the columns of a table are for, as in `contraport train`; default: the run's own of its data."
+    )
+    root: str | Path | None = option(None, "folder of named data; default: the run's own.")
+    batch_size: int = option(
+        512,
+        "items fetched at a time, rounded up to whole blocks of 64, in which they are embedded; it changes no number.",
+        check=whole(1),
+    )
+    workers: int | None = option(
+        None,
+        "processes that fetch data; default: none for data in memory, else one per core but one.",
+        check=whole(0),
+    )
+    device: str = option("auto", "auto, cpu, cuda or another of torch's devices.")
+    trust: bool = option(
+        False,
+        "import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.",
+    )
+    progress: bool = option(True, "show progress bars on a terminal.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRun(OfEncoder):
+    """What such a verb of one run is asked."""
+
+    run: str | Path | Run = field(kw_only=False, metadata=known("the run folder."))

@@ -1,0 +1,118 @@
+"""What `contraport audit` is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contraport.errors import check
+from contraport.options import Options, fits, not_negative, one_of, option, positive, whole
+from contraport.verbs import EXTRA, Verb
+
+
+def _two_views(name: str, value: Any) -> None:
+    good = fits(value, Sequence[int]) and len(value) in (0, 2) and len(set(value)) == len(value)
+    check(good and min(value, default=0) >= 0, f"{name}: expected two different numbers from 0 on, got {value!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(Options):
+    """What `contraport.audit` is asked; see there for each.
+
+    Raises:
+        UsageError: a value that is wrong, or values that do not go together.
+    """
+
+    data: str | Path | Any | None = option(
+        None,
+        "whose pairs are judged: as in `contraport train`; in Python a Dataset or two arrays too. Where the data have "
+        "a test split of their own it is not judged.",
+        group="the pairs",
+    )
+    views: Sequence[int] = option(
+        (), "the numbers of the two views, from 0, where the data have more.", check=_two_views
+    )
+    columns: dict[str, Any] | None = option(
+        None, "what the columns of a table are for, as in `contraport train`; default: by their names and types."
+    )
+    image_size: int | None = option(None, "side in pixels of the square that images become.", check=whole(1))
+    root: str | Path | None = option(None, "folder of named data.", holds="machine")
+    method: str = option(
+        "online",
+        "online: one training that looks at its pairs every few epochs; crossfit: encoders that judge pairs that they "
+        "have not seen; frozen: the views are vectors that an encoder gave, and nothing is trained.",
+        check=one_of("online", "crossfit", "frozen"),
+        group="how they are judged",
+    )
+    statistic: str = option(
+        "neighbors",
+        "what a cross-fit or frozen vectors are judged by: neighbors, likeness, or where both views are in one space "
+        "cosine, softmax, csls, rank, balanced, unbalanced or combined.",
+        check=one_of(
+            "neighbors", "likeness", "cosine", "softmax", "csls", "rank", "balanced", "unbalanced", "combined"
+        ),
+    )
+    folds: int = option(5, "parts of a cross-fit: each is judged by an encoder trained on the others.", check=whole(2))
+    repeats: int = option(1, "how often a cross-fit deals the parts anew; scores are averaged.", check=whole(1))
+    rounds: int = option(
+        2, "how often it judges: what seems wrong is left out of the training of the next round.", check=whole(1)
+    )
+    encoder: Sequence[str] | str | None = option(
+        None, "as in `contraport train`; default: by the kind of each view.", group="training"
+    )
+    objective: str = option("info-nce", "a name (see `contraport list objectives`).")
+    temperature: float = option(0.2, "of the objective.", check=positive)
+    projection: int = option(0, "features of the projection that the objective sees; 0: none.", check=whole(0))
+    epochs: int = option(36, "passes over the data of a training.", check=whole(1))
+    batch_size: int = option(256, "items in a batch; fewer where there are fewer items.", check=whole(2))
+    lr: float | None = option(None, "peak learning rate, as in `contraport train`.", check=positive)
+    weight_decay: float = option(1e-4, "decay of weights.", check=not_negative)
+    seed: int = option(0, "what all that is random depends on.", check=whole(0, most=2**64 - 1))
+    workers: int | None = option(
+        None,
+        "processes that fetch data; default: none for data in memory, else one per core but one.",
+        check=whole(0),
+        holds="machine",
+    )
+    device: str = option("auto", "auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"), holds="machine")
+    out: str | Path | None = option(
+        None,
+        "the folder for `pairs.csv`, `audit.json` and the training; default: nothing is written.",
+        holds="call",
+        group="the folder",
+    )
+    resume: bool = option(False, "go on with an online audit that was stopped.", holds="call")
+    progress: bool = option(True, "show progress on the standard error.", holds="call")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        goes_on = self.method == "online" and self.out is not None
+        check(not self.resume or goes_on, "resume: goes on with an online audit in `out`; a cross-fit begins anew.")
+        check(
+            self.method != "online" or self.statistic == "neighbors",
+            f"statistic: a training judges its own pairs by neighbors alone, got {self.statistic!r}; networks remember "
+            "wrong pairs by the others. method='crossfit' takes it.",
+        )
+
+
+VERB = Verb(
+    AuditOptions,
+    "contraport.auditing:audit",
+    "Find the pairs of data of two views that do not belong together.",
+    about="""
+        Each pair gets a score, the more the better; how many pairs are wrong is estimated, with an
+        interval, from pairs that are known to be wrong; and for each pair the partner is looked for that would suit the
+        first view more. `contraport train --audit` trains on the pairs that seem right in the same pass.
+
+        `pairs.csv` has a row for each pair, in the order of the data: `id`, `score`, `fdr` (of all pairs that score as
+        low, the estimated share that is right), `flagged`, `partner` (-1: none that is better) and `partner_score`.
+    """,
+    examples=(
+        "contraport audit --data pairs.npz --out audits/pairs",
+        "contraport audit --data views.npz --views 0 2 --method crossfit --repeats 2 --out audits/views",
+    ),
+    show="contraport.cli.console:print_audit",
+    extra=EXTRA,
+)

@@ -1,0 +1,33 @@
+"""What `contraport cluster` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contraport.options import known, option, whole
+from contraport.verbs import EXTRA, Verb
+from contraport.verbs._of_features import OfFeatures
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(OfFeatures):
+    """What `contraport.cluster` is asked; see there for each."""
+
+    k: int = field(metadata=known("how many clusters.", check=whole(1)))
+    out: str | Path | None = option(None, "a .csv file to write the cluster of each item to; default: none.")
+    overwrite: bool = option(False, "replace `out` where it exists.")
+
+
+VERB = Verb(
+    ClusterOptions,
+    "contraport.searching:cluster",
+    "Find clusters of embedded items, and what is typical of each.",
+    about="""
+        k-means of features on the unit sphere; the largest cluster is number 0. What is printed of each is how many
+        items it has, which are nearest to its centre, and which class most are of where the items have classes.
+    """,
+    examples=("contraport cluster photos.parquet --k 20", "contraport cluster photos.npy --k 50 --out clusters.csv"),
+    show="contraport.cli.console:print_clusters",
+    extra=EXTRA,
+)

@@ -1,0 +1,48 @@
+"""What `contraport embed` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from contraport.options import known, one_of, option
+from contraport.verbs import EXTRA, Verb
+from contraport.verbs._of_run import OfRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions(OfRun):
+    """What `contraport.embed` is asked; see there for each."""
+
+    data: str | Path | Any | None = option(None, "what to embed: as in `contraport train`; default: the run's own.")
+    out: str | Path = field(metadata=known("the file to write, .npz, .npy or .parquet."))
+    split: Literal["train", "test", "all"] = option(
+        "all",
+        "train, test, or all: both, one after the other; a Dataset is one split, and all of it is embedded.",
+        check=one_of("train", "test", "all"),
+    )
+    overwrite: bool = option(False, "replace `out` where it exists.")
+
+
+VERB = Verb(
+    EmbedOptions,
+    "contraport.evaluation:embed",
+    "Write the features of some data to a file.",
+    about="""
+        An `.npz` file has the arrays `features` `(n, F)` float32, `rows` `(n,)` (the number of each item in its source,
+        what was left out counted) and `splits` `(n,)`; where the items have names, such as paths, `keys` `(n,)`; and
+        where there are labels `labels` `(n,)` and `class_names`. A `.parquet` file has the columns `f0`, `f1` and so
+        on, `row`, `split`, `key`, `label` and `class_name`. An `.npy` file has the features alone, and
+        `NAME.items.parquet` beside it the other columns. `run` is the folder of the run.
+
+        Under `torchrun` each process embeds its share of the items and writes it beside `out`, as
+        `NAME.00000-of-00002.npz` and so on; the shards in the order of their numbers are the items in their order.
+    """,
+    examples=(
+        "contraport embed runs/photos --data photos/ --out photos.parquet",
+        "torchrun --nproc_per_node 4 -m contraport embed runs/photos --out photos.parquet",
+    ),
+    show="builtins:print",
+    extra=EXTRA,
+)

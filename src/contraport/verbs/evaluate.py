@@ -1,0 +1,72 @@
+"""What `contraport evaluate` is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from contraport.importing import imported
+from contraport.options import known, one_of, option, whole
+from contraport.verbs import EXTRA, Verb
+from contraport.verbs._of_run import OfEncoder, Run
+
+
+def _names_of_measures(name: str, value: Sequence[str]) -> None:
+    imported("contraport.measures:chosen")(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(OfEncoder):
+    """What `contraport.evaluate` is asked; see there for each."""
+
+    run: Sequence[str | Path | Run] | str | Path | Run = field(
+        kw_only=False, metadata=known("the run folder, or several, which are compared item by item.")
+    )
+    data: str | Path | Any | None = option(
+        None,
+        "what to measure on: as in `contraport train`, or from Python a pair of datasets (train, test); default: the "
+        "run's own.",
+    )
+    test_data: str | Path | Any | None = option(
+        None,
+        "what to judge on instead, such as the same classes under other conditions: its test split; default: that of "
+        "`data`.",
+    )
+    measures: Sequence[str] = option(
+        (),
+        "names of measures, or of groups of them, or all (see `contraport list measures`); default: those that are "
+        "usual.",
+        check=_names_of_measures,
+    )
+    checkpoints: Literal["last", "all"] = option(
+        "last",
+        "last, or all: also the models that `keep_every` kept on the way, so that numbers are known epoch by epoch.",
+        check=one_of("last", "all"),
+    )
+    neighbors: int = option(20, "how many vote in kNN.", check=whole(1))
+
+
+VERB = Verb(
+    EvaluateOptions,
+    "contraport.evaluation:evaluate",
+    "Measure a trained encoder on held-out items.",
+    about="""
+        Every number is about the representation, not the projection, beside the same encoder untrained and the raw
+        inputs. What the data do not allow (accuracies without labels, say) is told in `notes`, as is which epoch's
+        model it is where the training was extended and has not ended.
+
+        A number that is one of test items has a bootstrap interval of 95 % over them, in `intervals`, and so has its
+        difference from the other rows, and from other runs on the same test items, in `differences`; nothing is
+        fitted again, so that they say nothing of other training items or seeds. The result is also written to each
+        run's `evaluation.json`, and what the page draws to its `samples.npz`.
+    """,
+    examples=(
+        "contraport evaluate runs/photos",
+        "contraport evaluate runs/a runs/b --measures accuracy robustness",
+        "contraport evaluate runs/photos --checkpoints all --measures knn",
+    ),
+    show="contraport.cli.console:print_evaluation",
+    extra=EXTRA,
+)

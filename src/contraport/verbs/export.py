@@ -1,0 +1,60 @@
+"""What `contraport export` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from contraport.options import Options, known, one_of, option
+from contraport.verbs import EXTRA, Verb
+
+if TYPE_CHECKING:
+    from contraport.encoders import Model
+    from contraport.runs import Run
+else:
+    Model = Run = Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(Options):
+    """What `contraport.export` is asked; see there for each."""
+
+    run: str | Path | Run | Model = field(kw_only=False, metadata=known("the run folder, or from Python a model."))
+    format: Literal["onnx", "torchscript", "safetensors"] = option(
+        "onnx", "onnx, torchscript or safetensors.", check=one_of("onnx", "torchscript", "safetensors")
+    )
+    out: str | Path = field(metadata=known("the file to write, or for safetensors the folder."))
+    overwrite: bool = option(False, "replace `out` where it exists.")
+    trust: bool = option(
+        False,
+        "import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.",
+    )
+
+
+VERB = Verb(
+    ExportOptions,
+    "contraport.exporting:export",
+    "Write a trained encoder for other programs: ONNX, TorchScript, safetensors.",
+    about="""
+        All formats take raw items, which are standardised inside, in batches of any size, and give the
+        representation. What was written is read again and must give the same features, to 1e-5, on random items in
+        batches of other sizes.
+
+        - onnx: one file for ONNX Runtime and the like, with an input `view0`, `view1` and so on for each view that the
+          representation is made of, and an output `features` `(b, num_features)`.
+        - torchscript: one file for `torch.jit.load`, from Python or C++; its arguments are the same views in order.
+        - safetensors: a folder with `config.json` and `model.safetensors`, the projector too, which
+          `contraport.encoders.Model.from_pretrained` and the Hugging Face hub read; nothing in it is ever unpickled.
+
+        The views of onnx and torchscript are float32: images `(b, C, H, W)` in [0, 1], vectors `(b, d)`, time series
+        `(b, C, T)`.
+    """,
+    examples=(
+        "contraport export runs/photos --out photos.onnx",
+        "contraport export runs/photos --format torchscript --out photos.pt",
+        "contraport export runs/photos --format safetensors --out photos-model",
+    ),
+    show="builtins:print",
+    extra=EXTRA,
+)

@@ -1,0 +1,34 @@
+"""What `contraport report` is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contraport.options import Options, known, option
+from contraport.verbs import EXTRA, Verb
+from contraport.verbs._of_run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Options):
+    """What `contraport.report` is asked; see there for each."""
+
+    runs: Sequence[str | Path | Run] = field(kw_only=False, metadata=known("the run folders."))
+    out: str | Path = field(metadata=known("the page to write, .html."))
+    overwrite: bool = option(False, "replace `out` where it exists.")
+
+
+VERB = Verb(
+    ReportOptions,
+    "contraport.reporting:report",
+    "Show one run or several on one HTML page.",
+    about="""
+        The page is one file: numbers, curves, embeddings and plans. What a run does not have (labels, an evaluation) is
+        said on it.
+    """,
+    examples=("contraport report runs/a runs/b --out comparison.html",),
+    show="builtins:print",
+    extra=EXTRA,
+)

@@ -1,0 +1,90 @@
+"""Matching under three constraints, against POT and a softmax."""
+
+from __future__ import annotations
+
+import numpy as np
+import ot
+import pytest
+import torch
+
+from contraport.analysis import matching
+from contraport.errors import UsageError
+
+
+def embeddings(n=8, m=8):
+    generator = torch.Generator().manual_seed(0)
+    z0 = torch.randn(n, 3, generator=generator)
+    return z0, torch.cat([z0, z0])[:m] + 0.8 * torch.randn(m, 3, generator=generator)
+
+
+def cost_of(z0, z1):
+    a, b = (z.double().numpy() for z in (z0, z1))
+    return 1 - (a / np.linalg.norm(a, axis=1)[:, None]) @ (b / np.linalg.norm(b, axis=1)[:, None]).T
+
+
+def test_plans_are_those_of_pot():
+    z0, z1 = embeddings(8, 6)
+    found = matching(z0, z1, torch.zeros(8, 6, dtype=torch.bool), temperature=0.2, relaxation=0.4).plans
+    cost, a, b = cost_of(z0, z1), np.full(8, 1 / 8), np.full(6, 1 / 6)
+    kernel = np.exp(-cost / 0.2)
+    np.testing.assert_allclose(found["rows"].plan, kernel / kernel.sum(1, keepdims=True) / 8, rtol=1e-9)
+    balanced = ot.sinkhorn(a, b, cost, 0.2, method="sinkhorn_log", stopThr=1e-13, numItermax=50_000)
+    np.testing.assert_allclose(found["balanced"].plan, balanced, atol=1e-6)
+    unbalanced = ot.unbalanced.sinkhorn_unbalanced(
+        a, b, cost, 0.2, 0.4, reg_type="kl", stopThr=1e-14, numItermax=50_000
+    )
+    np.testing.assert_allclose(found["unbalanced"].plan, unbalanced, atol=1e-6)
+    assert found["unbalanced"].mass == pytest.approx(unbalanced.sum(), abs=1e-5)
+
+
+def test_numbers_are_those_of_the_plan():
+    partners = torch.eye(8, dtype=torch.bool).roll(1, 1)
+    for found in matching(*embeddings(), partners).plans.values():
+        plan = found.plan.numpy()
+        columns = plan.sum(0) / plan.sum()
+        np.testing.assert_allclose(found.columns, columns)
+        assert found.on_partners == pytest.approx(plan[np.arange(8), (np.arange(8) + 1) % 8].sum() / plan.sum())
+        assert found.unevenness == pytest.approx(np.clip(columns - 1 / 8, 0, None).sum())
+        assert found.columns_used == pytest.approx(np.exp(-(columns * np.log(columns)).sum()))
+
+
+def test_binding_columns_evens_them_out():
+    found = matching(*embeddings()).plans
+    assert found["rows"].unevenness > 0.1 > 1e-6 > found["balanced"].unevenness
+    assert found["balanced"].columns_used == pytest.approx(8)
+    assert found["rows"].columns_used < 7.5
+    assert found["unbalanced"].mass < 1
+    high = matching(*embeddings(), relaxation=100.0).plans["unbalanced"]
+    torch.testing.assert_close(high.plan, found["balanced"].plan, atol=5e-3, rtol=0)
+
+
+def test_one_hub_takes_everything():
+    z0 = torch.tensor([[1.0, 0.0]] * 4)
+    z1 = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
+    rows = matching(z0, z1, temperature=0.05).plans["rows"]
+    assert rows.unevenness == pytest.approx(0.75)
+    assert rows.columns_used == pytest.approx(1)
+
+
+def test_lines_are_as_strong_as_the_plan_and_blue_to_partners(tmp_path):
+    figure = matching(torch.eye(3), torch.eye(3), temperature=0.05).figure()
+    figure.savefig(tmp_path / "figure.png")
+    lines = figure.axes[1].get_lines()
+    assert len(lines) == 3  # what is off the partners is too faint to be drawn
+    assert {line.get_color() for line in lines} == {"#0072b2"}
+    weak = matching(torch.eye(2), torch.eye(2), temperature=10.0).figure().axes[1].get_lines()
+    straight = [line for line in weak if line.get_ydata()[0] == line.get_ydata()[1]]
+    crossed = [line for line in weak if line not in straight]
+    assert len(straight) == len(crossed) == 2
+    assert straight[0].get_alpha() > crossed[0].get_alpha()
+
+
+def test_mistakes_are_told():
+    with pytest.raises(UsageError, match="partners: expected which of 8 rows and 6 columns"):
+        matching(*embeddings(8, 6))
+    with pytest.raises(UsageError, match=r"partners: expected shape \(8, 8\), got \(2, 2\)"):
+        matching(*embeddings(), torch.eye(2, dtype=torch.bool))
+    with pytest.raises(UsageError, match="temperature: expected a positive"):
+        matching(*embeddings(), temperature=0.0)
+    with pytest.raises(UsageError, match="relaxation: expected a positive"):
+        matching(*embeddings(), relaxation=-1.0)

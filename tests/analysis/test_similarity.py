@@ -1,0 +1,70 @@
+"""The similarity heatmap, against scikit-learn's cosines and means by loops."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics.pairwise import cosine_similarity
+
+from contraport.analysis import similarity
+from contraport.errors import UsageError
+from contraport.measures.geometry import tolerance
+
+
+def items():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(12, 5, generator=generator), torch.tensor([3, 1, 3, 7, 1, 1, 7, 3, 3, 1, 7, 1])
+
+
+def test_cosines_are_in_the_order_of_the_labels():
+    features, labels = items()
+    found = similarity(features, labels)
+    order = np.argsort(labels.numpy(), kind="stable")
+    np.testing.assert_allclose(found.cosines, cosine_similarity(features.double().numpy()[order]), atol=1e-12)
+    assert found.labels.tolist() == sorted(labels.tolist())
+    assert found.names == ("1", "3", "7")
+
+
+def test_means_are_over_pairs_of_two_items():
+    features, labels = items()
+    found = similarity(features, labels)
+    cosines = cosine_similarity(features.double().numpy())
+    pairs = [(i, j) for i, j in product(range(12), repeat=2) if i != j]
+    for (r, one), (c, other) in product(enumerate((1, 3, 7)), repeat=2):
+        of_both = [cosines[i, j] for i, j in pairs if labels[i] == one and labels[j] == other]
+        assert found.means[r, c].item() == pytest.approx(np.mean(of_both))
+    assert found.within == pytest.approx(np.mean([cosines[i, j] for i, j in pairs if labels[i] == labels[j]]))
+    assert found.between == pytest.approx(np.mean([cosines[i, j] for i, j in pairs if labels[i] != labels[j]]))
+    assert found.within == pytest.approx(tolerance(features, labels))
+
+
+def test_a_class_of_one_item_has_no_mean_with_itself(tmp_path):
+    found = similarity(torch.eye(3) + 0.1, torch.tensor([0, 0, 1]))
+    assert found.means.isnan().tolist() == [[False, False], [False, True]]
+    found.figure().savefig(tmp_path / "figure.png")
+
+
+def test_figure_is_drawn(tmp_path):
+    features, labels = items()
+    figure = similarity(features, labels, ["a", "b", "c"]).figure()
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["a", "b", "c"]
+    assert len(figure.axes[1].texts) == 9
+    figure.savefig(tmp_path / "figure.png")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, y: similarity(x[:1], y[:1]), r"features: expected \(n, F\), n over 1, got \(1, 5\)"),
+        (lambda x, y: similarity(x, y[:3]), r"labels: expected one of each item, \(12,\), got shape \(3,\)"),
+        (lambda x, y: similarity(x, y * 0), "labels: expected two classes or more"),
+        (lambda x, y: similarity(x, torch.arange(12)), "labels: expected two items of one class"),
+        (lambda x, y: similarity(x, y, ["a"]), "names: expected 3, as many as classes, got 1"),
+    ],
+)
+def test_mistakes_are_told(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(*items())

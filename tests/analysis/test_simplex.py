@@ -1,0 +1,75 @@
+"""A linear programme over the triangle, against SciPy's solvers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog, minimize
+
+from contraport.analysis import simplex_path
+from contraport.errors import UsageError
+
+COSTS = (0.4, -0.2, 0.9)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 5.0])
+def test_the_solution_minimises_cost_less_entropy(temperature):
+    found = simplex_path(COSTS, [temperature])
+
+    def height(p):
+        p = np.clip(p, 1e-300, None)
+        return p @ COSTS + temperature * (p * np.log(p)).sum()
+
+    total = {"type": "eq", "fun": lambda p: p.sum() - 1}
+    best = minimize(height, np.full(3, 1 / 3), bounds=[(0, 1)] * 3, constraints=total, options={"ftol": 1e-15})
+    np.testing.assert_allclose(found.solutions[0], best.x, atol=1e-4)
+    assert float(found.values[0] - temperature * found.entropies[0]) == pytest.approx(best.fun, abs=1e-9)
+
+
+def test_without_entropy_it_is_the_linear_programme():
+    found = simplex_path(COSTS, [1e-3])
+    best = linprog(COSTS, A_eq=[[1, 1, 1]], b_eq=[1])
+    np.testing.assert_allclose(found.optimum, best.x)
+    np.testing.assert_allclose(found.solutions[0], best.x, atol=1e-9)
+    tied = simplex_path((1.0, 0.0, 0.0), [1e-3])
+    torch.testing.assert_close(tied.solutions[0], tied.optimum)
+    assert tied.optimum.tolist() == [0, 0.5, 0.5]
+
+
+def test_the_optimum_goes_inwards_as_the_temperature_grows():
+    found = simplex_path(COSTS)
+    assert (found.temperatures.diff() > 0).all()
+    for growing in (found.margins, found.values, found.entropies):
+        assert (growing.diff()[10:] > 0).all()
+        assert (growing.diff() >= 0).all()
+    assert (found.solutions > 0).all()
+    assert found.entropies[-1].item() == pytest.approx(math.log(3), abs=0.01)
+
+
+def test_temperatures_are_put_in_order():
+    assert simplex_path(COSTS, [2.0, 1.0]).temperatures.tolist() == [1.0, 2.0]
+
+
+def test_figure_is_drawn(tmp_path):
+    figure = simplex_path(COSTS).figure()
+    assert figure.axes[0].get_title() == "linear programme"
+    assert len(figure.axes) == 4
+    figure.savefig(tmp_path / "figure.png")
+    simplex_path(COSTS, [1.0]).figure().savefig(tmp_path / "one.png")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: simplex_path((1.0, 2.0)), "costs: expected three finite numbers"),
+        (lambda: simplex_path((1.0, 2.0, math.nan)), "costs: expected three finite numbers"),
+        (lambda: simplex_path(COSTS, []), "temperatures: expected one or more"),
+        (lambda: simplex_path(COSTS, [-1.0]), "temperatures: expected a positive"),
+    ],
+)
+def test_mistakes_are_told(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()

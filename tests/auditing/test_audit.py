@@ -1,0 +1,154 @@
+"""An audit of planted mismatches, by each method, and what it writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+import contraport
+from contraport.auditing import Audit
+from contraport.auditing.report import of_training
+from contraport.errors import UsageError
+
+ITEMS, WRONG = 400, 80
+QUICK: dict[str, Any] = {"epochs": 6, "batch_size": 64, "progress": False}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def views() -> tuple[np.ndarray, np.ndarray]:
+    """Two pictures of one hidden vector each, of which the first 80 have exchanged partners."""
+    random = np.random.default_rng(0)
+    hidden = random.normal(size=(ITEMS, 4))
+    first, second = hidden @ random.normal(size=(4, 6)), hidden @ random.normal(size=(4, 9))
+    second[:WRONG] = np.roll(second[:WRONG], 5, axis=0)
+    return first, second
+
+
+@pytest.fixture(scope="module")
+def frozen(views: tuple[np.ndarray, np.ndarray]) -> Audit:
+    return contraport.audit(data=views, method="frozen")
+
+
+def check_found(found: Audit) -> None:
+    right = np.arange(ITEMS) >= WRONG
+    assert roc_auc_score(right, found.scores) > 0.9
+    assert found.noise_rate == pytest.approx(WRONG / ITEMS, abs=0.08)
+    assert found.noise_interval[0] <= found.noise_rate <= found.noise_interval[1]
+    assert (~right[found.flagged(count=40)]).mean() > 0.9
+    proposed = found.partners >= 0
+    assert proposed[:WRONG].mean() > 0.8
+    assert (found.partner_scores[:WRONG] > found.scores[:WRONG]).mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"method": "frozen"},
+        {"method": "online", **QUICK},
+        {"method": "crossfit", "folds": 3, "rounds": 1, **QUICK},
+        {"method": "crossfit", "folds": 2, "repeats": 2, "rounds": 2, "statistic": "combined", **QUICK},
+    ],
+    ids=lambda asked: asked["method"],
+)
+def test_planted_mismatches_are_found(views: tuple[np.ndarray, np.ndarray], asked: dict[str, Any]) -> None:
+    found = contraport.audit(data=views, **asked)
+    assert (found.method, len(found.scores)) == (asked["method"], ITEMS)
+    check_found(found)
+
+
+def test_no_pair_is_flagged_where_none_is_wrong() -> None:
+    hidden = np.random.default_rng(1).normal(size=(ITEMS, 3))
+    found = contraport.audit(data=(hidden, hidden @ np.random.default_rng(2).normal(size=(3, 5))), method="frozen")
+    assert found.noise_rate < 0.02
+    assert len(found.flagged()) <= 0.02 * ITEMS
+
+
+def test_the_folder_has_a_row_for_each_pair_and_is_never_overwritten(
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    out = tmp_path / "audit"
+    found = contraport.audit(data=views, out=out, **QUICK)
+    rows = list(csv.DictReader((out / "pairs.csv").open()))
+    assert [int(row["id"]) for row in rows] == list(range(ITEMS))
+    assert [row["flagged"] == "true" for row in rows] == np.isin(np.arange(ITEMS), found.flagged()).tolist()
+    np.testing.assert_allclose([float(row["score"]) for row in rows], found.scores, rtol=1e-5)
+    told = json.loads((out / "audit.json").read_text())
+    assert (told["pairs"], told["method"], told["noise_rate"]) == (ITEMS, "online", found.noise_rate)
+    before = (out / "pairs.csv").read_bytes()
+    with pytest.raises(UsageError, match="is not empty; expected a new folder, or resume=True"):
+        contraport.audit(data=views, out=out, **QUICK)
+    again = contraport.audit(data=views, out=out, resume=True, **QUICK)
+    assert (again.scores == found.scores).all()
+    assert (out / "pairs.csv").read_bytes() == before
+
+
+def test_all_rows_of_a_file_are_judged_in_their_order(
+    views: tuple[np.ndarray, np.ndarray], frozen: Audit, tmp_path: Path
+) -> None:
+    first, second = views
+    np.savez(tmp_path / "pairs.npz", view0=first, view1=second)
+    found = contraport.audit(data=tmp_path / "pairs.npz", method="frozen")
+    assert (found.scores == frozen.scores).all()
+
+
+def test_views_are_chosen_by_number(views: tuple[np.ndarray, np.ndarray], frozen: Audit) -> None:
+    first, second = views
+    three = (first, np.zeros((ITEMS, 2)) + np.arange(ITEMS)[:, None], second)
+    assert (contraport.audit(data=three, views=(0, 2), method="frozen").scores == frozen.scores).all()
+
+
+def test_what_is_flagged_is_chosen_one_way(frozen: Audit) -> None:
+    assert len(frozen.flagged()) == round(ITEMS * frozen.noise_rate)
+    assert len(frozen.flagged(rate=0.1)) == 40
+    assert frozen.flagged(count=3).tolist() == np.argsort(frozen.scores, kind="stable")[:3].tolist()
+    few, many = frozen.flagged(fdr=0.02), frozen.flagged(fdr=0.3)
+    assert len(few) < len(many)
+    assert set(few) <= set(many)
+    for wrong, told in (
+        ({"rate": 2.0}, "rate: expected a number from 0 to 1, got 2.0"),
+        ({"count": -1}, "count: expected a whole number from 0 to 400, got -1"),
+        ({"rate": 0.1, "fdr": 0.1}, "expected one of rate, count and fdr, got rate, fdr"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            frozen.flagged(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"data": None}, "data: expected a name"),
+        ({"data": (np.ones((49, 2)), np.ones((49, 2)))}, "data: expected 50 pairs at least"),
+        ({"data": np.ones((60, 2))}, "judged by two given views, and the items of 'arrays' have 1"),
+        ({"data": "digits"}, "judged by two given views, and the items of 'digits' have 1"),
+        ({"data": (np.ones((60, 2)),) * 3}, "have 3; views chooses two of them"),
+        ({"data": (np.ones((60, 2)),) * 3, "views": (0, 3)}, "views: 'arrays' has 3, numbered from 0"),
+        ({"views": (1, 1)}, "views: expected two different numbers from 0 on"),
+        ({"data": (np.diag([np.nan] + [1.0] * 59), np.ones((60, 2)))}, "expected .* finite|NaN"),
+        ({"method": "offline"}, "method: unknown name 'offline'; did you mean 'online'"),
+        ({"statistic": "cosine"}, "statistic: a training judges its own pairs by neighbors alone"),
+        ({"method": "crossfit", "resume": True, "out": "x"}, "resume: goes on with an online audit"),
+        ({"method": "crossfit", "folds": 2, "batch_size": 300}, "folds: 300 items in a batch need 300"),
+        ({"out": __file__}, "is a file; expected a folder"),
+        ({"out": "nowhere", "resume": True}, "there is no audit in nowhere to go on with"),
+    ],
+)
+def test_mistakes_cost_one_line(views: tuple[np.ndarray, np.ndarray], asked: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        contraport.audit(**{"data": views, "progress": False, **asked})
+
+
+def test_a_training_that_did_not_end_is_told() -> None:
+    with pytest.raises(UsageError, match="its training did not end"):
+        of_training("x", {"scores": np.ones(3)})

@@ -1,0 +1,6 @@
+"""What the torch at hand can compile."""
+
+import torch
+
+WHOLE = torch.__version__ >= "2.14"
+"""Whether torch.compile follows a ContextVar, such as the one that holds the policy; before, the graph breaks there."""

@@ -1,0 +1,71 @@
+"""Numbers that are to be told of items, such as ages: where they come from, and that a regression measures them."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.evaluation.making import make_run, vector_model
+
+from contraport.data import from_arrays, load
+from contraport.errors import UsageError
+from contraport.evaluation import evaluate
+
+RANDOM = np.random.default_rng(0)
+ROWS = RANDOM.normal(size=(80, 6))
+AGES = 40 + 10 * ROWS[:, 0] + RANDOM.normal(size=80)
+
+
+def write(path):
+    if path.suffix == ".npz":
+        np.savez(path, x=ROWS, numbers=AGES)
+    else:
+        lines = [",".join(map(str, [*row, age])) for row, age in zip(ROWS, AGES, strict=True)]
+        path.write_text("\n".join(["a,b,c,d,e,f,target", *lines]))
+    return path
+
+
+@pytest.mark.parametrize("name", ["data.npz", "data.csv"])
+def test_numbers_of_a_file_go_with_their_items(tmp_path, name):
+    path = write(tmp_path / name)
+    train, test = load(path, "train"), load(path, "test")
+    assert (len(train), len(test), train.labels) == (64, 16, None)
+    for split in (train, test):
+        rows = split.__getitems__(list(range(len(split)))).views[0].numpy()
+        places = [int(np.abs(ROWS - row).sum(axis=1).argmin()) for row in rows]
+        assert np.allclose(split.numbers, AGES[places])
+
+
+def test_a_column_of_whole_numbers_is_numbers_where_this_is_said(tmp_path):
+    (tmp_path / "data.csv").write_text("\n".join(["a,b,age", *(f"{i}.5,{i}.1,{i % 7}" for i in range(30))]))
+    dataset = load(tmp_path / "data.csv", columns={"numbers": "age"})
+    assert (dataset.shapes, dataset.labels) == (((2,),), None)
+    assert set(dataset.numbers.tolist()) == set(range(7))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (np.ones(3), r"numbers: expected one for each of 5 items, got \(3,\)"),
+        (np.ones((5, 2)), r"numbers: expected one number per item, got float64 of shape \(5, 2\)"),
+        ([1, 2, np.nan, 4, 5], "numbers: expected finite numbers, got NaN or infinity in 1 of 5 rows"),
+        (["a"] * 5, "numbers: expected one number per item, got <U1"),
+    ],
+)
+def test_wrong_numbers_are_told(numbers, message):
+    with pytest.raises(UsageError, match=message):
+        from_arrays(np.ones((5, 2)), numbers=numbers)
+
+
+def test_a_column_of_several_numbers_per_item_is_told(tmp_path):
+    cells = pa.table({"a": np.arange(30.0), "b": np.arange(30.0), "age": [[1.0, 2.0]] * 30})
+    pq.write_table(cells, tmp_path / "data.parquet")
+    with pytest.raises(UsageError, match=r"column 'age': expected one number per item, got float64 of shape \(30, 2\)"):
+        load(tmp_path / "data.parquet", columns={"numbers": "age"})
+
+
+def test_they_are_measured_by_a_regression_and_nothing_asks_for_classes(tmp_path):
+    run = make_run(tmp_path / "run", vector_model(), data=str(write(tmp_path / "data.npz")))
+    result = evaluate(run, progress=False)
+    assert result["rows"]["raw"]["regression"] > 0.95
+    assert set(result["intervals"]["raw"]["regression"]) == {"low", "high"}
+    assert "linear_probe" not in result["rows"]["raw"]

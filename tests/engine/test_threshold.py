@@ -1,0 +1,58 @@
+"""Pairs that are left out by what they are in another space: each tile against the whole."""
+
+import pytest
+import torch
+
+from contraport.engine import Geometry, Gibbs, Threshold, explain, log_sums, policy
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def mask():
+    rows, columns = torch.arange(9), torch.arange(13)
+    limits = numbers(9, seed=3).abs(), 0.1 * numbers(13, seed=4)
+    return Threshold((numbers(9, 2, seed=1), numbers(13, 2, seed=2)), limits, (rows, columns))
+
+
+def excluded():
+    """Pair by pair."""
+    x, y = numbers(9, 2, seed=1), numbers(13, 2, seed=2)
+    r, c = numbers(9, seed=3).abs(), 0.1 * numbers(13, seed=4)
+    return torch.tensor([[bool(x[i] @ y[j] > r[i] + c[j]) and i != j for j in range(13)] for i in range(9)])
+
+
+def test_it_is_what_it_says():
+    whole = excluded()
+    assert whole.any()
+    assert not whole.all()
+    assert (mask().whole() == whole).all()
+    assert (mask().T.whole() == whole.T).all()
+    assert (mask().restrict(slice(2, 7)).tile(slice(1, 4), slice(3, 11)) == whole[3:6, 3:11]).all()
+    rows, columns = torch.tensor([0, 4, 8]), torch.tensor([12, 4, 1])
+    assert (mask().at(rows, columns) == whole[rows, columns]).all()
+    wider = mask().beside(3).whole()
+    assert (wider[:, :13] == whole).all()
+    assert not wider[:, 13:].any()
+
+
+@pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
+@pytest.mark.parametrize("temperature", [0.5, 0.001])
+def test_sums_leave_it_out(monkeypatch, name, temperature):
+    monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
+    x, y = numbers(9, 3, seed=5).requires_grad_(), numbers(13, 3, seed=6)
+    kernel = Gibbs("cosine", temperature)
+    with policy(name):
+        sums = log_sums(Geometry(kernel(x, y), (mask(),)), "rows", torch.zeros(13, dtype=torch.float64))
+    expected = kernel(x, y).dense().masked_fill(excluded(), -torch.inf).logsumexp(1)
+    torch.testing.assert_close(sums, expected)
+    slopes = [torch.autograd.grad(v.sum(), x, retain_graph=True)[0] for v in (sums, expected)]
+    torch.testing.assert_close(*slopes)
+
+
+def test_the_kernels_of_a_cuda_device_say_that_they_do_not_know_it():
+    x, y = numbers(9, 3).float(), numbers(13, 3).float()
+    with policy("cuda"):
+        said = explain(Geometry(Gibbs()(x, y), (mask(),)))
+    assert "Not cuda: its kernels know masks of equal labels alone." in said

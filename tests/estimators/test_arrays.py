@@ -1,0 +1,38 @@
+"""What comes in as arrays is taken as it is, whatever its memory is like."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from contraport.estimators.arrays import as_tensor
+
+ROWS = np.arange(12.0).reshape(4, 3)
+
+
+@pytest.fixture
+def _each_warning_of_torch_is_an_error():
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else torch tells once in a process
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+    torch.set_warn_always(before)
+
+
+@pytest.mark.usefixtures("_each_warning_of_torch_is_an_error")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1), slice(None, None, 2)])
+@pytest.mark.parametrize("writable", [True, False])
+def test_memory_of_every_kind(dtype, order, writable):
+    given = ROWS.astype(dtype)[order]
+    given.flags.writeable = writable
+    assert np.array_equal(as_tensor("X", given).numpy(), ROWS[order])
+    assert given.flags.writeable == writable
+
+
+@pytest.mark.usefixtures("_each_warning_of_torch_is_an_error")
+def test_a_frame():
+    pd = pytest.importorskip("pandas")
+    assert np.array_equal(as_tensor("X", pd.DataFrame(ROWS)).numpy(), ROWS)

@@ -1,0 +1,173 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
+
+from contraport.data import load
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.evaluation import embed
+from contraport.features import read_features
+
+
+def test_a_representation_of_one_view_is_what_is_embedded(tmp_path: Path) -> None:
+    data = several(9, (4,), (7,))
+    torch.manual_seed(0)
+    model = Model(shapes=data.shapes, representation="1").eval()
+    run = make_run(tmp_path / "run", model, augment=None)
+    features = np.load(embed(run, data=data, out=tmp_path / "views.npz", progress=False))["features"]
+    with torch.no_grad():
+        expected = model.tower(1)(data.__getitems__(list(range(9))).views[1])
+    assert np.allclose(features, expected, atol=1e-5)
+
+
+def test_embed_npz_holds_every_item_of_both_splits(tmp_path: Path) -> None:
+    model = image_model()
+    run = make_run(tmp_path / "run", model)
+    out = embed(run.path, out=tmp_path / "digits.npz", progress=False)
+    with np.load(out, allow_pickle=False) as arrays:
+        assert arrays["features"].shape == (1797, model.num_features)
+        assert arrays["labels"].shape == arrays["rows"].shape == (1797,)
+        assert arrays["class_names"].tolist() == list("0123456789")
+        test = arrays["splits"] == "test"
+        assert sorted(arrays["rows"].tolist()) == list(range(1797))
+        assert arrays["rows"][test].tolist() == load("digits", "test").rows.tolist()
+        assert str(arrays["run"]) == str(run.path)
+        items = load("digits", "test").__getitems__([5]).views[0]
+        with torch.no_grad():
+            assert np.allclose(arrays["features"][test][5], model.eval()(items)[0], atol=1e-4)
+
+
+def test_embed_parquet_has_a_column_a_feature(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    out = embed(run, data=vectors(30, 3), out=tmp_path / "vectors.parquet", progress=False)
+    table = pq.read_table(out)
+    width = vector_model().num_features
+    assert table.column_names == [f"f{number}" for number in range(width)] + ["row", "split", "label", "class_name"]
+    assert table.num_rows == 30
+    assert table["row"].to_pylist() == list(range(30))
+    assert table["label"].to_pylist() == [position % 3 for position in range(30)]
+
+
+def test_embed_without_labels_has_no_label_column(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    out = embed(run, data=vectors(30, None), out=tmp_path / "vectors.parquet", progress=False)
+    assert pq.read_table(out).column_names[-2:] == ["row", "split"]
+
+
+def test_embed_refuses_a_wrong_name_and_an_existing_file(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    data = vectors(30, 3)
+    with pytest.raises(UsageError, match=r"ends in \.npz, \.npy, \.parquet"):
+        embed(run, data=data, out=tmp_path / "vectors.csv", progress=False)
+    with pytest.raises(UsageError, match="does not exist"):
+        embed(run, data=data, out=tmp_path / "absent" / "vectors.npz", progress=False)
+    with pytest.raises(UsageError, match="split: unknown name 'half'"):
+        embed(run, data=data, split="half", out=tmp_path / "vectors.npz", progress=False)
+    existing = tmp_path / "vectors.npz"
+    existing.write_bytes(b"mine")
+    with pytest.raises(UsageError, match="exists; pass overwrite=True"):
+        embed(run, data=data, out=existing, progress=False)
+    assert existing.read_bytes() == b"mine"
+    embed(run, data=data, out=existing, overwrite=True, progress=False)
+    assert np.load(existing)["features"].shape[0] == 30
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "vectors.npz"]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_processes_write_shards_that_are_the_file_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    run = make_run(tmp_path / "run", image_model())
+    whole = embed(run, out=tmp_path / f"digits{suffix}", progress=False)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    shards = []
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        shards.append(embed(run, out=tmp_path / f"digits{suffix}", batch_size=100, progress=False))
+    assert [shard.name for shard in shards] == [f"digits.0000{rank}-of-00003{suffix}" for rank in range(3)]
+    assert_same_rows(shards, whole)
+
+
+def assert_same_rows(shards: list[Path], whole: Path) -> None:
+    parts, expected = [read_columns(shard) for shard in shards], read_columns(whole)
+    assert all(part.keys() == expected.keys() for part in parts)
+    for name, column in expected.items():
+        joined = np.concatenate([part[name] for part in parts])
+        assert np.allclose(joined, column, atol=1e-4) if column.dtype.kind == "f" else (joined == column).all()
+
+
+def read_columns(path: Path) -> dict[str, Any]:
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        return {name: table[name].to_numpy() for name in table.column_names}
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files if name not in ("class_names", "run")}
+
+
+def test_torchrun_embeds_in_two_processes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", image_model())
+    out = tmp_path / "digits.npz"
+    arguments = ["embed", str(run.path), "--out", str(out), "--device", "cpu"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    subprocess.run([*launcher, "-m", "contraport", *arguments], check=True, capture_output=True, timeout=120)
+    embed(run, out=out, progress=False)
+    assert_same_rows([tmp_path / f"digits.0000{rank}-of-00002.npz" for rank in range(2)], out)
+
+
+def test_more_processes_than_items_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UsageError, match="3 items cannot be shared among 4 processes"):
+        embed(run, data=vectors(3, None), out=tmp_path / "vectors.npz", progress=False)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Return a folder of six photos, of which one cannot be read."""
+    generator = np.random.default_rng(0)
+    for number in range(6):
+        path = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 255, (8, 8, 3)).astype(np.uint8)).save(path)
+    (tmp_path / "photos" / "a" / "2.png").write_bytes(b"no image")
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
+def test_each_row_says_what_it_is_though_a_file_was_left_out(tmp_path: Path, photos: Path, suffix: str) -> None:
+    torch.manual_seed(0)
+    model = Model("small-cnn", [(3, 8, 8)]).eval()
+    run = make_run(tmp_path / "run", model, data=str(photos), test_fraction=0.4)
+    found = read_features(embed(run, out=tmp_path / f"photos{suffix}", progress=False))
+    files = sorted(str(path) for path in photos.rglob("*.png"))
+    assert found.keys is not None
+    assert len(found) == 5
+    assert sorted(found.keys.tolist()) == [file for file in files if not file.endswith("2.png")]
+    assert {"train", "test"} == set(found.splits.tolist())
+    for position, key in enumerate(found.keys.tolist()):
+        assert files[found.rows[position]] == key
+        assert found.class_of(position) == Path(key).parent.name
+        pixels = torch.from_numpy(np.array(Image.open(key))).permute(2, 0, 1)[None]
+        with torch.no_grad():
+            np.testing.assert_allclose(found.features[position], model(pixels)[0], atol=1e-4)
+    assert found.run == str(run.path)
+
+
+def test_rows_of_a_table_are_those_of_its_file(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0).normal(size=(9, 6))
+    splits = ["train", "val", "test"] * 3
+    lines = [",".join([*map(str, row), split]) for row, split in zip(numbers, splits, strict=True)]
+    (tmp_path / "table.csv").write_text("\n".join(["a,b,c,d,e,f,split", *lines]))
+    run = make_run(tmp_path / "run", vector_model())
+    found = read_features(embed(run, data=tmp_path / "table.csv", out=tmp_path / "table.npz", progress=False))
+    assert found.rows.tolist() == [0, 3, 6, 2, 5, 8]
+    assert found.keys is None
+    assert found.named(3) == "test row 2"

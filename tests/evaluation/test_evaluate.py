@@ -1,0 +1,359 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
+
+import contraport
+from contraport.cli.console import print_evaluation
+from contraport.data import Views, from_arrays
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.evaluation import embed, evaluate
+from contraport.evaluation.kept import kept_models
+from contraport.evaluation.worsened import worsened
+from contraport.runs import Run
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, dict[str, Any]]:
+    run = make_run(tmp_path_factory.mktemp("runs") / "digits", image_model())
+    return run, evaluate(run.path, progress=False)
+
+
+def test_evaluate_measures_the_encoder_and_its_two_baselines(evaluated: tuple[Run, dict[str, Any]]) -> None:
+    _, result = evaluated
+    assert list(result["rows"]) == ["raw", "untrained", "trained"]
+    for row in result["rows"].values():
+        assert set(row) >= {"alignment", "uniformity", "effective_rank", "linear_probe", "knn", "recall@5", "nmi"}
+        assert 0 < row["alignment"] < 4
+        assert row["uniformity"] < 0
+        assert row["linear_probe"] > 0.9
+    assert result["rows"]["raw"]["knn"] > 0.95
+    assert (result["data"], result["classes"], result["test_items"]) == ("digits", 10, 449)
+
+
+def test_an_encoder_that_never_trained_is_its_own_baseline(evaluated: tuple[Run, dict[str, Any]]) -> None:
+    _, result = evaluated
+    assert result["rows"]["trained"] == result["rows"]["untrained"]
+
+
+def test_what_training_made_worse_is_said(tmp_path: Path) -> None:
+    """An encoder that was spoilt is worse than as it was drawn; one that is as it was drawn is not."""
+    model = vector_model()
+    rows = np.random.default_rng(0).normal(size=(90, 6)) + 2 * np.eye(6)[np.arange(90) % 3]
+    data = tuple(from_arrays(rows[part], labels=np.arange(90)[part] % 3) for part in (slice(60), slice(60, None)))
+    drawn = evaluate(make_run(tmp_path / "drawn", model), data=data, progress=False)
+    assert not [note for note in drawn["notes"] if "untrained" in note]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.0)
+    spoilt = evaluate(make_run(tmp_path / "spoilt", model), data=data, progress=False)
+    (note,) = [note for note in spoilt["notes"] if "worse than the untrained encoder" in note]
+    before, after = (f"{spoilt['rows'][row]['linear_probe']:.1%}" for row in ("untrained", "trained"))
+    assert f"Linear probe ({after} after {before})" in note
+    assert "more epochs" in note
+    assert any("worse than the raw inputs by Linear probe" in note for note in spoilt["notes"])
+
+
+@pytest.mark.parametrize(
+    ("trained", "note"),
+    [
+        (
+            {"alignment": 0.5, "uniformity": -2.0},
+            "Training made worse Alignment (0.500 after 0.400), which is the price",
+        ),
+        ({"alignment": 0.5, "uniformity": -1.0}, "Training made worse Alignment (0.500 after 0.400), and nothing"),
+        ({"alignment": 0.3, "uniformity": -1.0}, None),
+        ({"alignment": 0.40001, "uniformity": -1.0}, None),
+    ],
+)
+def test_alignment_and_uniformity_are_told_together(trained: dict[str, float], note: str | None) -> None:
+    baseline = {"alignment": 0.4, "uniformity": -1.0}
+    told = worsened({"raw": baseline, "untrained": baseline, "trained": trained})
+    assert len(told) == (note is not None)
+    assert note is None or told[0].startswith(note)
+
+
+def test_what_was_held_out_of_the_training_is_measured_and_embedded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(80, 6)), y=np.arange(80) % 2)
+    data = str(tmp_path / "data.npz")
+    run = make_run(tmp_path / "run", vector_model(), data=data, test_fraction=0.4)
+    for given in (None, data):
+        result = evaluate(run, data=given, neighbors=5, progress=False)
+        assert (result["train_items"], result["test_items"]) == (48, 32)
+    embed(run, out=tmp_path / "features.npz", progress=False)
+    assert np.unique(np.load(tmp_path / "features.npz")["splits"], return_counts=True)[1].tolist() == [32, 48]
+
+
+def test_evaluate_writes_what_it_returns(evaluated: tuple[Run, dict[str, Any]]) -> None:
+    run, result = evaluated
+    assert run.evaluation() == result
+    assert json.loads(run.evaluation_path.read_text("utf-8")) == result
+
+
+def test_samples_hold_what_the_page_draws(evaluated: tuple[Run, dict[str, Any]]) -> None:
+    run, _ = evaluated
+    samples = run.samples()
+    assert samples["points"].shape == (449, 2)
+    assert samples["labels"].shape == (449,)
+    assert samples["thumbnails"].shape == (449, 1, 8, 8)
+    assert samples["thumbnails"].dtype == np.uint8
+    assert samples["class_names"].tolist() == list("0123456789")
+    assert samples["plan"].shape == samples["target"].shape == (64, 64)
+    assert samples["plan"].sum() == pytest.approx(1, abs=1e-5)
+    assert not samples["plan"].diagonal().any()
+    assert (np.diff(samples["plan_labels"]) >= 0).all()
+
+
+def test_evaluate_leaves_the_model_file_and_the_random_state_alone(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    before = (run.model_path / "model.safetensors").read_bytes()
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+    assert torch.equal(torch.rand(1), expected)
+    assert (run.model_path / "model.safetensors").read_bytes() == before
+
+
+def test_evaluating_twice_gives_the_same_numbers(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    data = (vectors(60, 3), vectors(40, 3))
+    first, second = (evaluate(run, data=data, progress=False)["rows"] for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("representation", ["concatenate", "1"])
+def test_views_with_encoders_of_their_own_are_measured(tmp_path: Path, representation: str) -> None:
+    train, test = (several(items, (4,), (7,), (2, 9)) for items in (60, 30))
+    torch.manual_seed(0)
+    model = Model(shapes=train.shapes, representation=representation)
+    run = make_run(tmp_path / "run", model, data="<views>", augment=None)
+    result = evaluate(run, data=(train, test), neighbors=5, progress=False)
+    assert set(result["rows"]["trained"]) >= {"uniformity", "effective_rank", "linear_probe", "knn", "recall@1"}
+    assert "alignment" not in result["rows"]["trained"]
+    assert result["rows"]["raw"]["linear_probe"] > 0.8
+    assert result["notes"][0] == "Not measured, as each view has an encoder of its own: Alignment."
+    assert run.samples()["plan"].shape == (60, 60)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "settings"),
+    [
+        ([(2, 20)], {}),
+        ([(5,), (5,)], {"shared": True}),
+    ],
+    ids=["time series", "given views of one encoder"],
+)
+def test_views_of_one_encoder_are_measured(tmp_path: Path, shapes: Any, settings: dict[str, Any]) -> None:
+    train, test = (several(items, *shapes) for items in (60, 30))
+    torch.manual_seed(0)
+    run = make_run(tmp_path / "run", Model(shapes=train.shapes, **settings), data="<views>", augment=None)
+    rows = evaluate(run, data=(train, test), neighbors=5, progress=False)["rows"]
+    assert all(0 < row["alignment"] < 4 for row in rows.values())
+    assert rows["trained"]["linear_probe"] > 0.8
+
+
+@pytest.mark.parametrize("views", ["colour", "2+2"])
+def test_views_made_of_an_image_are_measured_and_embedded(tmp_path: Path, views: str) -> None:
+    train, test = (several(items, (3, 16, 16), integers=True) for items in (40, 20))
+    torch.manual_seed(0)
+    model = Model(shapes=Views(train, views=views).plain_shapes)
+    run = make_run(tmp_path / "run", model, data="<images>", views=views)
+    result = evaluate(run, data=(train, test), neighbors=5, progress=False)
+    assert ("alignment" in result["rows"]["trained"]) == (views == "2+2")
+    assert run.samples()["thumbnails"].shape == (20, 3, 16, 16)
+    out = embed(run, data=test, out=tmp_path / "images.npz", progress=False)
+    assert np.load(out)["features"].shape == (20, model.num_features)
+
+
+def test_the_columns_of_a_table_are_the_runs_own_or_given(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    lines = [f"{a},{b},{c},{kind}" for (a, b, c), kind in zip(random.normal(size=(60, 3)), "xyz" * 20, strict=True)]
+    (tmp_path / "sensors.csv").write_text("\n".join(["left,right,up,kind", *lines]))
+    table, columns = str(tmp_path / "sensors.csv"), {"views": [["left", "up"], "right"], "labels": "kind"}
+    torch.manual_seed(0)
+    model = Model(shapes=[(2,), (1,)])
+    run = make_run(tmp_path / "run", model, data=table, columns=columns, augment=None)
+    assert evaluate(run, neighbors=3, progress=False)["rows"]["raw"].keys() >= {"knn"}
+    own = np.load(embed(run, out=tmp_path / "own.npz", progress=False))["features"]
+    given = np.load(embed(run, data=table, columns=columns, out=tmp_path / "given.npz", progress=False))["features"]
+    assert own.shape == (60, 512)
+    assert np.array_equal(own, given)
+
+
+def test_splits_of_different_shapes_are_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    with pytest.raises(UsageError, match="expected splits of equal shapes"):
+        evaluate(run, data=(several(30, (6,)), several(30, (7,))), progress=False)
+
+
+@pytest.mark.parametrize(("classes", "note"), [(None, "there are no labels"), (1, "the labels are of one class only")])
+def test_without_classes_only_accuracies_are_left_out(tmp_path: Path, classes: int | None, note: str) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    result = evaluate(run, data=(vectors(60, classes), vectors(40, classes)), progress=False)
+    without = {"alignment", "uniformity", "effective_rank", "hubness", "mutual_information"}
+    without |= {"recall@1", "recall@5", "recall@10"}
+    measured = set(result["rows"]["trained"])
+    assert measured == without | ({"tolerance"} if classes else set())
+    (told,) = result["notes"]
+    assert told.startswith(f"Not measured, as {note}: Linear probe, kNN, Calibration error, ")
+    assert ("labels" in run.samples()) == (classes is not None)
+
+
+def test_an_objective_of_ones_own_has_no_plan_and_this_is_said(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model(), objective="<MyLoss>")
+    result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+    assert "plan" not in run.samples()
+    assert any("objective was given as an object" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize(
+    ("config", "note"),
+    [
+        ({"prototypes": 8}, "compared with prototypes"),
+        ({"objective": None, "predict": "l2", "projection": 0}, "nothing was compared"),
+    ],
+)
+def test_a_run_without_a_plan_of_two_views_says_so(tmp_path: Path, config: dict[str, Any], note: str) -> None:
+    run = make_run(tmp_path / "run", vector_model(), **config)
+    result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+    assert "plan" not in run.samples()
+    assert any(note in said for said in result["notes"])
+
+
+def test_the_plan_is_of_the_allowed_set_and_temperature_at_the_end(tmp_path: Path) -> None:
+    settings = {"temperature": "1:0.3", "epochs": 9}
+    plans = []
+    for number, constraint in enumerate([None, "tighten:every=2", "tighten:every=9"]):
+        run = make_run(tmp_path / str(number), vector_model(), constraint=constraint, **settings)
+        evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+        plans.append(run.samples()["plan"] * 64)
+    free, balanced, begun = plans
+    assert np.allclose(free, begun)
+    assert np.allclose(balanced.sum(axis=0), 1, atol=1e-2)
+    assert not np.allclose(free.sum(axis=0), 1, atol=1e-2)
+
+
+def test_a_target_that_asks_for_labels_is_given_them(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model(), objective="sup-con")
+    evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+    target, labels = run.samples()["target"], np.tile(run.samples()["plan_labels"], 2)
+    assert np.array_equal(target > 0, (labels[:, None] == labels) & ~np.eye(len(labels), dtype=bool))
+
+
+def test_more_neighbours_than_items_are_told_and_nothing_is_written(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    with pytest.raises(UsageError, match="neighbors: expected a number from 1 to 12"):
+        evaluate(run, data=(vectors(12, 3), vectors(12, 3)), progress=False)
+    assert not run.evaluation_path.exists()
+    assert not run.samples_path.exists()
+
+
+def test_wrong_arguments_of_evaluate_are_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
+    with pytest.raises(UsageError, match="pass data="):
+        evaluate(run, progress=False)
+    with pytest.raises(UsageError, match="a Dataset is one split"):
+        evaluate(run, data=vectors(60, 3), progress=False)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"takes items of shape \(6,\), 'digits' has"):
+        evaluate(run, data="digits", progress=False)
+    for device in ("abacus", "meta"):
+        with pytest.raises(UsageError, match=f"device: '{device}' cannot be used"):
+            evaluate(run, data=(vectors(60, 3), vectors(40, 3)), device=device, progress=False)
+    with pytest.raises(UsageError, match="no such folder"):
+        evaluate(tmp_path / "absent", progress=False)
+
+
+def test_a_corrupt_model_is_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    (run.model_path / "model.safetensors").write_bytes(b"\x00" * 40)
+    with pytest.raises(UsageError, match="model"):
+        evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
+
+
+def trained(path: Path, **given: Any) -> Run:
+    settings = {"batch_size": 20, "epochs": 3, "encoder": "mlp", "progress": False} | given
+    return contraport.train(data=vectors(60, 3), out=path, **settings)
+
+
+def test_models_that_were_kept_are_measured_epoch_by_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path / "run", epochs=3, keep_every=1)
+    data = (vectors(60, 3), vectors(40, 3))
+    result = evaluate(run, data=data, checkpoints="all", measures=["uniformity", "knn"], progress=False)
+    assert list(result["rows"]) == ["raw", "untrained", "trained", "epoch 1", "epoch 2"]
+    values = [result["rows"][name]["uniformity"] for name in ("untrained", "epoch 1", "epoch 2", "trained")]
+    assert len(set(values)) == 4
+    shorter = trained(tmp_path / "shorter", epochs=3)
+    with pytest.raises(UsageError, match=r"checkpoints: .* kept none on its way"):
+        evaluate(shorter, data=data, checkpoints="all", progress=False)
+    print_evaluation({str(run.path): result})
+    assert "epoch 1 epoch 2 trained" in capsys.readouterr().out
+    (run.checkpoints / "epoch-0001.ckpt").write_bytes(b"\x00" * 40)
+    with pytest.raises(UsageError, match=r"epoch-0001\.ckpt"):
+        evaluate(run, data=data, checkpoints="all", progress=False)
+
+
+def test_the_last_model_that_was_kept_is_the_trained_one(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", epochs=2, keep_every=2)
+    ((epoch, model),) = kept_models(run, run.model(), before=None)
+    assert epoch == 2
+    expected = run.model().state_dict()
+    assert all(torch.equal(expected[name], weight) for name, weight in model.state_dict().items())
+
+
+def test_several_runs_are_compared_item_by_item(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(3)
+    first, second = make_run(tmp_path / "a", Model("mlp", [(6,)])), make_run(tmp_path / "b", Model("mlp", [(6,)]))
+    data = (vectors(60, 3), vectors(40, 3))
+    results = evaluate([first.path, second.path], data=data, progress=False)
+    alone = evaluate(second.path, data=data, progress=False)
+    a, b = results.values()
+    assert (alone["rows"], alone["intervals"]) == (b["rows"], b["intervals"])
+    difference = b["differences"][str(first.path)]["alignment"]
+    assert difference["value"] == pytest.approx(b["rows"]["trained"]["alignment"] - a["rows"]["trained"]["alignment"])
+    assert difference["low"] < difference["value"] < difference["high"]
+    assert a["differences"][str(second.path)]["alignment"]["value"] == pytest.approx(-difference["value"])
+    assert set(a["differences"]) == {"raw", "untrained", str(second.path)}
+    assert "uniformity" not in b["differences"][str(first.path)]
+    print_evaluation(results)
+    assert f"{second.path} less {first.path}, item by item" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="one run folder or more, got none"):
+        evaluate([], data=data)
+
+
+def test_runs_on_other_items_are_not_compared(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1)):
+        random = np.random.default_rng(seed)
+        np.savez(tmp_path / f"{name}.npz", x=random.normal(size=(60, 6)), y=np.arange(60) % 3)
+    runs = [make_run(tmp_path / f"run-{name}", vector_model(), data=str(tmp_path / f"{name}.npz")) for name in "ab"]
+    results = evaluate(runs, neighbors=5, progress=False)
+    assert all(set(result["differences"]) == {"raw", "untrained"} for result in results.values())
+
+
+def test_what_is_item_by_item_has_an_interval_around_it(evaluated: tuple[Run, dict[str, Any]]) -> None:
+    _, result = evaluated
+    for name, row in result["rows"].items():
+        ends = result["intervals"][name]
+        assert set(row) - set(ends) <= {"uniformity", "tolerance", "effective_rank", "hubness", "nmi", "ari"}
+        assert all(ends[key]["low"] <= row[key] <= ends[key]["high"] for key in ends)
+
+
+def test_classes_are_matched_by_name(tmp_path: Path) -> None:
+    """The second class alone is tested: it is not mistaken for the first because it is the first there."""
+    rows = np.random.default_rng(0).normal(size=(90, 6)) + 9 * np.eye(6)[np.arange(90) % 3]
+    train = from_arrays(rows, labels=[f"class {label}" for label in np.arange(90) % 3])
+    test = from_arrays(rows[1::3], labels=["class 1"] * 30)
+    run = make_run(tmp_path / "run", vector_model())
+    assert evaluate(run, data=(train, test), neighbors=5, progress=False)["rows"]["raw"]["knn"] == 1
+
+
+def test_other_test_data_are_judged(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    given = {"data": (vectors(60, 3), vectors(40, 3)), "measures": ["knn"], "neighbors": 5, "progress": False}
+    other = evaluate(run, test_data=vectors(50, 3), **given)
+    assert (other["train_items"], other["test_items"]) == (60, 50)

@@ -1,0 +1,53 @@
+"""Test sets of a few items, and labels that allow little: what cannot be measured is said, and the rest is measured."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.evaluation.making import make_run, vector_model, vectors
+
+from contraport.data import from_arrays
+from contraport.evaluation import evaluate
+
+ROWS = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "missing"),
+    [
+        ({"labels": np.arange(60) % 3}, {"labels": [0, 1, 2]}, "no class has two test items: Tolerance."),
+        ({"labels": np.arange(60) % 5}, {"labels": [0, 1, 1]}, "there are fewer test items than classes: NMI, ARI."),
+        ({"labels": np.arange(60) % 3}, {"labels": [0, 0, 1]}, "there are no more than 10 test items: Hubness."),
+        ({"numbers": ROWS[:, 0]}, {"numbers": [1.0, 1.0, 1.0]}, "all test items have one number: Regression."),
+        ({"numbers": ROWS[:, 0]}, {"numbers": [1.0, 1.0, 2.0]}, None),
+        (
+            {"labels": np.arange(60) // 30, "domains": np.arange(60) // 30},
+            {"labels": [0, 1, 1], "domains": [0, 1, 1]},
+            None,
+        ),
+    ],
+)
+def test_what_a_few_items_do_not_allow_is_said(
+    tmp_path: Path, train: dict[str, Any], test: dict[str, Any], missing: str | None
+) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    result = evaluate(run, data=(from_arrays(ROWS, **train), from_arrays(ROWS[:3], **test)), progress=False)
+    assert missing is None or f"Not measured, as {missing}" in result["notes"]
+    numbers = json.loads(run.evaluation_path.read_text("utf-8"), parse_constant=pytest.fail)
+    assert numbers["rows"]["trained"]["uniformity"] == result["rows"]["trained"]["uniformity"]
+
+
+def test_domains_that_have_classes_of_their_own_are_told_where_they_are_asked_for(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    own = from_arrays(ROWS, labels=np.arange(60) // 30, domains=np.arange(60) // 30)
+    result = evaluate(run, data=(own, own), measures=["domains"], progress=False)
+    assert set(result["rows"]["trained"]) == {"domain_probe"}
+    assert "Not measured, as domains have classes of their own: Probe, domain unseen." in result["notes"]
+
+
+def test_two_items_are_the_fewest(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    result = evaluate(run, data=(vectors(40, 2), vectors(2, 2)), progress=False)
+    assert {"linear_probe", "knn", "recall@1", "alignment"} <= set(result["rows"]["trained"])

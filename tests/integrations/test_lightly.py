@@ -1,0 +1,62 @@
+"""The door to lightly's calls: the value and gradient of its losses, with a memory bank and without."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import contraport
+from contraport import UsageError
+from contraport.integrations import BankLoss
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "objectives"))
+from comparing import assert_same, outcome, views
+
+
+def lightly():
+    return pytest.importorskip("lightly.loss", reason="lightly is not installed")
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5])
+def test_nt_xent(temperature):
+    theirs = lightly().NTXentLoss(temperature=temperature)
+    assert_same(outcome(contraport.nt_xent(temperature=temperature), *views()), outcome(theirs, *views()), rtol=1e-6)
+
+
+def test_a_memory_bank():
+    """Two calls fill both banks with the same keys, in whatever order; the third compares with them."""
+    theirs, ours = lightly().NTXentLoss(temperature=0.5, memory_bank_size=(14, 5)), BankLoss((14, 5)).double()
+    theirs.memory_bank.bank = theirs.memory_bank.bank.double()
+    for seed in (1, 2):
+        for loss in (theirs, ours):
+            query, key = views(seed=seed)
+            loss(query.requires_grad_(), key)
+    z = views()
+    assert_same(outcome(lambda *z: ours(*z), *z), outcome(lambda *z: theirs(*z), *z), rtol=1e-6)
+
+
+def test_the_bank_keeps_the_last_keys_and_compares_with_them_alone():
+    loss = BankLoss((5, 5)).double()
+    query, key = views(3, seed=1)
+    assert loss(query.requires_grad_(), key).item() == pytest.approx(0)  # nothing to be told from yet
+    loss(query, key)
+    loss(query.detach(), key)  # no gradient: nothing is written
+    unit = F.normalize(key)
+    assert loss.size == 5
+    assert {tuple(row.tolist()) for row in loss.bank} == {tuple(row.tolist()) for row in unit}
+    z0, z1 = (F.normalize(z) for z in views(3))
+    bank = loss.bank.clone()
+    logits = torch.cat([(z0 * z1).sum(1, keepdim=True), z0 @ bank.T], 1) / 0.5
+    torch.testing.assert_close(loss(z0, z1), F.cross_entropy(logits, torch.zeros(3, dtype=torch.long)))
+    others = BankLoss((5, 5), others=True).double()
+    others.load_state_dict(loss.state_dict())
+    expected = contraport.info_nce(temperature=0.5, symmetric=False)(z0, z1, negatives=bank)
+    torch.testing.assert_close(others(z0, z1), expected)
+
+
+@pytest.mark.parametrize("size", [0, 4096, (4096,), (4, -1), (4.0, 2)])
+def test_a_size_that_is_none(size):
+    with pytest.raises(UsageError, match="memory_bank_size: expected a pair"):
+        BankLoss(size)

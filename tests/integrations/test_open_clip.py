@@ -1,0 +1,114 @@
+"""The door to open_clip: the value and gradient of its losses, and an epoch of its own training."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import contraport
+from contraport import UsageError
+from contraport.integrations import ClipLoss, create_loss
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "objectives"))
+from comparing import assert_same, outcome, views
+
+
+def open_clip():
+    return pytest.importorskip("open_clip", reason="open_clip is not installed")
+
+
+def model():
+    """Return a CLIP of a few thousand parameters."""
+    torch.manual_seed(0)
+    clip = open_clip().model
+    vision = clip.CLIPVisionCfg(layers=1, width=16, head_width=8, image_size=8, patch_size=4)
+    text = clip.CLIPTextCfg(context_length=6, vocab_size=20, width=16, heads=2, layers=1)
+    return clip.CLIP(8, vision, text, output_dict=True)
+
+
+def batches(number, size=6):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(size, 3, 8, 8, generator=generator), torch.randint(1, 20, (size, 6), generator=generator))
+        for _ in range(number)
+    ]
+
+
+def gradients(loss, network):
+    (images, texts), *_ = batches(1)
+    network.zero_grad()
+    features = network(images, texts)
+    value = loss(**features)
+    value.backward()
+    return value.detach(), [p.grad for p in network.parameters()]
+
+
+def test_clip_loss():
+    network = model()
+    theirs, ours = open_clip().loss.ClipLoss(), ClipLoss()
+    for found, expected in zip(gradients(ours, network)[1], gradients(theirs, network)[1], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    assert network.logit_scale.grad is not None
+    z = [F.normalize(view) for view in views()]
+    scale = torch.tensor(7.0, dtype=torch.float64)
+    theirs = outcome(lambda *z: open_clip().loss.ClipLoss()(*map(F.normalize, z[:2]), z[2]), *z, scale)
+    assert_same(outcome(ours, *z, scale), theirs)
+    assert ours(*z, scale, output_dict=True).keys() == {"contrastive_loss"}
+
+
+def test_siglip_loss():
+    z, scale, bias = [F.normalize(view) for view in views()], torch.tensor(7.0).double(), torch.tensor(-3.0).double()
+    theirs = open_clip().loss.SigLipLoss()
+    expected = outcome(lambda *z: theirs(*map(F.normalize, z[:2]), *z[2:]), *z, scale, bias)
+    assert_same(outcome(create_loss(Namespace(siglip=True)), *z, scale, bias), expected)
+
+
+def test_create_loss():
+    args = Namespace(distill=False, model="ViT-B-32", siglip=False)
+    assert repr(create_loss(args).objective) == repr(contraport.info_nce())
+    balanced = contraport.gca_ince()
+    assert create_loss(args, balanced).objective is balanced
+    with pytest.raises(UsageError, match="distill: expected none"):
+        create_loss(Namespace(distill=True))
+    with pytest.raises(UsageError, match="model: expected one without captions, got 'coca_ViT-B-32'"):
+        create_loss(Namespace(distill=False, model="coca_ViT-B-32"))
+    with pytest.raises(UsageError, match="logit_bias: expected none"):
+        ClipLoss()(*views(), 1.0, torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_epoch_of_its_training(accumulate):
+    """The same steps with its loss and with ours."""
+    train = pytest.importorskip("open_clip_train.train", reason="open_clip's training is not installed")
+
+    def trained(loss):
+        network = model()
+        loader = Batches(batches(4))
+        data = {"train": SimpleNamespace(dataloader=loader, set_epoch=lambda epoch: None)}
+        args = Namespace(
+            device="cpu", precision="fp32", accum_freq=accumulate, distill=False, skip_scheduler=True, horovod=False,
+            grad_clip_norm=None, rank=0, local_rank=0, log_local=False, log_every_n_steps=1, world_size=1, batch_size=6,
+            save_logs=False, wandb=False, distributed=False,
+        )  # fmt: skip
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        train.train_one_epoch(network, data, loss, 0, optimizer, None, None, None, args)
+        return torch.cat([p.detach().flatten() for p in network.parameters()])
+
+    torch.testing.assert_close(trained(ClipLoss()), trained(open_clip().loss.ClipLoss()), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(trained(ClipLoss(contraport.gca_uot())), trained(ClipLoss()))
+
+
+class Batches(list):
+    """A loader of batches, as open_clip has them."""
+
+    @property
+    def num_batches(self):
+        return len(self)
+
+    @property
+    def num_samples(self):
+        return 6 * len(self)

@@ -1,0 +1,78 @@
+"""The pages on moving from other libraries: their code runs, and the defaults in their tables are those of both."""
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import contraport
+from contraport import integrations
+
+PAGES = Path(__file__).parents[2] / "docs" / "moving"
+PEERS = {
+    "sentence-transformers": ["sentence_transformers.losses"],
+    "transformers": ["transformers"],
+    "open_clip": ["open_clip.loss"],
+    "lightly": ["lightly.loss"],
+    "pytorch-metric-learning": ["pytorch_metric_learning.losses"],
+}
+ROW = re.compile(r"\| `(\w+)\((\w+)\)`[^|]*\|([^|]*)\| (?:`(\w+)\((\w+)\)`)?[^|]*\|([^|]*)\|")
+
+
+def modules(name):
+    pytest.importorskip(PEERS[name][0].partition(".")[0], reason=f"{name} is not installed")
+    return [importlib.import_module(module) for module in PEERS[name]]
+
+
+def text_of(name):
+    return (PAGES / f"{name}.md").read_text()
+
+
+def test_every_page_is_tested_and_listed():
+    assert {page.stem for page in PAGES.glob("*.md")} == {"README", *PEERS}
+    assert all(f"({name}.md)" in text_of("README") for name in PEERS)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_the_code_of_a_page(name):
+    modules(name)
+    torch.manual_seed(0)
+    blocks = re.findall(r"```python\n(.*?)```", text_of(name), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, f"{name}.md", "exec"), {})
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_the_defaults_of_a_page(name):
+    rows = [match.groups() for match in ROW.finditer(text_of(name))]
+    assert len(rows) == sum(line.startswith("| `") for line in text_of(name).splitlines()) > 0
+    for theirs, argument, default, *ours in rows:
+        peer = next(getattr(module, theirs) for module in modules(name) if hasattr(module, theirs))
+        check_default(peer, argument, default)
+        if ours[0] is not None:
+            owner = contraport if hasattr(contraport, ours[0]) else integrations
+            check_default(getattr(owner, ours[0]), ours[1], ours[2])
+
+
+def check_default(owner, argument, written):
+    found = default_of(owner, argument)
+    if written.strip():
+        assert found == pytest.approx(ast.literal_eval(written.strip())), (owner, argument)
+    else:
+        assert found is inspect.Parameter.empty, (owner, argument)
+
+
+def default_of(owner, argument):
+    """Return a default of a constructor, or of those that it hands its keywords to."""
+    for kind in [owner, *(owner.__mro__ if isinstance(owner, type) else [])]:
+        parameters = inspect.signature(kind).parameters
+        if argument in parameters:
+            return parameters[argument].default
+        if hasattr(kind, argument):
+            return getattr(kind, argument)
+    raise AssertionError(f"{owner} has no {argument}")

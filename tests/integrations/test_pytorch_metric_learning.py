@@ -1,0 +1,59 @@
+"""The door to pytorch-metric-learning's calls: its value and gradient, less the constant of each class."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import contraport
+from contraport import UsageError
+from contraport.integrations import MetricLoss
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "objectives"))
+from comparing import LABELS, assert_same, outcome, views
+
+losses = pytest.importorskip("pytorch_metric_learning.losses", reason="pytorch-metric-learning is not installed")
+
+
+def log_positives(labels, others, same):
+    """Return the mean of log |P(i)| over the rows that have a positive: what KL leaves out of the cross-entropy."""
+    positives = (labels[:, None] == others).sum(1) - int(same)
+    return positives[positives > 0].double().log().mean()
+
+
+def test_sup_con():
+    (z,) = views(k=1)
+    constant = log_positives(LABELS, LABELS, True)
+    theirs = outcome(lambda z: losses.SupConLoss(0.1)(z, LABELS) - constant, z)
+    assert_same(outcome(lambda z: MetricLoss()(z, LABELS), z), theirs, rtol=1e-6)
+
+
+def test_nt_xent_of_two_views():
+    theirs = losses.SelfSupervisedLoss(losses.NTXentLoss(temperature=0.07))
+    assert_same(outcome(contraport.nt_xent(temperature=0.07), *views()), outcome(theirs, *views()), rtol=1e-6)
+
+
+def test_a_reference_set():
+    x, y = views(7, seed=3)[0], views(4, seed=4)[0]
+    labels, other = torch.tensor([2, 0, 0, 5, 0, 2, 5]), torch.tensor([2, 0, 0, 5])
+    constant = log_positives(labels, other, False)
+    theirs = outcome(lambda x, y: losses.SupConLoss(0.1)(x, labels, ref_emb=y, ref_labels=other) - constant, x, y)
+    found = outcome(lambda x, y: MetricLoss()(x, labels, ref_emb=y, ref_labels=other.tolist()), x, y)
+    assert_same(found, theirs, rtol=1e-6)
+
+
+def test_the_embeddings_as_their_own_reference_set():
+    """No row is compared with itself."""
+    (z,) = views(k=1)
+    constant = log_positives(LABELS, LABELS, True)
+    theirs = outcome(lambda z: losses.SupConLoss(0.1)(z, LABELS, ref_emb=z, ref_labels=LABELS) - constant, z)
+    assert_same(outcome(lambda z: MetricLoss()(z, LABELS, ref_emb=z), z), theirs, rtol=1e-6)
+
+
+def test_what_is_refused():
+    (z,) = views(k=1)
+    with pytest.raises(UsageError, match="indices_tuple: expected None"):
+        MetricLoss()(z, LABELS, (LABELS, LABELS, LABELS))
+    with pytest.raises(UsageError, match="ref_labels: expected labels= and ref_labels= with ref_emb"):
+        MetricLoss()(z, LABELS, ref_emb=z.clone())

@@ -1,0 +1,209 @@
+"""The door to sentence-transformers' trainer: the value and gradient of its losses, and its steps."""
+
+import importlib
+
+import pytest
+import torch
+
+import contraport
+from contraport import UsageError
+from contraport.integrations import SentenceLoss
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"]]
+TEXTS = [
+    ["a b", "c d e", "f", "g h i", "j", "k l a"],
+    ["b", "d c", "f g", "i h", "j k", "l"],
+    ["a", "b", "c", "d", "e", "f"],
+    ["g", "h", "i", "j", "k", "l"],
+]
+
+
+@pytest.fixture(scope="module")
+def peer():
+    return pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+
+
+def losses(peer):
+    return importlib.import_module(f"{peer.__name__}.losses")
+
+
+@pytest.fixture(scope="module")
+def folder(peer, tmp_path_factory):
+    """A BERT of a few thousand parameters and the tokenizer of a dozen words."""
+    import transformers
+
+    path = tmp_path_factory.mktemp("bert")
+    (path / "vocab.txt").write_text("\n".join(WORDS))
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, max_position_embeddings=16,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(path)
+    transformers.BertTokenizerFast(str(path / "vocab.txt")).save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def model(peer, folder):
+    return peer.SentenceTransformer(str(folder), device="cpu")
+
+
+def features(model, columns):
+    return [model.preprocess(texts) for texts in columns]
+
+
+def stepped(model, loss, columns, labels=None):
+    """Return the value and the gradient, the random numbers of dropout being the same each time."""
+    model.zero_grad()
+    torch.manual_seed(5)
+    value = loss(features(model, columns), labels)
+    value.backward()
+    return value.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def assert_same_step(found, expected):
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [2, 3, 4])
+def test_multiple_negatives_ranking(peer, model, columns):
+    theirs, ours = losses(peer).MultipleNegativesRankingLoss(model), SentenceLoss(model)
+    model.eval()
+    assert_same_step(stepped(model, ours, TEXTS[:columns]), stepped(model, theirs, TEXTS[:columns]))
+
+
+def test_its_symmetric_form(peer, model):
+    model.eval()
+    theirs = losses(peer).MultipleNegativesSymmetricRankingLoss(model)
+    ours = SentenceLoss(model, contraport.info_nce(temperature=0.05))
+    assert_same_step(stepped(model, ours, TEXTS[:2]), stepped(model, theirs, TEXTS[:2]))
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+def test_chunks_are_the_whole_batch(peer, model, chunk):
+    model.eval()
+    theirs = losses(peer).CachedMultipleNegativesRankingLoss(model, mini_batch_size=chunk)
+    ours = stepped(model, SentenceLoss(model, mini_batch_size=chunk), TEXTS[:3])
+    assert_same_step(ours, stepped(model, theirs, TEXTS[:3]))
+    assert_same_step(ours, stepped(model, SentenceLoss(model), TEXTS[:3]))
+
+
+def test_chunks_draw_the_same_dropout_again(model):
+    """In backward each chunk is what it was: the gradient is that of the value, by a difference in one weight."""
+    model.train().double()
+    loss, weight = SentenceLoss(model, mini_batch_size=2), next(model.parameters())
+    _, slope = stepped(model, loss, TEXTS[:2])
+    place = int(slope[: weight.numel()].abs().argmax())
+
+    def value(step):
+        with torch.no_grad():
+            weight.view(-1)[place] += step
+        found = stepped(model, loss, TEXTS[:2])[0].item()
+        with torch.no_grad():
+            weight.view(-1)[place] -= step
+        return found
+
+    assert (value(1e-5) - value(-1e-5)) / 2e-5 == pytest.approx(slope[place].item(), rel=1e-5)
+
+
+def test_a_chunk_keeps_fewer_activations(model):
+    kept = {}
+    for chunk in (None, 1):
+        held = 0
+
+        def pack(value):
+            nonlocal held
+            held += value.numel()
+            return value
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            SentenceLoss(model, mini_batch_size=chunk)(features(model, TEXTS[:2]))
+        kept[chunk] = held
+    assert kept[1] < kept[None] / 5
+
+
+def embedded(model, columns):
+    return [model(dict(column))["sentence_embedding"] for column in features(model, columns)]
+
+
+def test_a_score_for_each_row_is_its_weight(model):
+    model.eval()
+    scores, columns = torch.tensor([1.0, 0.5, 0.0, 0.2, 1.0, 0.7]), TEXTS[:3]
+    first, second, third = embedded(model, columns)
+    by_row = contraport.info_nce(temperature=0.05, symmetric=False)(first, second, negatives=third, reduction="none")
+    found = SentenceLoss(model)(features(model, columns), scores)
+    torch.testing.assert_close(found, (by_row * scores).sum() / scores.sum())
+
+
+def test_a_score_for_each_candidate_is_its_share(model):
+    """Cross-entropy with the anchor's own candidates, by their scores, less the entropy of these."""
+    model.eval()
+    scores = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.2, 0.8], [3.0, 1.0], [0.0, 1.0], [0.5, 0.5]])
+    first, *others = embedded(model, TEXTS[:3])
+    unit = torch.nn.functional.normalize
+    log_share = (unit(first) @ unit(torch.cat(others)).T / 0.05).log_softmax(1)
+    wanted = torch.cat([torch.diag(column) for column in (scores / scores.sum(1, keepdim=True)).T], 1)
+    expected = (torch.xlogy(wanted, wanted) - wanted * log_share).sum() / 6
+    torch.testing.assert_close(SentenceLoss(model)(features(model, TEXTS[:3]), scores), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_classes_and_views(model):
+    model.eval()
+    classes = torch.tensor([0, 1, 0, 2, 1, 0])
+    found = SentenceLoss(model, contraport.sup_con())(features(model, TEXTS[:1]), classes)
+    torch.testing.assert_close(found, contraport.sup_con()(*embedded(model, TEXTS[:1]), labels=classes))
+    found = SentenceLoss(model, contraport.cmc(), columns="views")(features(model, TEXTS[:3]))
+    torch.testing.assert_close(found, contraport.cmc()(*embedded(model, TEXTS[:3])))
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_its_trainer(peer, model, tmp_path, labelled, chunk):
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    columns = {"anchor": TEXTS[0] * 2, "positive": TEXTS[1] * 2, "negative": TEXTS[2] * 2}
+    if labelled:
+        columns["score"] = [[1.0, 0.5]] * 12
+    arguments = peer.SentenceTransformerTrainingArguments(
+        output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=3, report_to=[], use_cpu=True,
+        save_strategy="no", learning_rate=1e-2,
+    )  # fmt: skip
+    loss = SentenceLoss(model, contraport.info_nce("learn", symmetric=False), mini_batch_size=chunk)
+    before = [p.detach().clone() for p in loss.parameters()]
+    trainer = peer.SentenceTransformerTrainer(
+        model=model, args=arguments, train_dataset=datasets.Dataset.from_dict(columns), loss=loss
+    )
+    trainer.train()
+    moved = [not torch.equal(a, b) for a, b in zip(before, loss.parameters(), strict=True)]
+    assert sum(moved) > len(moved) / 2
+    assert loss.objective.temperature != 0.1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: SentenceLoss(m, columns="texts"), "columns: unknown name 'texts'"),
+        (lambda m: SentenceLoss(m, mini_batch_size=0), "mini_batch_size: expected a positive whole number, got 0"),
+        (
+            lambda m: SentenceLoss(m)(features(m, TEXTS[:2]), torch.arange(6)),
+            "label: expected scores, .* torch.int64",
+        ),
+        (
+            lambda m: SentenceLoss(m)(features(m, TEXTS[:1])),
+            "label: expected scores, .* no labels and one",
+        ),
+        (
+            lambda m: SentenceLoss(m)(features(m, TEXTS[:3]), torch.ones(6, 3)),
+            r"label: .* \(6, 2\), got \(6, 3",
+        ),
+        (
+            lambda m: SentenceLoss(m, mini_batch_size=2)([{"input_ids": torch.ones(7), "offsets": torch.ones(6)}] * 2),
+            r"mini_batch_size: expected features with a row for each text, got \[6, 7\] rows",
+        ),
+    ],
+)
+def test_mistakes_are_named(model, call, message):
+    with pytest.raises(UsageError, match=message):
+        call(model)

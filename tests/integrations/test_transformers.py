@@ -1,0 +1,110 @@
+"""The door to transformers' trainer: the loss of its CLIP, and its steps."""
+
+import pytest
+import torch
+
+import contraport
+from contraport import UsageError
+from contraport.integrations import TrainerLoss
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+def clip():
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {**size, "vocab_size": 20, "max_position_embeddings": 6, "eos_token_id": 19, "bos_token_id": 0}
+    config = transformers.CLIPConfig(
+        text_config=text, vision_config={**size, "image_size": 8, "patch_size": 4}, projection_dim=8
+    )
+    return transformers.CLIPModel(config)
+
+
+def items(number=12):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        {
+            "pixel_values": torch.randn(3, 8, 8, generator=generator),
+            "input_ids": torch.randint(1, 19, (6,), generator=generator),
+            "labels": torch.tensor(i % 3),
+        }
+        for i in range(number)
+    ]
+
+
+def unlabelled(number=12):
+    return [{name: value for name, value in item.items() if name != "labels"} for item in items(number)]
+
+
+def together(chosen):
+    return {name: torch.stack([item[name] for item in chosen]) for name in chosen[0]}
+
+
+def gradient(network, value):
+    network.zero_grad()
+    value.backward()
+    return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+
+
+def test_its_own_loss_of_clip():
+    network = clip()
+    theirs = network(**together(unlabelled()), return_loss=True)
+    ours = TrainerLoss(logit_scale=network.logit_scale)
+    assert not list(ours.parameters())
+    value = ours(network(**together(unlabelled())))
+    torch.testing.assert_close(value, theirs.loss, rtol=1e-5, atol=1e-6)
+    found = gradient(network, value)
+    torch.testing.assert_close(found, gradient(network, theirs.loss), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_step_of_its_trainer(accumulate, labelled, tmp_path):
+    """The step is that of the mean of the losses, however many are accumulated."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    network, chosen = clip(), items() if labelled else unlabelled()
+    arguments = transformers.TrainingArguments(
+        output_dir=tmp_path, per_device_train_batch_size=6, gradient_accumulation_steps=accumulate, max_steps=1,
+        learning_rate=0.1, optim="sgd", lr_scheduler_type="constant", report_to=[], use_cpu=True, seed=0,
+        max_grad_norm=0, save_strategy="no", remove_unused_columns=False,
+    )  # fmt: skip
+    objective = contraport.info_nce(temperature=0.2, target=contraport.Labels() if labelled else None)
+    seen = []
+
+    def collate(batch):
+        seen.append(together(batch))
+        return dict(seen[-1])
+
+    # a model that the trainer takes for one without labels of its own
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    trainer = transformers.Trainer(
+        network, arguments, train_dataset=chosen, data_collator=collate,
+        compute_loss_func=TrainerLoss(objective, arguments=arguments),
+    )  # fmt: skip
+    trainer.train()
+    expected = clip()
+    expected.load_state_dict(before)
+    mean = torch.stack(
+        [
+            objective(out.image_embeds, out.text_embeds, labels=batch.get("labels"))
+            for batch in seen[:accumulate]
+            for out in [expected(**{name: value for name, value in batch.items() if name != "labels"})]
+        ]
+    ).mean()
+    mean.backward()
+    for name, parameter in expected.named_parameters():
+        moved = parameter if parameter.grad is None else parameter - 0.1 * parameter.grad
+        torch.testing.assert_close(network.get_parameter(name), moved, rtol=1e-4, atol=1e-6)
+
+
+def test_one_tower_with_labels():
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    torch.manual_seed(0)
+    network, labels = transformers.BertModel(config).eval(), torch.arange(12) % 3
+    out = network(input_ids=together(items())["input_ids"])
+    value = TrainerLoss(contraport.sup_con(), outputs=["pooler_output"])(out, labels)
+    torch.testing.assert_close(value, contraport.sup_con()(out.pooler_output, labels=labels))
+    with pytest.raises(UsageError, match=r"outputs: expected names among .*'pooler_output'.*, got \['image_embeds'"):
+        TrainerLoss()(out)

@@ -1,0 +1,90 @@
+"""What a newcomer writes to add a measure, in a file of their own: a function and its row, and it works everywhere."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.evaluation.making import make_run, vector_model, vectors
+
+from contraport.cli.console import result_rows
+from contraport.cli.listing import list_names
+from contraport.errors import UsageError
+from contraport.evaluation import evaluate
+from contraport.measures import MEASURES, chosen, measure, named
+from contraport.measures.measure import LABELS
+from contraport.reporting import report
+
+
+@pytest.fixture
+def mine():
+    @measure(
+        "Within {} of the mean",
+        group="geometry",
+        better="higher",
+        unit="share of test items",
+        pattern="{:.0%}",
+        needs=(LABELS,),
+        numbers=(1, 1000),
+        usual=False,
+    )
+    def near(subject, number):
+        """Share of the items that are as near to the mean as a number."""
+        return torch.cdist(subject.test_x, subject.test_x.mean(dim=0, keepdim=True)).flatten().numpy() < number
+
+    yield "near"
+    del MEASURES["near"]
+
+
+def test_a_measure_of_ones_own_is_evaluated_printed_shown_and_listed(mine, tmp_path: Path, capsys) -> None:
+    run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
+    data = (vectors(60, 3), vectors(40, 3))
+    rows = evaluate(run, data=data, measures=["near", "uniformity"], progress=False)["rows"]
+    assert all(set(row) == {"near@1", "near@1000", "uniformity"} for row in rows.values())
+    assert rows["trained"]["near@1000"] == 1
+    assert {"measure": "Within 1000 of the mean", "trained": "100%"}.items() <= result_rows(rows)[-1].items()
+    assert "Within 1000 of the mean" in report([run], out=tmp_path / "page.html").read_text()
+    list_names("measures")
+    assert "near@{}\n    Share of the items that are as near" in capsys.readouterr().out
+    assert evaluate(run, data=data, measures=["near@7"], progress=False)["rows"]["raw"].keys() == {"near@7"}
+
+
+def test_what_its_subject_lacks_is_told(mine, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
+    result = evaluate(run, data=(vectors(60, None), vectors(40, None)), measures=["near@2"], progress=False)
+    assert result["rows"] == {"raw": {}, "untrained": {}, "trained": {}}
+    assert "Not measured, as there are no labels: Within 2 of the mean." in result["notes"]
+
+
+def test_names_choose(mine) -> None:
+    keys = [row.key for row in chosen(["near@3", "uniformity", "near"])]
+    assert keys == ["uniformity", "near@1", "near@3", "near@1000"]
+    assert all(row.usual for row in chosen())
+    assert {row.group for row in chosen(["geometry"])} == {"geometry"}
+    assert {row.key for row in chosen(["all"])} >= {"knn", "near@1000"}
+    for typo in ("near@", "near@0", "near@x", "knn@3", "kn"):
+        assert named(typo) is None
+        with pytest.raises(UsageError, match="measures: unknown name"):
+            chosen([typo])
+
+
+def test_a_row_that_says_too_little_is_told() -> None:
+    def undocumented(subject):
+        return 0.0
+
+    common = {"group": "geometry", "better": "higher", "unit": "", "pattern": "{}"}
+    with pytest.raises(UsageError, match="no docstring"):
+        measure("Mine", **common)(undocumented)
+    undocumented.__doc__ = "Nothing."
+    with pytest.raises(UsageError, match=r"both numbers and \{\} in its title"):
+        measure("Mine", numbers=(1, 2), **common)(undocumented)
+    undocumented.__name__ = "knn"
+    with pytest.raises(UsageError, match="is a measure 'knn' already"):
+        measure("Mine", **common)(undocumented)
+
+
+def test_the_registry_is_known_without_torch() -> None:
+    code = "import sys; from contraport.measures import named; assert named('knn')\n"
+    code += "assert not {'torch', 'numpy', 'sklearn'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

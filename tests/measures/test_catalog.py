@@ -1,0 +1,127 @@
+"""What stands for every measure of the registry, and what each is worth where the answer is known."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from contraport import KL, Cross, Gibbs, Objective, Pairs, Rows, info_nce, nt_xent
+from contraport.data import Dataset, Views, from_arrays
+from contraport.embedding import RawInputs, Reader
+from contraport.encoders import Model
+from contraport.measures import MEASURES, Measure, tuning
+from contraport.measures.intervals import Finding
+from contraport.measures.subject import Subject
+
+
+def pictures(items: int, split: str, seed: int = 0) -> Dataset:
+    """Return pictures of three classes in two domains, whose labels are numbers."""
+    generator = np.random.default_rng([items, seed])
+    labels, domains = np.arange(items) % 3, np.arange(items) // 3 % 2
+    images = generator.integers(0, 60, size=(items, 3, 12, 12), dtype=np.uint8)
+    images[np.arange(items), labels, 2:10, 2:10] += 120
+    images[domains == 1, :, :2] += 90
+    return from_arrays(images, labels=labels, domains=domains, numbers=labels + 0.5 * domains, split=split)
+
+
+def model_of(dataset: Dataset) -> Model:
+    torch.manual_seed(0)
+    model = Model("small-cnn", dataset.shapes)
+    with torch.no_grad():  # as after a training: running statistics that a pass in training mode would move
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.uniform_(-0.1, 0.1)
+    return model
+
+
+def subject(encoder: Model | RawInputs | None = None, **given) -> Subject:
+    train, test = pictures(60, "train"), pictures(30, "test", seed=1)
+    encoder = model_of(train) if encoder is None else encoder
+    return Subject(encoder, train, test, Views(train), Reader(), **{"objective": info_nce(0.2), "neighbors": 5} | given)
+
+
+ROWS = [one for row in MEASURES.values() for one in row.each()]
+
+
+@pytest.mark.parametrize("measure", ROWS, ids=lambda row: row.key)
+def test_no_measure_changes_the_encoder(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "EPOCHS", 2)
+    monkeypatch.setattr(tuning, "STEPS", 2)
+    model = model_of(pictures(6, "train")).train()
+    model.towers[0].requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    flags = [(module.training, [p.requires_grad for p in module.parameters()]) for module in model.modules()]
+    state = torch.get_rng_state()
+    judged = subject(model)
+    assert measure.lacks(judged) is None
+    said = measure(judged)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert flags == [(module.training, [p.requires_grad for p in module.parameters()]) for module in model.modules()]
+    assert all(p.grad is None for p in model.parameters())
+    after = model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert np.isfinite(number(said))
+    assert number(said) == number(measure(subject(model)))
+
+
+def number(said: np.ndarray | Finding | float) -> float:
+    finding = Finding(said) if isinstance(said, np.ndarray) else said
+    if isinstance(finding, float):
+        return finding
+    assert len(finding.items) == 30
+    return finding.value
+
+
+def test_raw_inputs_have_no_weights_and_no_loss() -> None:
+    raw = subject(RawInputs(((3, 12, 12),)))
+    lacking = {row.key for row in ROWS if row.lacks(raw) is not None}
+    assert lacking == {"fine_tuning", "mutual_information"}
+
+
+@pytest.mark.parametrize(
+    ("objective", "temperature"),
+    [
+        (info_nce(0.3), 0.3),
+        (nt_xent(0.5), 0.5),
+        (Objective(Cross(), Gibbs("cosine", 0.1), Rows(), Pairs(), KL()), 0.1),
+        (Objective(Cross(), Gibbs("sqeuclidean", 0.1), Rows(), Pairs(), KL()), None),
+        (Objective(Cross(), Gibbs("cosine", 0.1), Rows(), Pairs(), KL(), {KL(): 1.0}), None),
+        (nn.Identity(), None),
+        (None, None),
+    ],
+)
+def test_the_bound_is_measured_where_the_objective_is_info_nce(objective, temperature: float | None) -> None:
+    assert subject(objective=objective).temperature == temperature
+
+
+def test_domains_that_were_not_seen_are_judged_by_the_others() -> None:
+    """Where each domain's classes look like another class of the other domain, a probe of the other is always wrong."""
+    judged = subject()
+    shift = 100 * torch.nn.functional.one_hot((judged.test_y + judged.test_domains) % 3, 3).float()
+    judged.__dict__["test_x"] = shift
+    judged.__dict__["train_x"] = (
+        100 * torch.nn.functional.one_hot((judged.train_y + judged.train_domains) % 3, 3).float()
+    )
+    assert MEASURES["unseen_domain"](judged).mean() == 0
+
+
+def test_few_labels_grow_into_all_labels() -> None:
+    judged = subject()
+    few, more = (MEASURES["few_shot"].at(number)(judged).mean() for number in (1, 15))
+    assert few < more <= 1
+
+
+def test_fine_tuning_reaches_what_a_probe_on_two_features_does_not() -> None:
+    """A ring around a disc: no line tells them apart, and a network that learns does."""
+    random = np.random.default_rng(0)
+    labels = np.arange(300) % 2
+    angles, radii = random.uniform(0, 2 * np.pi, 300), 1 + labels + 0.1 * random.normal(size=300)
+    rows = np.stack([radii * np.cos(angles), radii * np.sin(angles)], axis=1)
+    train, test = (from_arrays(rows[part], labels=labels[part]) for part in (slice(200), slice(200, None)))
+    torch.manual_seed(0)
+    model = Model(nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2)), [(2,)])
+    judged = Subject(model, train, test, Views(train), Reader())
+    assert MEASURES["fine_tuning"](judged).mean() > 0.95 > MEASURES["linear_probe"](judged).mean()

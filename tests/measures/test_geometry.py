@@ -1,0 +1,65 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from contraport.errors import UsageError
+from contraport.measures import geometry
+from contraport.measures.geometry import alignment, effective_rank, spectrum, uniformity
+
+
+def random(items: int, features: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(items, features, generator=torch.Generator().manual_seed(seed))
+
+
+def test_alignment_is_the_mean_squared_distance_on_the_sphere() -> None:
+    z0, z1 = random(50, 8), random(50, 8, seed=1)
+    expected = 2 - 2 * F.cosine_similarity(z0.double(), z1.double()).mean()
+    assert alignment(z0, z1) == pytest.approx(float(expected), rel=1e-5)
+    assert alignment(z0, 3 * z0) == pytest.approx(0, abs=1e-9)
+    assert alignment(z0, -z0) == pytest.approx(4)
+
+
+@pytest.mark.parametrize("pairs", [1 << 22, 700, 1])
+def test_uniformity_is_the_dense_mean_over_pairs(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
+    monkeypatch.setattr(geometry, "PAIRS_AT_ONCE", pairs)
+    z = random(101, 8)
+    distances = torch.pdist(F.normalize(z.double(), dim=1))
+    assert uniformity(z) == pytest.approx(float((-2 * distances.square()).exp().mean().log()), rel=1e-6)
+
+
+def test_uniformity_looks_at_a_fixed_subset_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    z = random(500, 8)
+    exact = uniformity(z)
+    monkeypatch.setattr(geometry, "UNIFORMITY_ITEMS", 200)
+    assert uniformity(z) == uniformity(z)
+    assert uniformity(z) != exact
+    assert uniformity(z) == pytest.approx(exact, abs=0.1)
+
+
+def test_collapsed_features_are_not_uniform() -> None:
+    assert uniformity(torch.ones(20, 3)) == pytest.approx(0, abs=1e-5)
+
+
+def test_spectrum_is_that_of_the_centred_features() -> None:
+    x = random(40, 6)
+    expected = torch.linalg.svdvals((x - x.mean(dim=0)).double())
+    assert torch.allclose(spectrum(x), expected, rtol=1e-6)
+
+
+def test_effective_rank_counts_the_directions_in_use() -> None:
+    plane = random(1000, 2) @ random(2, 10)
+    assert 1 < effective_rank(plane) <= 2 + 1e-3
+    assert effective_rank(random(5000, 10)) == pytest.approx(10, abs=0.05)
+    assert effective_rank(torch.ones(5, 3)) == 0
+    assert not math.isnan(effective_rank(torch.zeros(5, 3)))
+
+
+def test_wrong_shapes_are_told() -> None:
+    with pytest.raises(UsageError, match="z1: expected shape"):
+        alignment(random(3, 2), random(4, 2))
+    with pytest.raises(UsageError, match="two items or more"):
+        uniformity(random(1, 2))
+    with pytest.raises(UsageError, match="z0: expected one item"):
+        alignment(random(0, 2), random(0, 2))

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from contraport.errors import UsageError
+from contraport.measures.intervals import (
+    Finding,
+    interval,
+    mean,
+    median,
+    paired_difference,
+    percentiles,
+    resampled,
+)
+from contraport.measures.probes import calibration_error, determination
+
+RANDOM = np.random.default_rng(0)
+HITS = RANDOM.random(400) < 0.8
+
+
+def test_the_interval_of_a_mean_is_that_of_scipy() -> None:
+    values = RANDOM.gamma(2, size=300)
+    peer = stats.bootstrap((values,), np.mean, n_resamples=4_000, method="percentile", rng=np.random.default_rng(1))
+    found = interval(Finding(values), resamples=4_000)
+    width = peer.confidence_interval.high - peer.confidence_interval.low
+    assert found.low == pytest.approx(peer.confidence_interval.low, abs=0.05 * width)
+    assert found.high == pytest.approx(peer.confidence_interval.high, abs=0.05 * width)
+
+
+def test_the_paired_interval_is_that_of_scipy() -> None:
+    other = HITS ^ (RANDOM.random(400) < 0.1)
+    peer = stats.bootstrap(
+        (HITS.astype(float) - other,), np.mean, n_resamples=4_000, method="percentile", rng=np.random.default_rng(1)
+    ).confidence_interval
+    found = paired_difference(Finding(HITS), Finding(other), resamples=4_000)
+    assert found.value == pytest.approx(HITS.mean() - other.mean())
+    assert (found.low, found.high) == pytest.approx((peer.low, peer.high), abs=0.005)
+
+
+def test_pairing_tells_differences_that_the_intervals_of_each_do_not() -> None:
+    better = HITS | (np.arange(400) < 30)
+    apart = [interval(Finding(hits)) for hits in (better, HITS)]
+    assert apart[0].low < apart[1].high
+    assert paired_difference(Finding(better), Finding(HITS)).is_sure
+
+
+def test_intervals_cover_as_often_as_they_say() -> None:
+    covered = [
+        ends.low <= 0.7 <= ends.high
+        for seed in range(300)
+        for ends in [interval(Finding(np.random.default_rng(seed).random(200) < 0.7), resamples=300)]
+    ]
+    assert 0.9 < np.mean(covered) < 0.98
+
+
+def test_a_seed_is_an_interval() -> None:
+    first, second, third = (interval(Finding(HITS), seed=seed) for seed in (0, 0, 1))
+    assert first == second != third
+
+
+@pytest.mark.parametrize("statistic", [mean, median, calibration_error, determination])
+def test_counts_are_items_that_are_repeated(statistic) -> None:
+    pairs = np.stack([RANDOM.random(40), RANDOM.random(40) < 0.7], axis=1)
+    items = pairs[:, 0] if statistic is mean else pairs
+    counts = RANDOM.integers(0, 3, size=(5, 40)).astype(float)
+    repeated = [Finding(np.repeat(items, row.astype(int), axis=0), statistic).value for row in counts]
+    assert statistic(items, counts) == pytest.approx(repeated)
+
+
+def test_the_median_is_numpys() -> None:
+    for items in (RANDOM.random(7), RANDOM.random(8), RANDOM.integers(1, 9, size=(6, 2))):
+        assert Finding(items, median).value == np.median(items)
+
+
+def test_the_draws_do_not_depend_on_how_many_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = resampled({"a": Finding(HITS)}, resamples=50)["a"]
+    monkeypatch.setattr("contraport.measures.intervals._COUNTS_AT_ONCE", 1_000)
+    assert np.array_equal(whole, resampled({"a": Finding(HITS)}, resamples=50)["a"])
+
+
+def test_items_that_all_agree_have_no_width() -> None:
+    assert percentiles(resampled({"": Finding(np.ones(50))})[""]) == (1, 1)
+
+
+def test_unequal_numbers_of_items_are_told() -> None:
+    with pytest.raises(UsageError, match=r"as many items in each, got \[399, 400\]"):
+        paired_difference(Finding(HITS), Finding(HITS[:-1]))

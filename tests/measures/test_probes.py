@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+from torch import Tensor
+
+from contraport.errors import UsageError
+from contraport.measures import probes
+from contraport.measures.probes import knn, linear_probe
+
+
+def clusters(
+    items: int, classes: int = 4, features: int = 6, spread: float = 1.0, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    centres = 3 * torch.randn(classes, features, generator=torch.Generator().manual_seed(7))
+    labels = torch.arange(items) % classes
+    return centres[labels] + spread * torch.randn(items, features, generator=generator), labels
+
+
+def test_the_probe_reads_what_is_linear_and_is_deterministic() -> None:
+    train, test = clusters(400), clusters(200, seed=1)
+    accuracy = linear_probe(*train, *test)
+    assert accuracy > 0.95
+    assert accuracy == linear_probe(*train, *test)
+
+
+def test_the_probe_is_at_chance_on_shuffled_labels() -> None:
+    x, y = clusters(800)
+    shuffled = y[torch.randperm(800, generator=torch.Generator().manual_seed(1))]
+    assert linear_probe(x[:400], shuffled[:400], x[400:], shuffled[400:]) < 0.4
+
+
+def test_the_probe_does_not_mind_the_scale_of_features() -> None:
+    train, test = clusters(400), clusters(200, seed=1)
+    scale = torch.tensor([1e-6, 1e6, 1.0, 1.0, 1e3, 1e-3])
+    assert linear_probe(train[0] * scale, train[1], test[0] * scale, test[1]) > 0.95
+
+
+def test_the_probe_takes_constant_features_and_unseen_classes() -> None:
+    train, test = clusters(400), clusters(200, seed=1)
+    padded = [torch.cat([x, torch.ones(len(x), 2)], dim=1) for x in (train[0], test[0])]
+    unseen = torch.full_like(test[1], 99)
+    assert linear_probe(padded[0], train[1], padded[1], test[1]) > 0.95
+    assert linear_probe(padded[0], train[1], padded[1], unseen) == 0
+
+
+@pytest.mark.parametrize("chunk", [1 << 24, 1_000])
+def test_knn_agrees_with_scikit_learn(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(probes, "SIMILARITIES_AT_ONCE", chunk)
+    (x, y), (tx, ty) = clusters(300, spread=4), clusters(150, spread=4, seed=1)
+
+    def weigh(distances: np.ndarray) -> np.ndarray:
+        return np.exp((1 - distances) / 0.07)
+
+    peer = KNeighborsClassifier(20, metric="cosine", weights=weigh, algorithm="brute").fit(x, y)
+    assert knn(x, y, tx, ty) == pytest.approx((peer.predict(tx) == ty.numpy()).mean())
+
+
+def test_knn_with_one_neighbour_finds_each_item_itself() -> None:
+    x, y = clusters(100, spread=10)
+    assert knn(x, y, x, y, neighbors=1) == 1
+
+
+def test_knn_stays_finite_at_a_low_temperature() -> None:
+    (x, y), (tx, ty) = clusters(100), clusters(50, seed=1)
+    assert knn(x, y, tx, ty, temperature=1e-6) > 0.9
+
+
+@pytest.mark.parametrize("neighbors", [0, -1, 101])
+def test_knn_names_a_wrong_number_of_neighbours(neighbors: int) -> None:
+    x, y = clusters(100)
+    with pytest.raises(UsageError, match="neighbors: expected a number from 1 to 100"):
+        knn(x, y, x, y, neighbors=neighbors)
+
+
+@pytest.mark.parametrize("measure", [linear_probe, knn])
+def test_wrong_input_is_told(measure) -> None:  # type: ignore[no-untyped-def]
+    x, y = clusters(100)
+    with pytest.raises(UsageError, match="train_y: expected 100 labels"):
+        measure(x, y[:5], x, y)
+    with pytest.raises(UsageError, match="test_x: expected 6 features"):
+        measure(x, y, x[:, :3], y)
+    with pytest.raises(UsageError, match="test_x: expected one item"):
+        measure(x, y, x[:0], y[:0])
+    with pytest.raises(UsageError, match="train_x: expected finite features, got nan"):
+        measure(x.where(x > 0, torch.nan), y, x, y)
+
+
+def test_a_single_class_is_told() -> None:
+    x, _ = clusters(10)
+    with pytest.raises(UsageError, match="two classes or more; all are of class 3"):
+        linear_probe(x, torch.full((10,), 3), x, torch.full((10,), 3))
+
+
+@pytest.mark.gpu
+def test_knn_on_a_gpu_is_that_on_the_cpu() -> None:
+    (x, y), (tx, ty) = clusters(300, spread=4), clusters(150, spread=4, seed=1)
+    assert knn(x.cuda(), y, tx.cuda(), ty) == pytest.approx(knn(x, y, tx, ty), abs=0.01)

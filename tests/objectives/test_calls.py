@@ -1,0 +1,834 @@
+"""What a call takes in the forms that people have it, against formulas written out densely and against peers."""
+
+import inspect
+import math
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import contraport
+from contraport import UsageError
+from contraport.catalog import OBJECTIVES
+from contraport.engine import Geometry, Gibbs, Mask, MatrixLogKernel
+
+sys.path.insert(0, str(Path(__file__).parent))
+from comparing import IDS, LABELS, OF_COORDINATES, POLICIES, assert_same, build, needed, outcome, views
+
+pytestmark = pytest.mark.usefixtures("uneven_tiles")
+
+SETTINGS = {"direct-clr": {"dimensions": 3}, "alpha-cl": {"detach": False}}
+HOT = torch.tensor([[1, 0, 1], [0, 1, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0], [0, 0, 1]])
+
+
+def unit(z):
+    return z / z.square().sum(1, keepdim=True).sqrt()
+
+
+def rows_loss(x, y, wanted, temperature, compared=None, by_row=False):
+    """Return KL of the row-normalised kernel from `wanted`, row-normalised; mean over the rows that want something."""
+    logits = unit(x) @ unit(y).T / temperature
+    if compared is not None:
+        logits = logits.masked_fill(~compared, -torch.inf)
+    log_share = logits - logits.exp().sum(1, keepdim=True).log()
+    wanted = wanted.double()
+    mass = wanted.sum(1)
+    target = wanted / mass.where(mass > 0, 1)[:, None]
+    there = target > 0
+    terms = torch.zeros_like(target).masked_scatter(there, target[there] * (target[there].log() - log_share[there]))
+    values = terms.sum(1)
+    wants = mass > 0
+    return values * len(values) / wants.sum() if by_row else values.sum() / wants.sum()
+
+
+def others(n):
+    return ~torch.eye(n, dtype=torch.bool)
+
+
+@pytest.fixture(params=POLICIES)
+def policy(request):
+    with contraport.engine.policy(request.param):
+        yield request.param
+
+
+# Temperatures that are learned, here or elsewhere
+
+TEMPERED = [
+    name
+    for name in OBJECTIVES
+    if "temperature" in inspect.signature(OBJECTIVES[name].make).parameters and name not in {"iot-quadratic", "sog-clr"}
+]  # the averages of sog-clr are held, so that its slope is not that of its value
+
+
+def tempered(name, temperature):
+    """Return a recipe at a temperature; a normaliser that is a moving average stands still."""
+    loss = build(name, **SETTINGS.get(name, {}), temperature=temperature).eval()
+    for average in loss.buffers():
+        average.fill_(2.0)
+    return loss
+
+
+def temperature_slope(name, temperature):
+    """Return the value at a temperature and a central difference in it."""
+    z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
+
+    def value(at):
+        return tempered(name, temperature)(*z, **needed(name), temperature=at).item()
+
+    step = 1e-5 * temperature
+    return value(temperature), (value(temperature + step) - value(temperature - step)) / (2 * step)
+
+
+@pytest.mark.parametrize("name", TEMPERED)
+def test_every_recipe_learns_its_temperature(name, policy):
+    default = inspect.signature(OBJECTIVES[name].make).parameters["temperature"].default or 0.5
+    expected, slope = temperature_slope(name, default)
+    z, known = views(k=3 if name in {"cmc", "mv-dhel"} else 2), needed(name)
+
+    learned = tempered(name, "learn")
+    (logarithm,) = [p for key, p in learned.named_parameters() if key.endswith("log_temperature")]
+    value = learned(*z, **known)
+    (by_logarithm,) = torch.autograd.grad(value, [logarithm])
+
+    owned = nn.Parameter(torch.tensor([default], dtype=torch.float64))
+    elsewhere = tempered(name, owned)
+    assert not any(p is owned for p in elsewhere.parameters())
+    theirs = elsewhere(*z, **known)
+    (by_owner,) = torch.autograd.grad(theirs, [owned])
+
+    scale = torch.tensor(1 / default, dtype=torch.float64, requires_grad=True)
+    in_call = tempered(name, default)(*z, **known, temperature=1 / scale)
+    (by_scale,) = torch.autograd.grad(in_call, [scale])
+
+    # log_temperature is of single precision until it is made double
+    torch.testing.assert_close(
+        torch.stack([value, theirs, in_call]), torch.full((3,), expected).double(), rtol=1e-6, atol=1e-6
+    )
+    found = [float(by_logarithm) / default, float(by_owner), float(by_scale) * -(default**-2)]
+    assert found == pytest.approx([slope] * 3, rel=1e-4, abs=1e-6)
+
+
+def test_an_owned_temperature_is_read_in_each_call_and_stays_its_owners():
+    owned = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+    loss, z = contraport.info_nce(temperature=owned), views()
+    before = loss(*z)
+    with torch.no_grad():
+        owned.fill_(0.1)
+    assert loss.temperature == pytest.approx(0.1)
+    torch.testing.assert_close(loss(*z), contraport.info_nce(temperature=0.1)(*z))
+    assert not torch.isclose(before, loss(*z))
+    with pytest.raises(UsageError, match="temperature: it is a tensor that another owns"):
+        loss.temperature = 0.3
+    assert "Gibbs('cosine', 0.1, learnable=True)" in repr(loss)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: contraport.nt_xent(temperature="learned"), "temperature: expected a number, 'learn' or a tensor"),
+        (lambda: contraport.nt_xent(temperature=torch.ones(2)), r"temperature: expected .* one element, got .*\(2,\)"),
+        (lambda: contraport.nt_xent(temperature=torch.tensor(1)), "temperature: expected .* got torch.int64"),
+        (
+            lambda: contraport.nt_xent(temperature=torch.tensor(-1.0)),
+            "temperature: expected a positive finite number, got -1",
+        ),
+        (lambda: contraport.nt_xent(temperature=1 / torch.ones((), requires_grad=True)), "computed from others, once"),
+        (lambda: contraport.alpha_cl(temperature="learn"), r"temperature: Energy\(\) gives it no gradient"),
+        (lambda: contraport.objective("byol", temperature="learn"), "setting of byol: unknown name 'temperature'"),
+        (lambda: contraport.pairwise("triplet", temperature="learn"), "temperature: triplet has none"),
+        (
+            lambda: contraport.byol()(*views(), temperature=0.1),
+            "temperature: expected none, as this objective has none",
+        ),
+        (lambda: contraport.nt_xent()(*views(), temperature=-1), "temperature: expected a positive finite number"),
+        (lambda: contraport.nt_xent()(*views(), temperature=torch.ones(3)), r"temperature: .* got shape \(3,\)"),
+    ],
+)
+def test_temperatures_that_do_not_fit(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()
+
+
+# One view, and more than two
+
+
+def test_sup_con_of_one_tensor(policy):
+    z = views(k=1)
+    wanted = (LABELS[:, None] == LABELS) & others(7)
+    expected = outcome(lambda z: rows_loss(z, z, wanted, 0.1, others(7)), *z)
+    assert_same(outcome(lambda z: contraport.sup_con()(z, labels=LABELS), *z), expected)
+
+
+def test_sup_con_of_one_tensor_is_pytorch_metric_learnings():
+    from pytorch_metric_learning.losses import SupConLoss
+
+    z = views(k=1, n=7)
+    constant = (LABELS[:, None] == LABELS).sum(1).sub(1)
+    constant = constant[constant > 0].double().log().mean()
+    theirs = outcome(lambda z: SupConLoss(temperature=0.1)(z, LABELS) - constant, *z)
+    assert_same(outcome(lambda z: contraport.sup_con()(z, labels=LABELS), *z), theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("number", [3, 4])
+@pytest.mark.parametrize("name", ["nt-xent", "sup-con"])
+def test_more_than_two_views(name, number, policy):
+    z, loss = views(k=number), build(name)
+    items = torch.arange(7).repeat(number)
+    known = {"labels": LABELS} if name == "sup-con" else {}
+    classes = LABELS[items] if known else items
+    wanted = (classes[:, None] == classes) & others(7 * number)
+    expected = outcome(
+        lambda *z: rows_loss(torch.cat(z), torch.cat(z), wanted, loss.temperature, others(7 * number)), *z
+    )
+    assert_same(outcome(lambda *z: loss(*z, **known), *z), expected)
+    assert_same(outcome(lambda *z: loss(torch.stack(z, 1), **known), *z), expected)
+
+
+def test_nt_xent_of_several_views_is_pytorch_metric_learnings_sup_con():
+    from pytorch_metric_learning.losses import SupConLoss
+
+    z, items = views(k=3), torch.arange(7).repeat(3)
+    theirs = outcome(lambda *z: SupConLoss(temperature=0.5)(torch.cat(z), items) - math.log(2), *z)
+    assert_same(outcome(contraport.nt_xent(), *z), theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("candidates", ["both", "same", "other"])
+def test_candidates_of_more_than_two_views(candidates, policy):
+    z = views(k=3)
+    items, view = torch.arange(7).repeat(3), torch.arange(3).repeat_interleave(7)
+    compared = items[:, None] != items
+    if candidates != "both":
+        compared &= (view[:, None] == view) == (candidates == "same")
+
+    def expected(*z):
+        cost = 1 - unit(torch.cat(z)) @ unit(torch.cat(z)).T
+        positive = (items[:, None] == items) & others(21)
+        drawn = (cost * positive).sum(1, keepdim=True) / 2
+        return (0.5 * (1 + (((drawn - cost) / 0.5).exp() * compared).sum(1)).log()).mean()
+
+    assert_same(outcome(build("pairwise", negatives=candidates), *z), outcome(expected, *z))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_all_views_in_one_tensor(name):
+    known = needed(name)
+    z = views()
+    assert_same(
+        outcome(lambda *z: build(name, **SETTINGS.get(name, {})).eval()(torch.stack(z, 1), **known), *z),
+        outcome(lambda *z: build(name, **SETTINGS.get(name, {})).eval()(*z, **known), *z),
+    )
+
+
+def test_one_view_that_nothing_matches():
+    with pytest.raises(UsageError, match=r"views: Pairs\(\) matches the views of an item, of which one came"):
+        contraport.nt_xent()(*views(k=1))
+    with pytest.raises(UsageError, match="views: the cross layout compares 2 views, got 1"):
+        contraport.info_nce(target=contraport.Labels())(*views(k=1), labels=LABELS)
+
+
+# One value per row
+
+# Some are no sums over rows, and the parts of others have rows of their own.
+WHOLE = {"align-uniform", "iot-uniform", "mv-dhel", *OF_COORDINATES}
+BY_ROW = [name for name in OBJECTIVES if name not in WHOLE]
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+def test_the_mean_of_the_rows_is_the_loss(name, policy):
+    known, z = needed(name) | {"weights": torch.arange(7.0)}, views()
+    loss = build(name, **SETTINGS.get(name, {})).eval()
+    rows = loss(*z, **known, reduction="none")
+    assert rows.shape in {(7,), (14,)}
+    assert_same(
+        outcome(lambda *z: loss(*z, **known, reduction="none").mean(), *z), outcome(lambda *z: loss(*z, **known), *z)
+    )
+
+
+def test_values_of_the_rows(policy):
+    z0, z1 = views()
+    logits = unit(z0) @ unit(z1).T / 0.2
+    by_row = F.cross_entropy(logits, torch.arange(7), reduction="none")
+    by_column = F.cross_entropy(logits.T, torch.arange(7), reduction="none")
+    loss = contraport.info_nce(temperature=0.2, symmetric=False)
+    torch.testing.assert_close(loss(z0, z1, reduction="none"), by_row)
+    loss = contraport.info_nce(temperature=0.2)
+    torch.testing.assert_close(loss(z0, z1, reduction="none"), (by_row + by_column) / 2)
+
+
+def test_values_of_the_rows_of_sup_con_are_pytorch_metric_learnings():
+    from pytorch_metric_learning.losses import SupConLoss
+    from pytorch_metric_learning.reducers import DoNothingReducer
+
+    (z,) = views(k=1)
+    theirs = SupConLoss(temperature=0.1, reducer=DoNothingReducer())(z, LABELS)["loss"]["losses"]
+    ours = contraport.sup_con()(z, labels=LABELS, reduction="none")
+    alike = ((LABELS[:, None] == LABELS).sum(1) - 1).double()
+    wants = alike > 0
+    expected = torch.where(wants, theirs - alike.where(wants, 1).log(), 0) * len(z) / wants.sum()
+    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda z: contraport.align_uniform()(*z, reduction="none"), r"reduction: LogMean\(\) is no sum over rows"),
+        (lambda z: contraport.nt_xent()(*z, reduction="sum"), "reduction: unknown name 'sum'"),
+        (
+            lambda z: contraport.info_nce(target=contraport.Labels())(
+                z[0], z[1][:5], labels=(LABELS, LABELS[:5]), reduction="none"
+            ),
+            r"reduction: expected 'mean', as directions have different numbers of rows, \(7, 5\)",
+        ),
+    ],
+)
+def test_reductions_that_do_not_fit(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(views())
+
+
+# Negatives of each row
+
+
+OWN = torch.randn(7, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+
+
+def test_negatives_of_each_row(policy):
+    def expected(z0, z1, own):
+        batch, further = (
+            unit(z0) @ unit(z1).T / 0.1,
+            torch.einsum("id,ikd->ik", unit(z0), F.normalize(own, dim=2)) / 0.1,
+        )
+        return F.cross_entropy(torch.cat([batch, further], 1), torch.arange(7))
+
+    loss = build("info-nce", symmetric=False)
+    found = outcome(lambda z0, z1, own: loss(z0, z1, negatives=own), *views(), OWN)
+    assert_same(found, outcome(expected, *views(), OWN))
+
+
+def test_negatives_of_each_row_in_the_joint_layout(policy):
+    items = torch.arange(7).repeat(2)
+
+    def expected(z0, z1, own):
+        z = unit(torch.cat([z0, z1]))
+        batch = (z @ z.T / 0.5).masked_fill(~others(14), -torch.inf)
+        further = torch.einsum("id,ikd->ik", z, F.normalize(own, dim=2)[items]) / 0.5
+        return F.cross_entropy(torch.cat([batch, further], 1), torch.arange(14).roll(7))
+
+    found = outcome(lambda z0, z1, own: build("nt-xent")(z0, z1, negatives=own), *views(), OWN)
+    assert_same(found, outcome(expected, *views(), OWN))
+
+
+def test_negatives_of_each_row_that_show_its_item_are_left_out(policy):
+    ids = IDS[:, None].repeat(1, 3)
+    ids[:, 1] = -1 - torch.arange(7)  # the others show the row's own item
+    known = {"ids": IDS, "negatives": OWN, "negative_ids": ids}
+    expected = build("nt-xent")(*views(), ids=IDS, negatives=OWN[:, 1:2])
+    torch.testing.assert_close(build("nt-xent")(*views(), **known), expected)
+
+
+@pytest.mark.parametrize("name", ["gca-ince", "gca-uot", "t-simclr", "sigmoid", "cmc-nce", "rince"])
+def test_negatives_of_one_item_are_no_columns_of_another(name, policy):
+    """With one row in each view, its own negatives are all negatives; with two, each row sees its own."""
+    z, own = [view[:1] for view in views()], OWN[:1]
+    torch.testing.assert_close(build(name)(*z, negatives=own), build(name)(*z, negatives=own[0]))
+    plan = build(name).plan(*views(), negatives=OWN)
+    further = plan[:, -21:].view(-1, 7, 3)
+    owners = torch.arange(len(plan)) % 7
+    seen = further.sum(2) > 0
+    assert torch.equal(seen, owners[:, None] == torch.arange(7))
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        ({"negatives": OWN[:6]}, r"negatives: expected .* or \(7, k, 5\) for each item, got shape \(6, 3, 5\)"),
+        ({"negatives": OWN, "shared_negatives": True}, r"shared_negatives: expected negatives \(k, d\)"),
+        ({"negatives": OWN, "ids": IDS, "negative_ids": IDS}, r"negative_ids: .* \(7, 3\), got \(7,\)"),
+    ],
+)
+def test_negatives_of_each_row_that_do_not_fit(known, message):
+    with pytest.raises(UsageError, match=message):
+        contraport.nt_xent()(*views(), **known)
+
+
+# Facts about items in any form
+
+
+@pytest.mark.parametrize("form", [list, np.asarray, tuple, np.int16], ids=["list", "array", "tuple", "small integers"])
+def test_labels_of_any_form(form):
+    labels, z = form(LABELS.tolist()), views()
+    torch.testing.assert_close(build("sup-con")(*z, labels=labels), build("sup-con")(*z, labels=LABELS))
+    torch.testing.assert_close(build("nt-xent")(*z, ids=labels), build("nt-xent")(*z, ids=LABELS))
+
+
+@pytest.mark.parametrize("form", [lambda v: v, lambda v: v.bool(), lambda v: v.float().numpy(), lambda v: v.tolist()])
+@pytest.mark.parametrize("layout", ["joint", "one", "cross"])
+def test_items_of_several_classes(form, layout, policy):
+    shared = (HOT.double() @ HOT.double().T).double()
+    if layout == "one":
+        z, wanted, compared = views(k=1), shared * others(7), others(7)
+    elif layout == "joint":
+        z, wanted, compared = views(), shared.repeat(2, 2) * others(14), others(14)
+    else:
+        z, wanted, compared = views(), shared, None
+
+    def expected(*z):
+        x, y = z if layout == "cross" else (torch.cat(z),) * 2
+        return rows_loss(x, y, wanted, 0.1, compared)
+
+    loss = build("sup-con", **({"layout": "cross"} if layout == "cross" else {}))
+    assert_same(outcome(lambda *z: loss(*z, labels=form(HOT)), *z), outcome(expected, *z))
+
+
+def test_one_class_each_is_the_same_in_either_form():
+    hot = F.one_hot(LABELS)
+    for name in ["nt-xent", "gca-ince", "gca-uot", "rince"]:
+        loss = partial(build(name), target=contraport.Labels())
+        assert_same(outcome(partial(loss, labels=hot), *views()), outcome(partial(loss, labels=LABELS), *views()))
+
+
+def test_classes_that_are_neither_zero_nor_one():
+    with pytest.raises(UsageError, match=r"labels: expected zeros and ones, \(n, classes\)"):
+        contraport.sup_con()(*views(), labels=2 * HOT)
+    with pytest.raises(UsageError, match=r"ids: expected .* \(7,\), got \(7, 3\)"):
+        contraport.nt_xent()(*views(), ids=HOT)
+
+
+# Two views that show different items
+
+
+def different(n=7, m=4):
+    return views(n, seed=3)[0], views(m, seed=4)[0]
+
+
+OTHER = torch.tensor([2, 0, 0, 5])
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_different_items_by_their_labels(symmetric, policy):
+    wanted = (LABELS[:, None] == OTHER).double()
+
+    def expected(x, y):
+        there = rows_loss(x, y, wanted, 0.2)
+        return (there + rows_loss(y, x, wanted.T, 0.2)) / 2 if symmetric else there
+
+    loss = contraport.info_nce(temperature=0.2, symmetric=symmetric, target=contraport.Labels())
+    found = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER.tolist())), *different())
+    assert_same(found, outcome(expected, *different()))
+
+
+def test_different_items_by_a_matrix(policy):
+    matrix = torch.rand(7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    matrix[3] = 0
+
+    def expected(x, y):
+        target = matrix / matrix.sum()
+        log_plan = (unit(x) @ unit(y).T / 0.2).log_softmax(1) - math.log(7)
+        there = target > 0
+        return (target[there] * (target[there].log() - log_plan[there])).sum()
+
+    loss = contraport.info_nce(temperature=0.2, symmetric=False)
+    for target in (matrix, matrix.to_sparse()):
+        assert_same(outcome(partial(loss, target=target), *different()), outcome(expected, *different()))
+
+
+def test_different_items_in_a_balanced_plan(policy):
+    """Rows have 1/n, columns 1/m of the mass."""
+    matrix = torch.rand(7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    loss = contraport.Objective(
+        contraport.Cross(symmetric=False), Gibbs("cosine", 0.5), contraport.Balanced(200), contraport.Pairs(),
+        contraport.KL(),
+    )  # fmt: skip
+    plan = loss.plan(*different(), target=matrix)
+    torch.testing.assert_close(plan.sum(0), torch.full((4,), 1 / 4, dtype=torch.float64))
+    torch.testing.assert_close(plan.sum(1), torch.full((7,), 1 / 7, dtype=torch.float64))
+
+
+PAIRS = [(0, 1), (0, 3), (2, 1), (6, 0), (0, 3)]
+
+
+@pytest.mark.parametrize("form", [list, np.asarray, torch.tensor], ids=["list", "array", "tensor"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_list_of_pairs(symmetric, form, policy):
+    wanted = torch.zeros(7, 4)
+    for i, j in PAIRS:
+        wanted[i, j] = 1
+
+    def expected(x, y):
+        there = rows_loss(x, y, wanted, 0.2)
+        return (there + rows_loss(y, x, wanted.T, 0.2)) / 2 if symmetric else there
+
+    loss = contraport.info_nce(temperature=0.2, symmetric=symmetric)
+    target = PAIRS if form is list else contraport.Listed(form(PAIRS))
+    assert_same(outcome(lambda *z: loss(*z, target=target), *different()), outcome(expected, *different()))
+
+
+def test_a_list_of_pairs_of_items_of_all_views(policy):
+    listed = [(0, 0), (1, 1), (1, 4), (5, 2)]
+    wanted = torch.zeros(7, 7)
+    for i, j in listed:
+        wanted[i, j] = wanted[j, i] = 1
+    wanted = wanted.repeat(2, 2) * others(14)
+    expected = outcome(lambda *z: rows_loss(torch.cat(z), torch.cat(z), wanted, 0.5, others(14)), *views())
+    assert_same(outcome(lambda *z: build("nt-xent")(*z, target=listed), *views()), expected)
+
+
+def test_a_list_of_pairs_with_their_shares(policy):
+    shares = [0.5, 2.0, 1.0, 3.0, 0.25]
+    wanted = torch.zeros(7, 4, dtype=torch.float64)
+    for (i, j), share in zip(PAIRS, shares, strict=True):
+        wanted[i, j] += share
+
+    def expected(x, y):
+        return (rows_loss(x, y, wanted, 0.1) + rows_loss(y, x, wanted.T, 0.1)) / 2
+
+    target = contraport.Listed(PAIRS, shares)
+    assert_same(
+        outcome(lambda x, y: build("info-nce")(x, y, target=target), *different()), outcome(expected, *different())
+    )
+    items = torch.zeros(7, 7, dtype=torch.float64)
+    for (i, j), share in zip([(0, 0), (1, 4), (4, 4)], [1.0, 2.0, 3.0], strict=True):
+        items[i, j] = items[j, i] = share
+    items = items.repeat(2, 2) * others(14)
+    target = contraport.Listed([(0, 0), (1, 4), (4, 4)], np.array([1.0, 2.0, 3.0]))
+    found = outcome(lambda *z: build("nt-xent")(*z, target=target), *views())
+    assert_same(found, outcome(lambda *z: rows_loss(torch.cat(z), torch.cat(z), items, 0.5, others(14)), *views()))
+    for wrong, message in (
+        ([1.0], r"one number for each of 5 pairs, got shape \(1,\)"),
+        ([1.0] * 4 + [-1.0], "nonnegative finite numbers, got -1"),
+        ([float("nan")] * 5, "nonnegative finite numbers, got nan"),
+    ):
+        with pytest.raises(UsageError, match=f"shares: expected {message}"):
+            contraport.Listed(PAIRS, wrong)
+
+
+def test_a_reference_set_leaves_out_the_row_itself(policy):
+    """As pytorch-metric-learning's ref_emb, where the reference set has the embeddings among its own."""
+    x, y = different()
+    ids, there = torch.arange(7), torch.tensor([3, 100, 0, 101])
+    compared = ids[:, None] != there
+    wanted = (LABELS[:, None] == OTHER) & compared
+    loss = contraport.sup_con(temperature=0.2, layout="cross")
+    found = outcome(lambda x, y: loss(x, y, labels=(LABELS, OTHER), ids=(ids, there)), x, y)
+    assert_same(found, outcome(lambda x, y: rows_loss(x, y, wanted, 0.2, compared), x, y))
+
+
+def test_a_reference_set_is_pytorch_metric_learnings():
+    from pytorch_metric_learning.losses import SupConLoss
+
+    x, y = different()
+    labels, other = torch.tensor([2, 0, 0, 5, 0, 2, 5]), OTHER
+    constant = (labels[:, None] == other).sum(1).double().log().mean()
+    theirs = outcome(lambda x, y: SupConLoss(0.1)(x, labels, ref_emb=y, ref_labels=other) - constant, x, y)
+    loss = contraport.sup_con(temperature=0.1, layout="cross")
+    assert_same(outcome(lambda x, y: loss(x, y, labels=(labels, other)), x, y), theirs, rtol=1e-6)
+
+
+def test_all_of_two_sets_in_the_joint_layout(policy):
+    x, y = different()
+    labels = torch.cat([LABELS, OTHER])
+    wanted = (labels[:, None] == labels) & others(11)
+    found = outcome(lambda x, y: build("sup-con")(x, y, labels=(LABELS, OTHER)), x, y)
+    expected = outcome(lambda x, y: rows_loss(torch.cat([x, y]), torch.cat([x, y]), wanted, 0.1, others(11)), x, y)
+    assert_same(found, expected)
+
+
+def test_different_items_with_features_and_own_negatives(policy):
+    x, y = different()
+    features = views(11, d=4, seed=9)[0]
+    soft = contraport.Soft(features, Gibbs("cosine", 0.5))
+    wanted = (unit(features[:7]) @ unit(features[7:]).T / 0.5).softmax(1)
+
+    def expected(x, y, own):
+        batch, further = unit(x) @ unit(y).T / 0.1, torch.einsum("id,ikd->ik", unit(x), F.normalize(own, dim=2)) / 0.1
+        log_share = torch.cat([batch, further], 1).log_softmax(1)[:, :4]
+        return (wanted * (wanted.log() - log_share)).sum() / 7
+
+    loss = contraport.info_nce(symmetric=False, target=soft)
+    assert_same(outcome(lambda x, y, own: loss(x, y, negatives=own), x, y, OWN), outcome(expected, x, y, OWN))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda x, y: contraport.info_nce()(x, y),
+            r"views: Pairs\(\) matches row i to row i, but z0 shows 7 .* z1 4 others",
+        ),
+        (
+            lambda x, y: contraport.sup_con()(x, y, labels=LABELS),
+            r"labels: z0 and z1 show different items, 7 and 4; expe",
+        ),
+        (
+            lambda x, y: contraport.sup_con()(x, y, labels=(LABELS, LABELS)),
+            r"labels\[1\]: expected .* \(4,\), got \(7,\)",
+        ),
+        (lambda x, y: contraport.sup_con()(x, y[:, :3], labels=(LABELS, OTHER)), "z1: expected 5 columns, got 3"),
+        (
+            lambda x, y: contraport.nt_xent()(x, y, target=[(0, 7)]),
+            "target: expected rows of z1 from 0 to 3 in the pairs",
+        ),
+        (lambda x, y: contraport.nt_xent()(x, y, target=[(0, 1, 2)]), r"target: expected a list of pairs .* \(1, 3\)"),
+        (lambda x, y: contraport.nt_xent()(x, y, target=[]), r"target: expected a list of pairs"),
+        (
+            lambda x, y: contraport.nt_xent()(x, y, target=[(0, 0.5)]),
+            r"target: expected a list of pairs .* torch.float64",
+        ),
+        (lambda x, y: contraport.info_nce()(x, y, target=torch.ones(4, 7)), r"target: expected shape \(7, 4\)"),
+        (
+            lambda x, y: contraport.nt_xent()(x, x, target=[(0, 1)], ids=[5] * 7),
+            "target: puts mass on pairs that are left",
+        ),
+    ],
+)
+def test_different_items_that_do_not_fit(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(*different())
+
+
+# Similarities instead of embeddings
+
+
+@pytest.mark.parametrize(
+    "name", ["info-nce", "nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "pairwise", "sigmoid", "iot"]
+)
+def test_similarities_instead_of_embeddings(name, policy):
+    settings = {} if name != "alpha-cl" else {"detach": False}
+    loss = build(name, **settings)
+    joint = isinstance(loss.layout, contraport.Joint)
+
+    def similarities(z0, z1):
+        x, y = (unit(torch.cat([z0, z1])),) * 2 if joint else (unit(z0), unit(z1))
+        return x @ y.T
+
+    assert_same(outcome(lambda *z: loss(similarities=similarities(*z)), *views()), outcome(loss, *views()))
+
+
+def test_similarities_of_labelled_items(policy):
+    (z,) = views(k=1)
+    loss = contraport.sup_con()
+    found = outcome(lambda z: loss(similarities=unit(z) @ unit(z).T, labels=LABELS), z)
+    assert_same(found, outcome(lambda z: loss(z, labels=LABELS), z))
+    x, y = different()
+    found = outcome(lambda x, y: contraport.info_nce()(similarities=unit(x) @ unit(y).T, target=PAIRS), x, y)
+    assert_same(found, outcome(lambda x, y: contraport.info_nce()(x, y, target=PAIRS), x, y))
+
+
+def test_logits_are_cross_entropy():
+    logits = torch.randn(6, 6, dtype=torch.float64)
+    loss = contraport.Objective(
+        contraport.Cross(symmetric=False), Gibbs("dot", 1.0), contraport.Rows(), contraport.Pairs(), contraport.KL()
+    )
+    torch.testing.assert_close(loss(similarities=logits), F.cross_entropy(logits, torch.arange(6)))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda s: contraport.t_simclr()(similarities=s),
+            "similarities: the cost 'sqeuclidean' is no function of a simil",
+        ),
+        (lambda s: contraport.cmc()(similarities=s), r"similarities: expected embeddings, as FullGraph\(\) has no one"),
+        (
+            lambda s: contraport.nt_xent()(similarities=s[:5]),
+            "similarities: expected those of all embeddings of two views",
+        ),
+        (lambda s: contraport.nt_xent()(s, similarities=s), "similarities: expected either embeddings or similarities"),
+        (lambda s: contraport.nt_xent()(similarities=s[0]), r"similarities: expected a floating .* of shape \(6,\)"),
+        (
+            lambda s: contraport.nt_xent()(similarities=s, negatives=s),
+            "negatives: expected their similarities as further",
+        ),
+        (
+            lambda s: contraport.Objective(
+                contraport.Cross(), Gibbs(torch.cdist), contraport.Rows(), contraport.Pairs(), contraport.KL()
+            )(similarities=s),
+            "similarities: the cost <function cdist",
+        ),
+    ],
+)
+def test_similarities_that_do_not_fit(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(torch.rand(6, 6))
+
+
+# Items that lack a view
+
+PRESENT = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 1, 0], [1, 1, 1], [0, 0, 1], [0, 1, 1], [1, 0, 0]]).bool()
+
+
+def with_gaps(k):
+    """Return views whose absent rows are no numbers."""
+    return tuple(torch.where(PRESENT[:, v, None], z, math.nan) for v, z in enumerate(views(k=k)))
+
+
+def slopes_where_present(function, *z):
+    value, slopes = outcome(function, *z)
+    for v, slope in enumerate(slopes):
+        assert not slope[~PRESENT[:, v]].any()
+    return value, slopes
+
+
+def gathered(z):
+    """Return the rows that are there, and which item and view each shows."""
+    rows = [(v, i) for v in range(len(z)) for i in range(7) if PRESENT[i, v]]
+    return (
+        torch.stack([z[v][i] for v, i in rows]),
+        torch.tensor([i for _, i in rows]),
+        torch.tensor([v for v, _ in rows]),
+    )
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("name", ["nt-xent", "sup-con"])
+def test_items_that_lack_a_view_in_the_joint_layout(name, k, policy):
+    loss, known = build(name), {"labels": LABELS} if name == "sup-con" else {}
+
+    def expected(*z):
+        rows, items, _ = gathered(z)
+        classes = LABELS[items] if known else items
+        wanted = (classes[:, None] == classes) & others(len(rows))
+        return rows_loss(rows, rows, wanted, loss.temperature, others(len(rows)))
+
+    found = slopes_where_present(lambda *z: loss(*z, present=PRESENT[:, :k], **known), *with_gaps(k))
+    assert_same(found, outcome(expected, *views(k=k)))
+
+
+@pytest.mark.parametrize("graph", ["full", "core"])
+def test_items_that_lack_a_view_in_pairs_of_views(graph, policy):
+    def expected(*z):
+        total = 0
+        for v, w in [(0, 1), (0, 2), (1, 2)][: 3 if graph == "full" else 2]:
+            x, y = (torch.arange(7)[PRESENT[:, view]] for view in (v, w))
+            wanted = (x[:, None] == y).double()
+            total = total + rows_loss(z[v][x], z[w][y], wanted, 0.1) + rows_loss(z[w][y], z[v][x], wanted.T, 0.1)
+        return total
+
+    loss = contraport.cmc(graph=graph)
+    found = slopes_where_present(lambda *z: loss(*z, present=PRESENT.tolist()), *with_gaps(3))
+    assert_same(found, outcome(expected, *views(k=3)))
+
+
+def test_an_unbalanced_plan_places_items_without_a_partner(policy):
+    """Every row that is there has its place in the plan, those without a partner too."""
+
+    def expected(*z):
+        rows, items, _ = gathered(z)
+        n = len(rows)
+        log_kernel = ((unit(rows) @ unit(rows).T - 1) / 0.5).masked_fill(~others(n), -torch.inf)
+        loss = contraport.gca_uot()
+        constraint = loss.constraint
+        places = torch.arange(n)
+        (plan,) = constraint(
+            Geometry(MatrixLogKernel(log_kernel.masked_fill(~others(n), 0), temperature=0.5), (Mask((places, places)),))
+        )
+        matrix = plan.dense()
+        wanted = ((items[:, None] == items) & others(n)).double()
+        wants = wanted.sum(1) > 0
+        there = wanted > 0
+        # each row wants the share that it would have if all rows wanted something
+        return -(matrix[there] * n).log().sum() / wants.sum() + matrix.sum() - 1
+
+    found = slopes_where_present(lambda *z: build("gca-uot")(*z, present=PRESENT[:, :2]), *with_gaps(2))
+    assert_same(found, outcome(expected, *views()))
+    plan = build("gca-uot").plan(*with_gaps(2), present=PRESENT[:, :2])
+    assert plan.shape == (8, 8)
+    assert (plan.sum(1) > 0).all()
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in OF_COORDINATES])
+def test_every_objective_takes_items_that_lack_a_view(name, policy):
+    """Where all views of some items are absent, the batch is the others; and all present is as if nothing were said."""
+    k = 3 if name in {"cmc", "mv-dhel"} else 2
+    loss, z = build(name, **SETTINGS.get(name, {})).eval(), views(k=k)
+    known = needed(name)
+    kept = torch.tensor([0, 2, 3, 4, 6])
+    present = torch.zeros(7, k, dtype=torch.bool)
+    present[kept] = True
+    gaps = tuple(torch.where(present[:, v, None], view, math.nan) for v, view in enumerate(z))
+    found = outcome(lambda *z: loss(*z, present=present, **known), *gaps)
+    alone = outcome(lambda *z: loss(*(view[kept] for view in z), **{key: v[kept] for key, v in known.items()}), *z)
+    assert_same(found, alone)
+    whole = outcome(lambda *z: loss(*z, present=torch.ones(7, k, dtype=torch.bool), **known), *z)
+    assert_same(whole, outcome(lambda *z: loss(*z, **known), *z))
+
+
+def test_negatives_ids_weights_and_targets_of_items_that_lack_a_view(policy):
+    z, present = with_gaps(2), PRESENT[:, :2]
+    kept = torch.tensor([0, 3])  # the items with both
+    weights = torch.zeros(7, dtype=torch.float64)
+    weights[kept] = torch.tensor([2.0, 1.0], dtype=torch.float64)
+    _, items, _ = gathered(views())
+    wanted = (items[:, None] == items) & others(8)
+
+    def expected(*z):
+        rows, items, _ = gathered(z)
+        by_row = rows_loss(rows, rows, wanted, 0.5, others(8), by_row=True)
+        return (by_row * weights[items]).sum() / weights[items][wanted.any(1)].sum() * wanted.any(1).sum() / 8
+
+    found = slopes_where_present(lambda *z: build("nt-xent")(*z, present=present, weights=weights), *z)
+    assert_same(found, outcome(expected, *views()))
+    matrix = torch.rand(14, 14, dtype=torch.float64).fill_diagonal_(0)
+    there = torch.cat([present[:, 0], present[:, 1]])
+    of_those = build("nt-xent")(*z, present=present, target=matrix[there][:, there])
+    torch.testing.assert_close(build("nt-xent")(*z, present=present, target=matrix), of_those)
+    torch.testing.assert_close(build("nt-xent")(*z, present=present, target=matrix.to_sparse()), of_those)
+    listed = build("nt-xent")(*z, present=present, target=[(i, i) for i in range(7)])
+    torch.testing.assert_close(listed, build("nt-xent")(*z, present=present))
+
+
+def test_features_of_items_that_lack_a_view():
+    features, z, present = views(d=4, seed=3), with_gaps(2), PRESENT[:, :2]
+    for target in (contraport.Soft, contraport.Neighbors):
+        by_view = build("nt-xent").target_plan(*z, present=present, target=target(features))
+        there = torch.cat([present[:, 0], present[:, 1]])
+        whole = build("nt-xent").target_plan(*views(), target=target(features))[there][:, there]
+        if target is contraport.Soft:
+            torch.testing.assert_close(by_view, whole / whole.sum(1, keepdim=True) / 8)
+        assert by_view.shape == (8, 8)
+        of_items = build("info-nce").target_plan(*z, present=present, target=target(features[0]))
+        assert of_items.shape == (4, 4)
+
+
+def test_where_nothing_is_left_to_compare():
+    z = tuple(view.requires_grad_() for view in views())
+    for name, present in [
+        ("info-nce", [[True, False]] * 7),
+        ("nt-xent", [[True, False], [False, True]] * 3 + [[True, False]]),
+    ]:
+        value = build(name)(*z, present=present)
+        assert value.item() == 0
+        slopes = torch.autograd.grad(value, z, allow_unused=True)
+        assert all(slope is None or not slope.any() for slope in slopes)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda z: contraport.nt_xent()(*z, present=PRESENT),
+            r"present: expected Booleans, .* \(7, 2\), got .* \(7, 3\)",
+        ),
+        (
+            lambda z: contraport.nt_xent()(*z, present=PRESENT[:, :2].long()),
+            "present: expected Booleans, .* got torch.int64",
+        ),
+        (
+            lambda z: contraport.sup_con()(*z, present=PRESENT[:, :2], labels=(LABELS, LABELS)),
+            "present: expected two views of the same items",
+        ),
+        (
+            lambda z: contraport.info_nce(symmetric=False, shared_columns=True)(*z, present=PRESENT[:, :2]),
+            "present: expected none, as the columns are shared",
+        ),
+    ],
+)
+def test_marks_that_do_not_fit(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(views())

@@ -1,0 +1,129 @@
+"""A reference measure of the columns: each objective on the kernel w_j K_ij, against the formulas with their kernels
+weighted so; and the log-q correction of sampled softmax.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import contraport
+from contraport import UsageError
+
+sys.path.insert(0, str(Path(__file__).parent))
+import formulas
+from comparing import IDS, POLICIES, assert_same, build, outcome, views
+
+pytestmark = pytest.mark.usefixtures("uneven_tiles")
+
+COLUMNS = torch.tensor([0.5, 2.0, 1.0, 4.0, 0.1, 1.0, 3.0], dtype=torch.float64)
+WEIGHTS = torch.tensor([1.0, 0.0, 2.0, 0.5, 1.0, 3.0, 0.25], dtype=torch.float64)
+CASES = [
+    ("info-nce", {}),
+    ("info-nce", {"symmetric": False}),
+    ("nt-xent", {}),
+    ("gca-ince", {"iterations": 2}),
+    ("iot", {"constraint": "simplex"}),
+    ("iot", {"constraint": "rows"}),
+    ("cmc", {}),
+]
+
+
+@pytest.fixture
+def weighted(monkeypatch):
+    """Weigh the kernels of the formulas."""
+    plain = formulas.gibbs
+
+    def gibbs(pairing, temperature):
+        return plain(pairing, temperature) * COLUMNS[pairing.column_items]
+
+    monkeypatch.setattr(formulas, "gibbs", gibbs)
+
+
+def by_formula(name, *z, **settings):
+    return getattr(formulas, name.replace("-", "_"))(*z, **settings)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("known", [{}, {"ids": IDS, "weights": WEIGHTS}], ids=["", "known"])
+@pytest.mark.parametrize(("name", "chosen"), CASES)
+def test_value_and_gradient(weighted, name, chosen, known, policy):
+    z = views(k=3 if name == "cmc" else 2)
+    with contraport.engine.policy(policy):
+        ours = outcome(lambda *z: build(name, **chosen)(*z, column_weights=COLUMNS, **known), *z)
+    assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen, **known), *z))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_log_q_correction_is_cross_entropy_of_the_corrected_logits(policy):
+    """N = 300: a frequent item is a negative as often as it is drawn."""
+    z0, z1 = views(300, 8)
+    q = torch.rand(300, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) + 0.01
+    loss = contraport.info_nce(temperature=0.2, symmetric=False)
+    with contraport.engine.policy(policy):
+        ours = outcome(lambda *z: loss(*z, column_weights=1 / q), z0, z1)
+
+    def corrected(z0, z1):
+        return F.cross_entropy(F.normalize(z0) @ F.normalize(z1).T / 0.2 - q.log(), torch.arange(300))
+
+    assert_same(ours, outcome(corrected, z0, z1))
+
+
+@pytest.mark.parametrize("reference", ["product", "counting"])
+def test_unbalanced_plans(reference):
+    """Against the same iterations on the weighted kernel, entry by entry."""
+    temperature, rho = 0.5, 0.7
+    allowed = contraport.Unbalanced(rho, 3, reference=reference)
+    kernel = contraport.Gibbs("cosine", temperature)
+    one_way = contraport.Cross(symmetric=False)
+    loss = contraport.Objective(one_way, kernel, allowed, contraport.Pairs(), contraport.KL())
+    z0, z1 = views()
+    found = next(loss.outcomes(z0, z1, column_weights=COLUMNS)).plan
+    k = kernel(z0, z1).dense().exp() * COLUMNS
+    k, a = (k / 49, 1 / 7) if reference == "product" else (k, 1 / 7)
+    v, damping = torch.ones(7, dtype=torch.float64), rho / (rho + temperature)
+    for _ in range(3):
+        u = (a / (k @ v)) ** damping
+        v = (a / (k.T @ u)) ** damping
+    expected = u[:, None] * k * v
+    torch.testing.assert_close(found.dense(), expected)
+    torch.testing.assert_close(found.log_column_mass().exp(), expected.sum(0))
+    torch.testing.assert_close(found.log_row_mass().exp(), expected.sum(1))
+
+
+def test_at_convergence_a_balanced_plan_does_not_depend_on_it():
+    loss = contraport.Objective(
+        contraport.Joint(), contraport.Gibbs(), contraport.Balanced(500, 1e-12), contraport.Pairs(), contraport.KL()
+    )
+    torch.testing.assert_close(loss.plan(*views(), column_weights=COLUMNS), loss.plan(*views()))
+
+
+def test_equal_column_weights_change_nothing():
+    for name in ("nt-xent", "gca-uot", "t-simclr", "iot-uniform"):
+        equal = outcome(lambda *z: build(name)(*z, column_weights=torch.ones(7)), *views())  # noqa: B023
+        assert_same(equal, outcome(build(name), *views()), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: build("nt-xent")(*views(), column_weights=COLUMNS - 1), "column_weights: expected positive finite"),
+        (lambda: build("nt-xent")(*views(), column_weights=COLUMNS[:3]), r"column_weights: expected .* \(7,\)"),
+        (lambda: build("pairwise")(*views(), column_weights=COLUMNS), "column_weights: Pairwise"),
+        (lambda: build("debiased")(*views(), column_weights=COLUMNS), "column_weights: Debiased"),
+        (lambda: build("vic-reg")(*views(), column_weights=COLUMNS), "column_weights: expected none, as Coordinates"),
+        (
+            lambda: build("nt-xent")(*views(), column_weights=COLUMNS, negatives=views()[0]),
+            "column_weights: expected none, as there are columns that show no items",
+        ),
+        (
+            lambda: build("iot-quadratic", closed_form=False)(*views(), column_weights=COLUMNS),
+            "column_weights: ",
+        ),
+    ],
+)
+def test_what_knows_no_reference_measure_is_told(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()

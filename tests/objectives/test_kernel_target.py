@@ -1,0 +1,58 @@
+"""A target that is a kernel, by its potentials, against the same target as a matrix."""
+
+import pytest
+import torch
+from tests.objectives.comparing import views
+
+from contraport.engine import Geometry, Gibbs, Mask, StudentT
+from contraport.objectives.targets.kernel_target import KernelTarget
+from contraport.objectives.targets.target_plan import DenseTarget
+
+
+@pytest.fixture(params=[1 << 20, 12], ids=["whole", "in blocks"], autouse=True)
+def blocks(request, monkeypatch):
+    monkeypatch.setattr("contraport.engine.row_blocks.BLOCK_ENTRIES", request.param)
+
+
+@pytest.fixture(params=[Gibbs("cosine", 0.3), StudentT(2.0)], ids=repr)
+def both(request):
+    """A target with a row that wants nothing, and the matrix that it is."""
+    x, y = views(7, 3, seed=1)
+    rows = torch.arange(7)
+    everything = Mask((torch.where(rows == 4, 1, 0), torch.ones_like(rows)))  # of row 4
+    masks = Mask((rows, rows)), everything
+    target = KernelTarget.by_rows(Geometry(request.param(x, y), masks))
+    kernel = request.param(x, y).dense().exp() * ~masks[0].whole() * ~everything.whole()
+    mass = kernel.sum(1, keepdim=True)
+    return target, DenseTarget(kernel / torch.where(mass > 0, mass, 1) / 7)
+
+
+def assert_same(target, matrix):
+    y = torch.randn(matrix.matrix.shape[1], 2, dtype=torch.float64)
+    for of in (lambda t: t.dense(), lambda t: t.row_mass(), lambda t: t.row_entropy(), lambda t: t.row_square_mass(),
+               lambda t: t.apply(y), lambda t: t.apply(y[:, 0])):  # fmt: skip
+        torch.testing.assert_close(of(target), of(matrix))
+
+
+def test_it_is_the_matrix(both):
+    target, matrix = both
+    assert_same(target, matrix)
+    assert_same(target.T, matrix.T)
+    assert_same(target.restrict(slice(2, 6)), matrix.restrict(slice(2, 6)))
+    factors = torch.arange(7.0, dtype=torch.float64)
+    assert_same(target.times(factors), matrix.times(factors))
+    assert_same(target.beside(3), matrix.beside(3))
+
+
+def test_gradients_of_any_order(both):
+    target, matrix = both
+    z = torch.randn(7, 2, dtype=torch.float64, requires_grad=True)
+    seed = torch.randn(7, 2, dtype=torch.float64)
+
+    def orders(target):
+        value = (target.apply(z.square()).sin() * seed).sum()
+        (slope,) = torch.autograd.grad(value, z, create_graph=True)
+        return slope, torch.autograd.grad((slope * seed).sum(), z)[0]
+
+    for ours, theirs in zip(orders(target), orders(matrix), strict=True):
+        torch.testing.assert_close(ours, theirs)

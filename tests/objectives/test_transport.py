@@ -1,0 +1,215 @@
+"""Transport as a product of its own, against POT and against autograd on the whole matrix."""
+
+import math
+
+import ot
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import contraport
+from contraport import Balanced, Gibbs, Rows, Simplex, Unbalanced, UsageError, sinkhorn_divergence, transport
+
+POLICIES = ["dense", "stored", "streamed"]
+STRICT = Balanced(5000, 1e-13)
+
+
+def points(n=9, m=7, d=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(k, d, dtype=torch.float64, generator=generator) for k in (n, m))
+    a, b = (torch.rand(k, dtype=torch.float64, generator=generator) + 0.2 for k in (n, m))
+    return x, y, a / a.sum(), b / b.sum()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_balanced_value_potentials_and_gradient_are_pots(policy):
+    x, y, a, b = (v.requires_grad_() for v in points())
+    with contraport.engine.policy(policy):
+        found = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b)
+    # POT minimises <C, P> + reg KL(P | a x b), and differentiates at the optimum.
+    theirs = ot.solve(ot.dist(x, y), a, b, reg=0.8, reg_type="KL", max_iter=20000, tol=1e-14, grad="envelope")
+    torch.testing.assert_close(found.plan.dense(), theirs.plan, rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(found.value, theirs.value, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.cost, theirs.value_linear, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.value, [x, y], retain_graph=True),
+        torch.autograd.grad(theirs.value, [x, y]),
+        rtol=1e-7,
+        atol=1e-10,
+    )
+    f, g = found.potentials
+    rebuilt = a[:, None] * b * torch.exp((f[:, None] + g - ot.dist(x, y)) / 0.8)
+    torch.testing.assert_close(rebuilt, found.plan.dense(), rtol=1e-10, atol=1e-14)
+    assert found.error < 1e-12
+    assert 1 < found.iterations < 5000
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("reference", ["product", "counting"])
+@pytest.mark.parametrize("relaxation", [0.5, (0.3, 2.0)])
+def test_unbalanced_value_and_plan_are_pots(policy, reference, relaxation):
+    x, y, a, b = points()
+    constraint = Unbalanced(relaxation, 5000, reference, tolerance=1e-13)
+    with contraport.engine.policy(policy):
+        found = transport(x, y, Gibbs("sqeuclidean", 0.8), constraint, a=a, b=b)
+    theirs = ot.unbalanced.sinkhorn_unbalanced(
+        a, b, ot.dist(x, y), 0.8, relaxation, reg_type="kl" if reference == "product" else "entropy",
+        numItermax=20000, stopThr=1e-15,
+    )  # fmt: skip
+    torch.testing.assert_close(found.plan.dense(), theirs, rtol=1e-8, atol=1e-12)
+    # The value is the objective at the plan, term by term.
+    plan, (rho_a, rho_b) = found.plan.dense(), relaxation if isinstance(relaxation, tuple) else (relaxation,) * 2
+    if reference == "product":
+        entropy = (plan * (plan / (a[:, None] * b)).log()).sum() - plan.sum() + 1
+    else:
+        entropy = (plan * (plan.log() - 1)).sum()
+
+    def kl(m, w):
+        return (m * (m / w).log() - m + w).sum()
+
+    expected = (ot.dist(x, y) * plan).sum() + 0.8 * entropy + rho_a * kl(plan.sum(1), a) + rho_b * kl(plan.sum(0), b)
+    torch.testing.assert_close(found.value, expected, rtol=1e-10, atol=1e-12)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), temperature=st.sampled_from([0.3, 2.0]), policy=st.sampled_from(POLICIES),
+    constraint=st.sampled_from([
+        STRICT, Balanced(3), Unbalanced(0.7, 4), Unbalanced(0.7, 4000, tolerance=1e-13),
+        Unbalanced(0.4, 4000, price="total-variation", tolerance=1e-13),
+    ]),
+)  # fmt: skip
+def test_gradients_are_those_of_finite_differences(seed, temperature, policy, constraint):
+    x, y, a, b = points(5, 4, 2, seed)
+    direction = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 1))
+
+    def value(x, a):
+        with contraport.engine.policy(policy):
+            found = transport(x, y, Gibbs("sqeuclidean", temperature), constraint, a=a, b=b)
+        mapped = found.plan.barycentric(y)
+        return found.value + found.cost + (mapped * direction).sum() + found.plan.top(2).to_dense().square().sum()
+
+    x.requires_grad_()
+    (slope,) = torch.autograd.grad(value(x, a), x)
+    step = 1e-5
+    with torch.no_grad():
+        expected = (value(x + step * direction, a) - value(x - step * direction, a)) / (2 * step)
+    torch.testing.assert_close((slope * direction).sum(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("constraint", [STRICT, Unbalanced(0.7, 4000, tolerance=1e-13)])
+def test_gradients_in_the_masses(constraint):
+    x, y, a, b = points(5, 4, 2)
+    a = (a * 1.0).requires_grad_()
+    direction = torch.tensor([0.3, -0.1, -0.2, 0.05, -0.05], dtype=torch.float64)  # the total stays
+
+    def value(a):
+        return transport(x, y, Gibbs("sqeuclidean", 0.7), constraint, a=a, b=b).value
+
+    (slope,) = torch.autograd.grad(value(a), a)
+    with torch.no_grad():
+        expected = (value(a + 1e-5 * direction) - value(a - 1e-5 * direction)) / 2e-5
+    torch.testing.assert_close(slope @ direction, expected, rtol=1e-6, atol=1e-8)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 12), m=st.integers(1, 12), temperature=st.sampled_from([1.0, 3.0]))
+def test_permutations_and_the_mirror(seed, n, m, temperature):
+    x, y, a, b = points(n, m, 3, seed)
+    kernel, generator = Gibbs("sqeuclidean", temperature), torch.Generator().manual_seed(seed)
+    rows, columns = torch.randperm(n, generator=generator), torch.randperm(m, generator=generator)
+    found = transport(x, y, kernel, STRICT, a=a, b=b)
+    again = transport(x[rows], y[columns], kernel, STRICT, a=a[rows], b=b[columns])
+    mirror = transport(y, x, kernel, STRICT, a=b, b=a)
+    torch.testing.assert_close(again.plan.dense(), found.plan.dense()[rows][:, columns], rtol=1e-6, atol=1e-11)
+    torch.testing.assert_close(mirror.plan.dense().T, found.plan.dense(), rtol=1e-6, atol=1e-11)
+    torch.testing.assert_close(mirror.value, found.value, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(found.plan.dense().sum(), torch.ones((), dtype=torch.float64))
+
+
+def test_what_can_be_done_with_a_plan(monkeypatch):
+    monkeypatch.setattr("contraport.engine.row_blocks.BLOCK_ENTRIES", 20)  # several blocks of rows
+    x, y, a, b = points()
+    y.requires_grad_()
+    plan = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b).plan
+    dense = plan.dense()
+    torch.testing.assert_close(plan.apply(y), dense @ y)
+    torch.testing.assert_close(plan.apply(b), dense @ b)
+    torch.testing.assert_close(plan.barycentric(y), dense @ y / dense.sum(1, keepdim=True))
+    top = plan.top(2)
+    values, columns = dense.topk(2, 1)
+    torch.testing.assert_close(top.to_dense(), torch.zeros_like(dense).scatter(1, columns, values))
+    (slope,) = torch.autograd.grad(plan.barycentric(y).square().sum(), y, retain_graph=True)
+    (expected,) = torch.autograd.grad((dense @ y / dense.sum(1, keepdim=True)).square().sum(), y)
+    torch.testing.assert_close(slope, expected)
+    with pytest.raises(UsageError, match="k: expected a number from 1 to 7, the number of columns, got 8"):
+        plan.top(8)
+
+
+@pytest.mark.parametrize("constraint", [STRICT, Unbalanced(0.5, 5000, tolerance=1e-13)])
+def test_the_divergence_vanishes_at_equality_alone(constraint):
+    x, _, a, _ = points()
+    kernel = Gibbs("sqeuclidean", 2.0)
+    assert sinkhorn_divergence(x, x, kernel, constraint, a=a, b=a).abs() < 1e-10
+    assert sinkhorn_divergence(x, x + 0.1, kernel, constraint, a=a, b=a) > 1e-3
+    shuffled = torch.tensor([3, 1, 0, 2, 4, 5, 8, 7, 6])
+    assert sinkhorn_divergence(x, x[shuffled], kernel, constraint, a=a, b=a[shuffled]).abs() < 1e-10
+
+
+def test_the_divergence_of_a_shift_is_its_square():
+    x, _, a, _ = points()
+    found = sinkhorn_divergence(x, x + 0.3, Gibbs("sqeuclidean", 3.0), STRICT, a=a, b=a)
+    torch.testing.assert_close(found, torch.tensor(3 * 0.09, dtype=torch.float64), rtol=1e-9, atol=0)
+
+
+def test_masses_of_any_total_where_mass_may_be_let_go():
+    x, y, a, b = points()
+    found = transport(x, y, Gibbs("sqeuclidean", 0.8), Unbalanced(0.5, 3000, tolerance=1e-12), a=3 * a, b=b)
+    theirs = ot.unbalanced.sinkhorn_unbalanced(
+        3 * a, b, ot.dist(x, y), 0.8, 0.5, reg_type="kl", numItermax=20000, stopThr=1e-15
+    )
+    torch.testing.assert_close(found.plan.dense(), theirs, rtol=1e-7, atol=1e-11)
+
+
+def test_rows_alone_are_a_softmax():
+    x, y, a, b = points()
+    found = transport(x, y, Gibbs("sqeuclidean", 0.8), Rows(), a=a, b=b)
+    torch.testing.assert_close(found.plan.dense(), a[:, None] * (-ot.dist(x, y) / 0.8).softmax(1))
+
+
+X, A = torch.zeros(3, 2), torch.full((3,), 1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: transport(X[0], X, Gibbs()),
+            r"x: expected points as a tensor \(n, d\) of floating .* of shape \(2,\)",
+        ),
+        (lambda: transport(X, X.long(), Gibbs()), r"y: expected points .* got torch.int64 of shape \(3, 2\)"),
+        (lambda: transport(X, X[:0], Gibbs()), r"y: expected points .* of shape \(0, 2\)"),
+        (lambda: transport(X, X[:, :1], Gibbs()), "y: expected 2 coordinates as x has, got 1"),
+        (lambda: transport(X, X, Gibbs(), Simplex()), r"constraint: expected Balanced, Unbalanced, Rows or Columns"),
+        (lambda: transport(X, X, Gibbs(), a=A[:2]), r"a: expected masses as a tensor \(3,\) .* of shape \(2,\)"),
+        (lambda: transport(X, X, Gibbs(), a=A * torch.tensor([1.0, 0, 1])), "a: expected positive and finite masses"),
+        (lambda: transport(X, X, Gibbs(), b=A * math.nan), "b: expected positive and finite masses"),
+        (lambda: transport(X, X, Gibbs(), a=2 * A, b=A), "b: expected the total of a, 2, got 1; see Unbalanced"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()
+
+
+def test_memory_is_that_of_the_points():
+    """4,096 by 4,096 pairs are 64 MiB in single precision; a tile and some vectors are not."""
+    from torch.profiler import ProfilerActivity, profile
+
+    x = torch.randn(4096, 8).requires_grad_()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen, contraport.engine.policy("streamed"):
+        found = transport(x, x.detach() + 0.1, Gibbs("sqeuclidean", 2.0), Balanced(3))
+        (found.value + found.plan.barycentric(x.detach()).sum()).backward()
+    largest = max(event.self_cpu_memory_usage for event in seen.events())
+    assert largest < 32 << 20

@@ -1,0 +1,201 @@
+"""Unbalanced transport: what its mass and its value mean, at the settings that are in use."""
+
+import math
+
+import ot
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import contraport
+from contraport import (
+    KL,
+    Balanced,
+    Cross,
+    Exact,
+    Gibbs,
+    Joint,
+    MarginalPenalty,
+    Objective,
+    Pairs,
+    Unbalanced,
+    UsageError,
+)
+
+POLICIES = ["dense", "stored", "streamed"]
+
+
+def batch(n, *, clusters, seed):
+    """Items, all over the sphere or around a few centres."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 16, dtype=torch.float64, generator=generator)
+    if clusters:
+        centres = 3 * torch.randn(clusters, 16, dtype=torch.float64, generator=generator)
+        x += centres[torch.randint(clusters, (n,), generator=generator)]
+    return x, torch.randn(n, 16, dtype=torch.float64, generator=generator)
+
+
+SITUATIONS = {
+    "temperature": st.sampled_from([0.05, 0.1, 0.2, 0.5]),
+    "relaxation": st.sampled_from([0.05, 0.2, 1.0, 5.0]),
+    "n": st.sampled_from([64, 256]),
+    "clusters": st.sampled_from([0, 5]),
+    "seed": st.integers(0, 10**6),
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(**SITUATIONS)
+def test_the_value_falls_as_views_agree_and_no_mass_is_made(temperature, relaxation, n, clusters, seed):
+    x, noise = batch(n, clusters=clusters, seed=seed)
+    loss = contraport.gca_uot(temperature, iterations=10, relaxation=relaxation)
+    values = []
+    for apart in (2.0, 0.8, 0.0):
+        values.append(loss(x, x + apart * noise).item())
+        assert 0 < loss.mass <= 1 + 1e-9
+    assert values == sorted(values, reverse=True)
+    assert min(values) >= 0
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.5])
+def test_a_thousand_rows(temperature):
+    x, noise = batch(512, clusters=5, seed=0)
+    loss = contraport.gca_uot(temperature, iterations=10, relaxation=0.2)
+    assert loss(x, x + 0.3 * noise) > loss(x, x)
+    assert loss.mass <= 1
+
+
+@settings(max_examples=10, deadline=None)
+@given(**SITUATIONS)
+def test_a_large_price_is_strict(temperature, relaxation, n, clusters, seed):
+    x, noise = batch(n, clusters=clusters, seed=seed)
+    strict = contraport.gca_ince(temperature, iterations=4)(x, x + 0.3 * noise)
+    found = contraport.gca_uot(temperature, iterations=4, relaxation=1e9)(x, x + 0.3 * noise)
+    torch.testing.assert_close(found, strict, rtol=1e-6, atol=1e-8)
+
+
+def test_the_shares_of_rows_lie_between_info_nce_and_the_balanced_plan():
+    x, noise = batch(64, clusters=0, seed=0)
+    views = x, x + 0.7 * noise
+    free = contraport.gca_uot(relaxation=1e-9, conditional=True)(*views)
+    torch.testing.assert_close(free, contraport.nt_xent()(*views), rtol=1e-6, atol=0)
+    strict = contraport.gca_uot(relaxation=1e9, conditional=True)(*views)
+    joint = Objective(Joint(), Gibbs("cosine", 0.5), Balanced(), Pairs(), KL(conditional=True))
+    torch.testing.assert_close(strict, joint(*views), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("reference", ["product", "counting"])
+def test_value_and_gradient_through_pots_own_iterations(reference):
+    """POT's backend differentiates through all of its steps; at convergence ours must have the same gradient."""
+    x, noise = batch(12, clusters=0, seed=0)
+    z0, z1 = x.clone().requires_grad_(), (x + noise).requires_grad_()
+    uniform = torch.full((12,), 1 / 12, dtype=torch.float64)
+    cost = 1 - torch.nn.functional.normalize(z0) @ torch.nn.functional.normalize(z1).T
+    reg_type = {"product": "kl", "counting": "entropy"}[reference]
+    plan = ot.unbalanced.sinkhorn_unbalanced(
+        uniform, uniform, cost, 0.3, 0.7, reg_type=reg_type, numItermax=2000, stopThr=1e-15
+    )
+    eye = torch.eye(12, dtype=torch.float64)
+    theirs = (eye / 12 * (-math.log(12) - plan.log())).sum() - 1 + plan.sum()
+    wanted = torch.autograd.grad(theirs, [z0, z1])
+    constraint = Unbalanced(0.7, 200, reference)
+    ours = Objective(Cross(symmetric=False), Gibbs("cosine", 0.3), constraint, Pairs(), KL())(z0, z1)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(ours, [z0, z1]), wanted, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_total_variation_meets_masses_or_gives_them_up_within_bounds(policy):
+    x, noise = batch(40, clusters=5, seed=0)
+    temperature, relaxation = 0.2, 0.15
+    constraint = Unbalanced(relaxation, 2000, price="total-variation")
+    loss = Objective(Cross(symmetric=False), Gibbs("cosine", temperature), constraint, Pairs(), KL())
+    with contraport.engine.policy(policy):
+        (outcome,) = loss.outcomes(x, x + 2 * noise)
+        plan, potentials = outcome.plan.dense(), (outcome.plan.f, outcome.plan.g)
+    bound = relaxation / temperature
+    gave_up = 0
+    for mass, potential in zip((plan.sum(1), plan.sum(0)), potentials, strict=True):
+        step = potential + math.log(40)
+        assert step.abs().max() <= bound + 1e-12
+        # Where the price is not exhausted the mass is met; where it is, the mass has fallen short or is in excess.
+        inside = step.abs() < bound - 1e-9
+        torch.testing.assert_close(mass[inside] * 40, torch.ones_like(mass[inside]), rtol=0, atol=1e-6)
+        assert (mass[step >= bound - 1e-9] * 40 <= 1 + 1e-6).all()
+        assert (mass[step <= -bound + 1e-9] * 40 >= 1 - 1e-6).all()
+        gave_up += int((~inside).sum())
+    assert gave_up > 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("constraint", [Balanced(300, marginals="weights"), Balanced(2000, 1e-12, marginals="weights")])
+def test_marginals_from_the_weights(constraint, policy):
+    x, noise = batch(9, clusters=0, seed=0)
+    weights = torch.linspace(0.2, 3, 9, dtype=torch.float64)
+    loss = Objective(Cross(symmetric=False), Gibbs("cosine", 0.4), constraint, Pairs(), KL())
+    with contraport.engine.policy(policy):
+        plan = loss.plan(x, x + noise, weights=weights)
+        value = loss(x, x + noise, weights=weights)
+    a = weights / weights.sum()
+    cost = 1 - torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(x + noise).T
+    theirs = ot.sinkhorn(a, a, cost, 0.4, method="sinkhorn_log", numItermax=20000, stopThr=1e-14)
+    torch.testing.assert_close(plan, theirs, rtol=1e-7, atol=1e-12)
+    torch.testing.assert_close(value, (a * (a.log() - theirs.diagonal().log())).sum(), rtol=1e-7, atol=1e-12)
+
+
+def test_with_rows_alone_marginals_are_the_same_as_weights():
+    x, noise = batch(9, clusters=0, seed=0)
+    weights = torch.linspace(0.2, 3, 9, dtype=torch.float64)
+    unbalanced = Unbalanced((math.inf, 1e-9), 1, marginals="weights")
+    loss = Objective(Cross(symmetric=False), Gibbs("cosine", 0.4), unbalanced, Pairs(), KL(conditional=True))
+    cost = 1 - torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(x + noise).T
+    a = weights / weights.sum()
+    rows = ((-cost / 0.4).exp() * a) / ((-cost / 0.4).exp() * a).sum(1, keepdim=True)
+    torch.testing.assert_close(
+        loss(x, x + noise, weights=weights), -(a * rows.diagonal().log()).sum(), rtol=1e-6, atol=1e-9
+    )
+
+
+def test_marginals_that_nothing_tells_are_refused():
+    x, _ = batch(4, clusters=0, seed=0)
+    loss = Objective(Joint(), Gibbs(), Balanced(marginals="weights"), Pairs(), KL())
+    for call in (lambda: loss(x, x), lambda: loss(x, x, weights=torch.tensor([1.0, 0, 1, 1]))):
+        with pytest.raises(UsageError, match=r"weights: Balanced\(marginals='weights'\) expects a positive weight"):
+            call()
+    with pytest.raises(UsageError, match="negatives: Balanced"):
+        loss(x, x, weights=torch.ones(4), negatives=x)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Unbalanced(reference="lebesgue"), "reference: unknown name 'lebesgue'"),
+        (lambda: Unbalanced(price="l2"), "price: unknown name 'l2'"),
+        (lambda: Unbalanced(marginals="labels"), "marginals: unknown name 'labels'"),
+        (lambda: contraport.gca_uot(marginal_weight=-1), "marginal_weight: expected a nonnegative number, got -1"),
+        (lambda: KL(conditional=1), "conditional: expected True or False, got 1"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_an_exact_plan_with_marginals_of_its_own_is_pots():
+    from contraport.engine import Geometry
+
+    x, noise = batch(6, clusters=0, seed=0)
+    a = torch.linspace(1, 2, 6, dtype=torch.float64).log().log_softmax(0)
+    kernel = Gibbs("cosine", 1.0)(x, x + noise)
+    (plan,) = Exact()(Geometry(kernel), (a, a))
+    theirs = ot.emd(a.exp().numpy(), a.exp().numpy(), (-kernel.dense()).numpy())
+    torch.testing.assert_close(plan.dense(), torch.as_tensor(theirs), rtol=0, atol=1e-9)
+
+
+def test_the_penalty_of_marginals_is_their_kl():
+    x, noise = batch(8, clusters=0, seed=0)
+    loss = Objective(Joint(), Gibbs(), Unbalanced(0.1), Pairs(), KL(), {MarginalPenalty(): 1.0})
+    plan, u = loss.plan(x, x + noise), 1 / 16
+    expected = sum((m * (m / u).log() - m + u).sum() for m in (plan.sum(0), plan.sum(1)))
+    torch.testing.assert_close(loss.parts(x, x + noise)["MarginalPenalty"], expected)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from contraport.data import BatchOrder, Dataset, from_arrays
+from contraport.errors import UsageError
+from contraport.pairs import ItemPairs, Sides, better_partners, couples, exchanged, with_decoys
+
+ITEMS = 300
+
+
+def numbered() -> tuple[np.ndarray, np.ndarray]:
+    return np.arange(ITEMS, dtype=np.float32)[:, None], np.arange(ITEMS, dtype=np.float32)[:, None] + 1_000
+
+
+def lacking(items: int) -> torch.Tensor:
+    present = torch.ones(ITEMS, 2, dtype=torch.bool)
+    present[:items, 1] = False
+    return present
+
+
+def test_a_decoy_has_the_views_of_two_items_and_is_the_first_otherwise() -> None:
+    decoyed = with_decoys(from_arrays(numbered(), labels=np.arange(ITEMS) % 3), seed=1)
+    sources, partners = decoyed.decoys
+    assert len(decoyed) == ITEMS
+    assert len(sources) == 60
+    assert sorted(sources.tolist()) == sorted(partners.tolist())
+    assert (sources != partners).all()
+    batch = decoyed.__getitems__([7, ITEMS, ITEMS + 59])
+    assert batch.views[0].flatten().tolist() == [7, sources[0], sources[59]]
+    assert batch.views[1].flatten().tolist() == [1_007, 1_000 + partners[0], 1_000 + partners[59]]
+    assert batch.ids.tolist() == [7, sources[0], sources[59]]
+    assert batch.labels is not None
+    assert batch.labels.tolist() == [7 % 3, sources[0] % 3, sources[59] % 3]
+    assert with_decoys(from_arrays(numbered()), seed=1).decoys.first.equal(sources)
+
+
+def test_what_are_no_pairs_is_told() -> None:
+    with pytest.raises(UsageError, match="judged by two given views, and the items of 'arrays' have 1"):
+        with_decoys(from_arrays(np.ones((60, 2))), seed=0)
+    x, y = numbered()
+    with pytest.raises(UsageError, match="judged by both views, and 3 items of 'arrays' lack one"):
+        with_decoys(Dataset(from_arrays((x, y)).store, name="arrays", split="train", present=lacking(3)), seed=0)
+    with pytest.raises(UsageError, match="have 3; views chooses two"):
+        with_decoys(from_arrays((np.ones((60, 2)),) * 3), seed=0)
+    with pytest.raises(UsageError, match=r"expected 50 pairs at least, .* got 49"):
+        with_decoys(from_arrays((np.ones((49, 2)),) * 2), seed=0)
+
+
+def test_an_order_of_some_positions_fills_its_batches_and_has_none_twice_in_one() -> None:
+    order = BatchOrder(100, batch_size=20, shuffle=True, seed=3, drop_last=True)
+    plain = list(order)
+    positions = np.r_[np.arange(0, 60, 2), 130, 131]
+    order.draw(positions)
+    for epoch in range(5):
+        order.set_epoch(epoch)
+        batches = list(order)
+        assert [len({*batch}) for batch in batches] == [20] * 5
+        counts = np.bincount(np.concatenate(batches), minlength=132)[positions]
+        assert counts.sum() == 100
+        assert set(counts) <= {3, 4}
+    order.begin_at(epoch=4, batch=2)
+    assert list(order) == batches[2:]
+    order.draw(None)
+    order.begin_at(epoch=0, batch=0)
+    assert list(order) == plain
+    with pytest.raises(UsageError, match="batch_size: expected at most the 5 items that are drawn, got 20"):
+        order.draw(np.arange(5))
+
+
+def test_the_lost_partner_is_found_again() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(ITEMS, 3, generator=generator)
+    second = hidden @ torch.randn(3, 6, generator=generator)
+    swapped = second.clone()
+    swapped[:20] = second[:20].roll(1, 0)  # what belongs to item i is now with item i + 1
+    sides = Sides((hidden, swapped))
+    partners, best = better_partners(sides, torch.arange(ITEMS), "likeness")
+    right = (partners[:19] == torch.arange(1, 20)).float().mean()
+    assert right > 0.4, "of 300 partners, by features of another space"
+    assert (partners[100:] == -1).float().mean() > 0.3
+    assert best.shape == (ITEMS,)
+
+
+@pytest.mark.parametrize("items", [50, 51])
+def test_items_exchange_partners_within_their_group(items: int) -> None:
+    groups = couples(items, seed=2)
+    partners = exchanged(groups)
+    assert sorted(partners.tolist()) == list(range(items))
+    assert (partners != torch.arange(items)).all()
+    for group in groups:
+        assert set(partners[group].tolist()) == set(group.tolist())
+
+
+def test_neighbors_of_a_pair_are_neither_of_its_items() -> None:
+    values = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    first, second = torch.arange(60), torch.arange(60).roll(1)
+    for near in Sides((values, values)).neighbors_of(ItemPairs(first, second)):
+        assert near.shape == (60, 15)
+        assert not (near == first[:, None]).any()
+        assert not (near == second[:, None]).any()

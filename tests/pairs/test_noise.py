@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from contraport.errors import UsageError
+from contraport.pairs import false_discovery, noise, remembered
+
+
+def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores of pairs, which of them are wrong, and scores of mismatches."""
+    random = np.random.default_rng(seed)
+    wrong = np.arange(items) < rate * items
+    return np.where(wrong, random.normal(0, 1, items), random.normal(gap, 1, items)), wrong, random.normal(0, 1, 400)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.05, 0.2, 0.4, 0.6])
+def test_the_rate_is_met_and_its_interval_covers_it(rate: float) -> None:
+    found = [noise(*drawn(rate, seed)[::2]) for seed in range(20)]
+    assert np.mean([one.rate for one in found]) == pytest.approx(rate, abs=0.02)
+    covered = [one.interval[0] - 0.005 <= rate <= one.interval[1] + 0.005 for one in found]
+    assert np.mean(covered) >= 0.85
+
+
+def test_remembered_pairs_with_fresh_mismatches_are_underestimated_and_with_remembered_ones_not() -> None:
+    """Why there are decoys: wrong pairs that a network remembers score above pairs drawn anew."""
+    scores, wrong, fresh = drawn(0.4, 0, gap=5.0)
+    scores = scores + np.where(wrong, 1.5, 0)
+    assert noise(scores, fresh).rate < 0.15
+    assert noise(scores, fresh + 1.5).rate == pytest.approx(0.4, abs=0.05)
+
+
+def test_false_discovery_is_met_on_average_and_rises_with_the_score() -> None:
+    met = []
+    for seed in range(10):
+        scores, wrong, mismatched = drawn(0.3, seed)
+        values = false_discovery(scores, mismatched, 0.3)
+        order = np.argsort(scores)
+        assert (np.diff(values[order]) >= 0).all()
+        flagged = values <= 0.1
+        met.append((~wrong[flagged]).mean())
+    assert np.mean(met) == pytest.approx(0.1, abs=0.05)
+
+
+def test_remembered_is_the_area_under_the_curve() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    random = np.random.default_rng(0)
+    trained, fresh = random.integers(0, 5, 70), random.integers(0, 4, 50)
+    truth = np.r_[np.ones(70), np.zeros(50)]
+    assert remembered(trained, fresh) == pytest.approx(roc_auc_score(truth, np.r_[trained, fresh]))
+
+
+def test_scores_that_are_none_are_told() -> None:
+    with pytest.raises(UsageError, match="mismatched: expected finite numbers"):
+        noise(np.ones(3), np.array([]))
+    with pytest.raises(UsageError, match="scores: expected finite numbers"):
+        noise(np.array([np.nan]), np.ones(2))

@@ -1,0 +1,117 @@
+"""Each statistic against its formula, dense and pair by pair, and on planted noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from contraport.errors import UsageError
+from contraport.pairs import STATISTICS, ItemPairs, Sides, scores
+from contraport.pairs.statistics import ITERATIONS, RELAXATION, TEMPERATURE, TIE
+
+ITEMS, WRONG = 120, 30
+
+
+@pytest.fixture
+def sides() -> Sides:
+    """Two noisy pictures of one vector each, of which the first 30 have exchanged partners."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(ITEMS, 5, generator=generator)
+    first, second = (hidden + 0.2 * torch.randn(ITEMS, 5, generator=generator) for _ in range(2))
+    second[:WRONG] = second[:WRONG].roll(7, 0)
+    return Sides((first, second), (first, second))
+
+
+def dense(sides: Sides) -> np.ndarray:
+    x, y = (values.double() / values.double().norm(dim=1, keepdim=True) for values in sides.features)
+    return np.asarray(x @ y.T)
+
+
+def by_hand(name: str, sides: Sides) -> np.ndarray:
+    """Every statistic of all pairs of items, ``(n, n)``."""
+    s = dense(sides)
+    if name == "cosine":
+        return s
+    if name == "softmax":
+        e = np.exp(s / TEMPERATURE)
+        return np.log(e / np.sqrt(e.sum(1, keepdims=True) * e.sum(0, keepdims=True)))
+    if name == "csls":
+        k = sides.neighbors
+        near = [np.sort(matrix, axis=1)[:, -k:].mean(1) for matrix in (s, s.T)]
+        return 2 * s - near[0][:, None] - near[1]
+    if name == "rank":
+        return -((s[:, :, None] < s[:, None, :]).mean(2) + (s[:, :, None] < s.T[None].transpose(0, 2, 1)).mean(1)) / 2
+    price = 1.0 if name == "balanced" else 1 / (1 + TEMPERATURE / RELAXATION)
+    log_k, mass = (s - 1) / TEMPERATURE, -np.log(len(s))
+    f, g = np.zeros(len(s)), np.full(len(s), mass if name == "unbalanced" else 0.0)
+    start = mass if name == "unbalanced" else 0.0
+    for _ in range(ITERATIONS):
+        f = start + price * (mass - start - np.logaddexp.reduce(log_k + g, axis=1))
+        g = start + price * (mass - start - np.logaddexp.reduce(log_k + f[:, None], axis=0))
+    return log_k + f[:, None] + g
+
+
+@pytest.mark.parametrize("name", ["cosine", "softmax", "csls", "balanced", "unbalanced"])
+def test_agrees_with_the_formula_over_all_pairs(name: str, sides: Sides) -> None:
+    expected = by_hand(name, sides)
+    pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(11))
+    for one in (sides.given, pairs):
+        found = scores(sides, one, name).double().numpy()
+        np.testing.assert_allclose(found, expected[one.first, one.second], rtol=2e-3, atol=2e-3)
+
+
+def test_rank_counts_those_that_are_nearer(sides: Sides) -> None:
+    s = dense(sides)
+    first, second = torch.arange(ITEMS), torch.arange(ITEMS).roll(3)
+    own = s[first, second]
+    expected = -((s[first] > own[:, None]).mean(1) + (s.T[second] > own[:, None]).mean(1)) / 2
+    np.testing.assert_allclose(scores(sides, ItemPairs(first, second), "rank"), expected, atol=1.01 / ITEMS)
+
+
+@pytest.mark.parametrize("shift", [0, 5])
+def test_neighbors_leaves_the_two_items_out_and_looks_among_the_kept(sides: Sides, shift: int) -> None:
+    kept = torch.arange(ITEMS)[10::2]
+    some = Sides(sides.features, kept=kept)
+    pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
+    found = scores(some, pairs)
+    x, y = (np.asarray(values) for values in some.features)
+    for i, j in zip(*(side.tolist() for side in pairs), strict=True):
+        others = [k for k in kept.tolist() if k not in (i, j)]
+        near_i = sorted(others, key=lambda k: -float(x[i] @ x[k]))[:15]
+        near_j = sorted(others, key=lambda k: -float(y[j] @ y[k]))[:15]
+        likeness = (np.mean([y[j] @ y[k] for k in near_i]) + np.mean([x[i] @ x[k] for k in near_j])) / 2
+        expected = len({*near_i} & {*near_j}) / 15 + TIE * likeness
+        assert float(found[i]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_tells_planted_mismatches(name: str, sides: Sides) -> None:
+    judged: Tensor = scores(sides, statistic=name)
+    assert judged.shape == (ITEMS,)
+    assert roc_auc_score(np.arange(ITEMS) >= WRONG, judged) > 0.9
+
+
+def test_other_spaces_are_compared_by_neighbours_only(sides: Sides) -> None:
+    apart = Sides((sides.features[0], sides.features[1][:, :3]))
+    assert scores(apart).shape == (ITEMS,)
+    with pytest.raises(UsageError, match=r"statistic: 'csls' compares the two views, .*; expected neighbors, likeness"):
+        scores(apart, statistic="csls")
+    with pytest.raises(UsageError, match="did you mean 'csls'"):
+        scores(sides, statistic="clsl")
+
+
+def test_what_cannot_be_judged_is_told(sides: Sides) -> None:
+    x, y = sides.features
+    with pytest.raises(UsageError, match=r"data: expected 50 pairs at least, .* got 49"):
+        Sides((x[:49], y[:49]))
+    with pytest.raises(UsageError, match=r"features\[1\]: expected \(120, d\), got \(119, 5\)"):
+        Sides((x, y[1:]))
+    with pytest.raises(UsageError, match=r"features\[0\]: expected finite numbers, got NaN or infinity in 1 rows"):
+        Sides((x.clone().index_fill_(0, torch.tensor([3]), torch.nan), y))
+    with pytest.raises(UsageError, match="embeddings: expected two of one width"):
+        Sides((x, y), (x, y[:, :2]))
+    with pytest.raises(UsageError, match="kept: expected 17 items at least, got 5"):
+        Sides((x, y), kept=torch.arange(5))

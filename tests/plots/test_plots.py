@@ -1,0 +1,246 @@
+"""Figures of tensors, arrays and runs: what is on them, and what is told where they cannot be drawn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot
+
+import contraport
+from contraport import plots
+from contraport.errors import UsageError
+from contraport.files import write_arrays
+from contraport.runs import Run
+
+
+def made(tmp_path, name="one", metrics=True, **samples):
+    run = Run.create(tmp_path / name, {"data": "digits", "objective": "nt-xent", "epochs": 2})
+    if metrics:
+        run.write_metrics({"step": k, "loss": 3 / (k + 1), "lr": 0.1} for k in range(5))
+    if samples:
+        write_arrays(run.samples_path, samples)
+    return run
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+def test_a_plan_is_drawn_by_the_logarithm_of_its_masses(kind):
+    plan, target = [[0.4, 0.1], [0.001, 0.499]], [[0.5, 0.0], [0.0, 0.5]]
+    figure = plots.plan(kind(plan), kind(target))
+    left, right = figure.axes[:2]
+    np.testing.assert_allclose(left.images[0].get_array(), np.log10(plan), rtol=1e-5)
+    assert left.get_title() == "plan: 90 % of its mass on target"
+    assert left.images[0].get_clim() == right.images[0].get_clim() == pytest.approx((-3, np.log10(0.5)))
+
+
+def test_self_pairs_are_masked_only_where_none_is_compared():
+    z = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+    joint = contraport.nt_xent().plot(*z).axes[0].images[0].get_array()
+    assert np.array_equal(np.ma.getmaskarray(joint), np.eye(8, dtype=bool))
+    assert not np.ma.getmaskarray(contraport.info_nce().plot(*z).axes[0].images[0].get_array()).any()
+
+
+def test_the_plot_of_a_loss_is_its_plan_beside_its_target():
+    z, labels = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 0, 1, 1])
+    loss = contraport.sup_con()
+    figure = loss.plot(*z, labels=labels)
+    plan, target = loss.plan(*z, labels=labels), loss.target_plan(*z, labels=labels)
+    assert f"{100 * plan[target > 0].sum() / plan.sum():.0f} %" in figure.axes[0].get_title()
+    total = contraport.align_uniform()
+    assert total.plot(*z).axes[1].get_title() == "target"
+
+
+def test_features_in_the_plane_are_their_principal_components():
+    from sklearn.decomposition import PCA
+
+    features = np.random.default_rng(0).normal(size=(30, 5)) * [5, 3, 1, 1, 1]
+    figure = plots.embedding(features)
+    drawn = figure.axes[0].collections[0].get_offsets()
+    expected = PCA(2).fit_transform(features)
+    np.testing.assert_allclose(np.abs(drawn), np.abs(expected), atol=1e-8)
+    plane = plots.embedding(features[:, :2]).axes[0].collections[0].get_offsets()
+    np.testing.assert_allclose(plane, features[:, :2])
+
+
+def test_classes_are_named_at_their_middle():
+    features = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 5.0]])
+    (first, second) = plots.embedding(features, ["x", "x", "y"]).axes[0].texts
+    assert (first.get_text(), first.get_position()) == ("x", (1.0, 0.0))
+    assert (second.get_text(), second.get_position()) == ("y", (5.0, 5.0))
+
+
+def test_spectra_are_the_singular_values():
+    features = np.random.default_rng(0).normal(size=(20, 4))
+    values = np.linalg.svd(features - features.mean(0), compute_uv=False)
+    (line,) = plots.spectrum(features).axes[0].get_lines()
+    np.testing.assert_allclose(line.get_ydata(), values / values[0], rtol=1e-6)
+    shares = values / values.sum()
+    assert line.get_label() == f"effective rank {np.exp(-(shares * np.log(shares)).sum()):.1f}"
+
+
+def test_neighbours_are_the_nearest_and_framed_by_their_label():
+    angles = torch.tensor([0.0, 0.1, 0.25, 3.0])
+    features, images = torch.stack([angles.cos(), angles.sin()], 1), torch.arange(4.0)[:, None, None].expand(4, 2, 2)
+    figure = plots.neighbors(features, images, [0, 0, 1, 1], queries=[0], count=3)
+    (ax,) = figure.axes
+    assert [int(image.get_array()[0, 0]) for image in ax.images] == [0, 1, 2, 3]
+    assert [frame.get_linestyle() for frame in ax.patches] == ["-", "--", "--"]
+
+
+def test_a_curve_that_diverged_is_drawn_as_far_as_it_goes():
+    (line,) = plots.curves({"a": [1.0, float("nan"), float("inf")]}).axes[0].get_lines()
+    np.testing.assert_array_equal(line.get_ydata(), [1.0, np.nan, np.inf])
+
+
+def test_couplings_have_their_marginals_along_the_edges():
+    plan = np.array([[0.1, 0.2, 0.0], [0.0, 0.3, 0.4]])
+    figure = plots.couplings(plan, a=[0.3, 0.7], b=[0.2, 0.4, 0.4])
+    top, left = figure.axes[0].child_axes
+    assert top.collections[0].get_paths()[0].vertices[:, 1].max() == pytest.approx(0.5)
+    assert left.collections[0].get_paths()[0].vertices[:, 0].max() == pytest.approx(0.7)
+    np.testing.assert_allclose(top.get_lines()[0].get_ydata(), [0.2, 0.4, 0.4])
+    np.testing.assert_allclose(left.get_lines()[0].get_xdata(), [0.3, 0.3, 0.7, 0.7])
+
+
+def test_runs_are_drawn_by_what_their_folders_keep(tmp_path):
+    points = np.random.default_rng(0).normal(size=(9, 2))
+    kept = {
+        "points": points, "projection": np.array("t-SNE"), "labels": np.arange(9) % 3, "spectrum": np.array([4.0, 1.0]),
+        "class_names": np.array(["a", "b", "c"]), "neighbors": np.arange(9)[:, None] * 0 + np.arange(4),
+        "thumbnails": np.zeros((9, 1, 3, 3), np.uint8), "plan": np.eye(4) / 4, "target": np.eye(4) / 4,
+    }  # fmt: skip
+    run, other = made(tmp_path, **kept), made(tmp_path, "two", **kept)
+    ax = plots.embedding(run).axes[0]
+    assert [text.get_text() for text in ax.texts] == ["a", "b", "c"]
+    assert ax.get_xlabel() == "t-SNE"
+    assert plots.plan(run.path).axes[0].get_title() == "plan: 100 % of its mass on target"
+    labels = [line.get_label() for line in plots.spectrum([run, str(other.path)]).axes[0].get_lines()]
+    assert [label.split(":")[0] for label in labels] == ["one", "two"]
+    assert len(plots.neighbors(run, count=4, queries=2).axes[0].images) == 10
+    loss, rate = plots.curves({"a": run, "b": other}, ["loss", "lr"]).axes
+    np.testing.assert_allclose(loss.get_lines()[1].get_ydata(), 3 / np.arange(1, 6))
+    assert rate.get_title() == "lr"
+
+
+def test_an_evaluation_keeps_what_figures_need():
+    from contraport.data.arrays import from_arrays
+    from contraport.evaluation.samples import points
+
+    features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    kept = points(from_arrays(features), features)
+    np.testing.assert_allclose(
+        kept["spectrum"], np.linalg.svd(features - features.mean(0), compute_uv=False), rtol=1e-4
+    )
+    cosines = torch.nn.functional.normalize(features) @ torch.nn.functional.normalize(features).T
+    expected = cosines.fill_diagonal_(-2).argmax(1)
+    assert kept["neighbors"][:, 0].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plots.plan(torch.ones(3)), "plan: expected 2 dimensions"),
+        (lambda: plots.plan("abc, no folder"), "run: no such folder"),
+        (lambda: plots.plan([[1.0]], [[1.0, 2.0]]), r"target: expected the plan's shape \(1, 1\), got \(1, 2\)"),
+        (lambda: plots.plan([[-1.0]]), "plan: expected nonnegative masses"),
+        (lambda: plots.plan([[0.0]]), "plan: expected some mass, got none"),
+        (lambda: plots.plan([[float("nan")]]), "plan: expected finite numbers"),
+        (lambda: plots.plan([["x"]]), "plan: expected numbers, got list"),
+        (lambda: plots.embedding([[1.0], [2.0]]), "features: expected two of each item"),
+        (lambda: plots.embedding([[1.0, 2.0]], [0, 1]), r"labels: expected one of each item, \(1,\)"),
+        (lambda: plots.embedding([[1.0, 2.0]], [0], class_names=["a", "b"]), "class_names: expected 1"),
+        (lambda: plots.spectrum([[1.0, 2.0]]), "features: expected two items or more"),
+        (lambda: plots.spectrum(torch.ones(3, 2)), "features: expected some that differ"),
+        (lambda: plots.curves({"a": [1.0]}, ["lr", "loss"]), "runs: expected run folders, rows of metrics"),
+        (lambda: plots.curves({"a": [{"step": 1, "x": 2}]}), "keys: no run has logged 'loss'; they have x"),
+        (lambda: plots.curves([], "loss"), "runs: .*expected 1 dimensions"),
+        (lambda: plots.curves({"a": [1.0]}, []), "keys: expected one column"),
+        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), count=3), "count: expected 1 to 2, got 3"),
+        (lambda: plots.neighbors(torch.eye(3), count=1), "items: expected what is to be drawn"),
+        (lambda: plots.neighbors(torch.eye(3), torch.eye(2), count=1), "items: expected 3 images or vectors"),
+        (lambda: plots.neighbors(torch.eye(3), torch.eye(3), queries=[3], count=1), "queries: expected positions"),
+        (lambda: plots.couplings({}), "plans: expected one or more"),
+        (lambda: plots.couplings([[1.0]], a=[1.0, 2.0]), "a: expected 1 masses, got 2"),
+    ],
+)
+def test_mistakes_are_told(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()
+
+
+def test_what_a_run_lacks_is_told(tmp_path):
+    run = made(tmp_path, metrics=False, points=np.zeros((2, 2)), neighbors=np.zeros((2, 1), int))
+    with pytest.raises(UsageError, match=r"has no 'spectrum'; evaluate the run again"):
+        plots.spectrum(run)
+    with pytest.raises(UsageError, match="is not of images, so that it keeps none"):
+        plots.neighbors(run)
+    with pytest.raises(UsageError, match=r"has no metrics\.jsonl"):
+        plots.curves(run)
+    with pytest.raises(UsageError, match=r"has no samples\.npz"):
+        plots.plan(made(tmp_path, "bare"))
+    with pytest.raises(UsageError, match="target: expected none beside a run"):
+        plots.plan(run, [[1.0]])
+
+
+def test_without_matplotlib_the_extra_is_named():
+    code = """
+import sys
+sys.modules["matplotlib"] = None
+import torch, contraport
+for call in (lambda: contraport.plots.plan([[1.0]]), lambda: contraport.info_nce().plot(torch.eye(2), torch.eye(2))):
+    try:
+        call()
+    except contraport.UsageError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    message = "A figure needs the package 'matplotlib': pip install 'contraport[report]'."
+    assert done.stdout.splitlines() == [message, message], done.stderr
+
+
+def test_a_narrow_figure_stacks_its_panels():
+    plan = np.eye(3) / 3
+    wide, narrow = plots.plan(plan, plan), plots.plan(plan, plan, width=3.9)
+    assert wide.axes[0].get_position().y0 == pytest.approx(wide.axes[1].get_position().y0)
+    assert narrow.axes[0].get_position().y0 > narrow.axes[1].get_position().y1
+    assert narrow.get_size_inches()[0] == 3.9
+
+
+def test_figures_follow_the_style_of_matplotlib_and_leave_pyplot_alone():
+    before = pyplot.get_fignums()
+    with pyplot.style.context("dark_background"):
+        dark = plots.plan(np.eye(3) / 3).axes[0].images[0]
+    light = plots.plan(np.eye(3) / 3).axes[0].images[0]
+    assert sum(light.cmap(0.0)[:3]) > 2.5 > 0.5 > sum(dark.cmap(0.0)[:3])
+    assert pyplot.get_fignums() == before
+
+
+def test_a_notebook_gets_a_picture():
+    assert plots.plan(np.eye(3) / 3)._repr_png_().startswith(b"\x89PNG")
+
+
+def test_an_objective_is_shown_by_its_five_answers():
+    shown = contraport.gca_ince(iterations=3)._repr_html_()
+    assert shown.count("<tr>") == 6
+    assert "<caption" in shown
+    assert "Balanced(iterations=3)" in shown
+    assert "Your contrastive learning problem" in shown
+    joined = contraport.objectives.Total({contraport.nt_xent(): 1.0})._repr_html_()
+    assert "1. Which pairs are compared?" in joined
+
+
+def test_a_run_is_shown_by_its_settings_and_last_metrics(tmp_path):
+    shown = made(tmp_path, "<b>")._repr_html_()
+    assert "<b>" not in shown
+    assert "objective</th>" in shown
+    assert "nt-xent</td>" in shown
+    assert "last loss</th>" in shown
+    assert ">0.6</td>" in shown
+    assert "weight_decay" not in shown  # a default
+    changed = Run.create(tmp_path / "changed", {"data": "x", "weight_decay": 0.5})._repr_html_()
+    assert "weight_decay</th>" in changed
+    assert "It has no metrics yet." in made(tmp_path, "new", metrics=False)._repr_html_()
+    assert "no such folder" in Run(tmp_path / "none")._repr_html_()

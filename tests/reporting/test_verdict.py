@@ -1,0 +1,101 @@
+"""The verdict says what the intervals allow, and the table marks no more."""
+
+import pytest
+
+from contraport.files import write_json
+from contraport.reporting.numbers import table
+from contraport.reporting.shown import shown
+from contraport.reporting.verdict import verdict
+
+
+def evaluated(run, probe, **differences):
+    """Write an evaluation with one accuracy, and by how much it exceeds others."""
+    rows = {"raw": 0.90, "untrained": 0.88, "trained": probe}
+    known = {
+        name: {"linear_probe": dict(zip(("value", "low", "high"), found, strict=True))}
+        for name, found in differences.items()
+    }
+    result = {
+        "data": "digits", "classes": 3, "seconds": 1.0, "notes": [], "epochs": 5, "neighbors": 20,
+        "train_items": 1000, "test_items": 400, "uniformity_items": 400,
+        "rows": {row: {"linear_probe": value} for row, value in rows.items()},
+        "intervals": {row: {"linear_probe": {"low": v - 0.02, "high": v + 0.02}} for row, v in rows.items()},
+        "differences": known,
+    }  # fmt: skip
+    write_json(run.evaluation_path, result)
+    return run
+
+
+BASELINES = {"raw": (0.05, 0.03, 0.07), "untrained": (0.07, 0.05, 0.09)}
+
+
+def pair(make_run, between):
+    one, two = make_run("one", temperature=0.5), make_run("two", temperature=0.1)
+    mirrored = -between[0], -between[2], -between[1]
+    evaluated(one, 0.95, **BASELINES, **{str(two.path): between})
+    evaluated(two, 0.95 - between[0], **BASELINES, **{str(one.path): mirrored})
+    return shown([one, two])
+
+
+def test_a_sure_difference_is_told_with_its_interval(make_run):
+    runs = pair(make_run, (0.012, 0.004, 0.02))
+    said = verdict(runs)
+    assert said[0] == "one is better than two on the linear probe, by 1.2 points (0.4 to 2.0)."
+    assert said[1] == "Both runs are surely better than the untrained encoder and raw inputs on the linear probe."
+    assert said[2] == "One of the 400 test items is worth 0.25 points: look at nothing smaller."
+    assert said[3] == "They differ in temperature (0.5; 0.1)."
+    (group,) = table(runs)
+    assert [row.name for row in group.rows if row.cells[0].best] == ["one"]
+    assert group.rows[-2].cells[0].interval == "93.0% to 97.0%"
+
+
+def test_a_difference_within_its_interval_is_no_win_and_is_not_marked(make_run):
+    runs = pair(make_run, (0.012, -0.004, 0.028))
+    assert verdict(runs)[0] == "one and two cannot be told apart on the linear probe: 1.2 points (−0.4 to 2.8)."
+    (group,) = table(runs)
+    assert not any(row.cells[0].best for row in group.rows)
+
+
+def test_a_run_that_does_not_beat_a_baseline_is_named(make_run):
+    run = evaluated(make_run("one"), 0.87, raw=(-0.03, -0.05, -0.01), untrained=(-0.01, -0.03, 0.01))
+    assert verdict(shown([run]))[0] == (
+        "Not surely better on the linear probe than the untrained encoder: −1.0 points (−3.0 to 1.0), nor than raw "
+        "inputs: −3.0 points (−5.0 to −1.0)."
+    )
+
+
+def test_a_gain_whose_interval_reaches_zero_is_not_called_better(make_run):
+    run = evaluated(make_run("one"), 0.91, raw=(0.01, -0.01, 0.03), untrained=(0.03, 0.01, 0.05))
+    assert verdict(shown([run]))[:2] == [
+        "Not surely better on the linear probe than raw inputs: 1.0 points (−1.0 to 3.0).",
+        "one is surely better than the untrained encoder on the linear probe.",
+    ]
+
+
+def test_runs_that_were_measured_apart_are_told_how_to_be_compared(make_run):
+    runs = [evaluated(make_run(name), probe, **BASELINES) for name, probe in (("one", 0.95), ("two", 0.94))]
+    (said, *_) = verdict(shown(runs))
+    assert said.startswith(
+        "one has the highest value on the linear probe; how sure that is tells `contraport evaluate "
+    )
+
+
+@pytest.mark.parametrize("unsure", [0, 1, 2])
+def test_of_several_runs_those_that_cannot_be_told_apart_are_named(make_run, unsure):
+    runs = [make_run(name) for name in ("a", "b", "c")]
+    found = [(0.01, -0.01, 0.03) if k < unsure else (0.01 * (k + 1), 0.001, 0.05) for k in range(2)]
+    evaluated(runs[0], 0.95, **BASELINES, **{str(run.path): d for run, d in zip(runs[1:], found, strict=True)})
+    for run, probe in zip(runs[1:], (0.94, 0.93), strict=True):
+        evaluated(run, probe, **BASELINES, **{str(runs[0].path): (-0.01, -0.02, 0.0)})
+    assert (
+        verdict(shown(runs))[0]
+        == [
+            "a is the best on the linear probe, ahead of the next by 1.0 points (0.1 to 5.0).",
+            "On the linear probe a and b cannot be told apart; they are ahead of c.",
+            "On the linear probe none of the 3 runs can be told from the best, a.",
+        ][unsure]
+    )
+
+
+def test_nothing_is_said_of_what_was_not_measured(make_run):
+    assert verdict(shown([make_run("one", evaluated=False)])) == []

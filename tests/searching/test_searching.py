@@ -1,0 +1,209 @@
+"""What is near, there twice, or of one kind: against all pairs at once, in double precision."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.evaluation.making import image_model, make_run
+
+import contraport
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.features import Features, read_features, write_features
+from contraport.searching import blocks, cluster, duplicates, neighbors
+
+
+def some(items: int = 70, width: int = 5, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(items, width)).astype(np.float32)
+
+
+def cosines(features: np.ndarray) -> np.ndarray:
+    unit = features.astype(np.float64) / np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
+    return unit @ unit.T
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of which these few items fill several."""
+    monkeypatch.setattr("contraport.searching.blocks.BLOCK", 16)
+
+
+def test_neighbors_are_those_of_all_pairs() -> None:
+    features = some()
+    alike = cosines(features)
+    for query in (0, 33, 69):
+        found = neighbors(features, query=query, top=12)
+        expected = [place for place in np.argsort(-alike[query], kind="stable") if place != query][:12]
+        assert [near.position for near in found] == expected
+        assert [near.similarity for near in found] == pytest.approx(alike[query][expected], abs=1e-6)
+    assert len(neighbors(features, query=1, top=500)) == 69
+    assert neighbors(features, query=-1) == neighbors(features, query=69)
+
+
+def test_blocks_of_any_size_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = np.concatenate([some(), some()])
+    found = neighbors(features, query=3, top=20)
+    monkeypatch.setattr("contraport.searching.blocks.BLOCK", 7)
+    assert [near.position for near in neighbors(features, query=3, top=20)] == [near.position for near in found]
+    assert found[0].position == 73
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
+def test_a_file_has_names_and_classes(tmp_path: Path, suffix: str) -> None:
+    array = some(6)
+    keys = np.array([f"photos/{number}.png" for number in range(6)])
+    whole = Features(
+        array,
+        np.arange(6) + 3,
+        np.array(["test"] * 6),
+        keys,
+        np.array([0, 2, 0, 2, 2, 0]),
+        np.array(["a", "b", "c"]),
+        "r",
+    )
+    write_features(tmp_path / f"some{suffix}", whole)
+    read = read_features(tmp_path / f"some{suffix}")
+    np.testing.assert_array_equal(read.features, array)
+    assert (read.rows.tolist(), read.splits.tolist(), read.run) == ([3, 4, 5, 6, 7, 8], ["test"] * 6, "r")
+    found = neighbors(tmp_path / f"some{suffix}", query="photos/1.png", top=5)
+    assert found == neighbors(whole, query=1, top=5)
+    assert {near.name for near in found} == set(keys) - {"photos/1.png"}
+    assert all(near.class_name == ("c" if near.position in (1, 3, 4) else "a") for near in found)
+    unnamed = Features(array, np.arange(6) + 3, np.array(["test"] * 6))
+    assert unnamed.named(2) == "test row 5"
+
+
+def test_duplicates_are_linked_pairs_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(inspect.unwrap(duplicates).__globals__, "TILE", 16)
+    generator = np.random.default_rng(1)
+    features = np.repeat(some(30), 3, axis=0) + 0.05 * generator.normal(size=(90, 5)).astype(np.float32)
+    features = features[generator.permutation(90)]
+    for threshold in (0.9, 0.99, 0.9999, 1.0):
+        linked = cosines(features) >= threshold
+        parent = list(range(90))
+
+        def root(place: int, parent: list[int] = parent) -> int:
+            while parent[place] != place:
+                place = parent[place]
+            return place
+
+        for one, other in zip(*np.nonzero(np.triu(linked, 1)), strict=True):
+            parent[root(int(other))] = root(int(one))
+        groups: dict[int, list[int]] = {}
+        for place in range(90):
+            groups.setdefault(root(place), []).append(place)
+        expected = sorted(tuple(group) for group in groups.values() if len(group) > 1)
+        found = duplicates(features, threshold=threshold)
+        assert sorted(group.positions for group in found) == expected
+        assert [len(group.positions) for group in found] == sorted(map(len, expected), reverse=True)
+    assert duplicates(np.ones((40, 3)))[0].positions == tuple(range(40))
+
+
+def test_clusters_are_what_lloyd_ends_at(tmp_path: Path) -> None:
+    centres = 10 * np.eye(5)[[0, 0, 0, 1, 1, 4]]
+    features = np.repeat(centres, 20, axis=0) + np.random.default_rng(0).normal(size=(120, 5))
+    out = tmp_path / "clusters.csv"
+    labels = np.repeat([0, 1, 2], [60, 40, 20])
+    given = Features(
+        features.astype(np.float32), np.arange(120), np.array(["train"] * 120), None, labels, np.array(["x", "y", "z"])
+    )
+    found = cluster(given, k=3, out=out)
+    assert found.numbers.tolist() == [0] * 60 + [1] * 40 + [2] * 20
+    assert [(one.items, one.class_name) for one in found.clusters] == [(60, "x"), (40, "y"), (20, "z")]
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    for number, one in enumerate(found.clusters):
+        inside = np.flatnonzero(found.numbers == number)
+        distances = -(unit[inside] @ unit[inside].mean(0))
+        assert one.typical[0] == given.named(int(inside[distances.argmin()]))
+    lines = out.read_text().splitlines()
+    assert lines[0] == "position,name,cluster"
+    assert lines[-1] == "119,train row 119,2"
+    assert len(lines) == 121
+    with pytest.raises(UsageError, match="exists; pass overwrite=True"):
+        cluster(given, k=3, out=out)
+    assert {len(cluster(features, k=k).clusters) for k in (1, 2)} == {1, 2}
+    assert cluster(np.ones((9, 2)), k=3).clusters[0].items == 9
+
+
+def test_clusters_of_more_items_than_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = np.concatenate([some(50, seed=number) + 6 * np.eye(5)[number] for number in range(3)])
+    whole = cluster(features, k=3)
+    monkeypatch.setitem(inspect.unwrap(cluster).__globals__, "SAMPLED", 30)
+    assert np.array_equal(cluster(features, k=3).numbers, whole.numbers)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Return features of a folder of photos, written by a run's encoder."""
+    generator = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for number in range(8):
+        pixels = generator.integers(0, 255, (8, 8, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.png")
+    torch.manual_seed(0)
+    run = make_run(tmp_path / "run", Model("small-cnn", [(3, 8, 8)]), data=str(tmp_path / "photos"))
+    out: Path = contraport.embed(run, out=tmp_path / "photos.npy", progress=False)
+    return out
+
+
+def test_a_photo_is_embedded_by_the_run_of_the_features(photos: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.png"
+    copy.write_bytes((tmp_path / "photos" / "3.png").read_bytes())
+    found = neighbors(photos, query=copy, top=3)
+    assert found[0].name == str(tmp_path / "photos" / "3.png")
+    assert found[0].similarity == pytest.approx(1, abs=1e-5)
+    of_key = neighbors(photos, query=str(tmp_path / "photos" / "3.png"), top=2)
+    assert [near.name for near in of_key] == [near.name for near in found[1:]]
+    pixels = np.asarray(Image.open(copy)).transpose(2, 0, 1)
+    np.save(tmp_path / "copy.npy", pixels)
+    assert neighbors(photos, query=tmp_path / "copy.npy", top=3)[0].name == found[0].name
+    (tmp_path / "text.png").write_text("no image")
+    with pytest.raises(UsageError, match="none of the 1 images can be read"):
+        neighbors(photos, query=tmp_path / "text.png")
+    grey = make_run(tmp_path / "grey", image_model())
+    assert len(neighbors(photos, query=copy, run=grey, top=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "told"),
+    [
+        (neighbors, {"query": 70}, "query: expected a row of 70, got 70"),
+        (
+            neighbors,
+            {"query": "nowhere.png"},
+            "query: expected a row of 70, a key of theirs or a file, got 'nowhere.png'",
+        ),
+        (neighbors, {"query": 1, "top": 0}, "top: expected a whole number from 1 on, got 0"),
+        (neighbors, {"query": __file__}, "run: the features do not say which run embedded them"),
+        (duplicates, {"threshold": 2.0}, "threshold: expected a cosine, a number from -1 to 1, got 2.0"),
+        (cluster, {"k": 71}, "k: expected at most the 70 items, got 71"),
+        (cluster, {"k": 2, "out": "x.txt"}, r"out: expected a name that ends in \.csv"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_mistakes_are_told(verb: Any, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        verb(some(), **given)
+
+
+def test_files_that_hold_no_features_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"features: expected a file \.npz, \.npy, \.parquet, got 'x\.csv'"):
+        duplicates("x.csv")
+    with pytest.raises(UsageError, match="features: there is no file"):
+        duplicates(tmp_path / "x.npz")
+    for suffix in (".npz", ".npy", ".parquet"):
+        (tmp_path / f"x{suffix}").write_bytes(b"nothing of the kind")
+        with pytest.raises(UsageError, match=f"x{suffix} cannot be read as {suffix}"):
+            duplicates(tmp_path / f"x{suffix}")
+    np.savez(tmp_path / "y.npz", other=np.ones(3))
+    with pytest.raises(UsageError, match="has no array 'features', but"):
+        duplicates(tmp_path / "y.npz")
+    with pytest.raises(UsageError, match="1 of 3 items have a NaN or infinite feature"):
+        duplicates(np.array([[1.0], [np.nan], [2.0]]))
+    assert blocks.BLOCK == 16

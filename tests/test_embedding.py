@@ -1,0 +1,216 @@
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from contraport.data import Dataset, Views, from_arrays, load
+from contraport.embedding import RawInputs, Reader, embed_dataset, frozen, in_blocks, represent_views
+from contraport.encoders import Model
+from contraport.errors import UsageError
+
+ROOT = Path(__file__).parents[1]
+ENCODERS = [
+    ("mlp", (6,)),
+    ("mlp", (1, 8, 8)),
+    ("small-cnn", (1, 8, 8)),
+    ("small-tcn", (3, 20)),
+    ("resnet10t", (3, 8, 8)),
+    ("test_vit", (3, 32, 32)),
+]
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load("digits", "test")
+
+
+@pytest.fixture
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model("small-cnn", [(1, 8, 8)])
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def test_embedding_changes_no_weight_no_buffer_and_no_flag(model: Model, digits: Dataset) -> None:
+    assert has_batch_norm(model)
+    model.train()
+    encoder = model.tower(0).encoder
+    encoder.eval()
+    next(iter(encoder.children())).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    flags = [module.training for module in model.modules()]
+    embed_dataset(model, digits, batch_size=64)
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert [module.training for module in model.modules()] == flags
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_embeddings_are_the_models_in_the_order_of_the_data(model: Model, digits: Dataset) -> None:
+    features, labels = embed_dataset(model, digits, batch_size=100)
+    items = digits.__getitems__(list(range(len(digits)))).views[0]
+    with torch.no_grad():
+        assert torch.allclose(features, model.eval()(items), atol=1e-5)
+    assert labels is not None
+    assert torch.equal(labels, digits.labels)
+    assert not features.is_inference()
+    assert not features.requires_grad
+
+
+def features_bit_for_bit(encoder: str, shape: tuple[int, ...]) -> None:
+    """Fail unless features depend neither on the batch size, the items beside one, its place nor the threads."""
+    torch.manual_seed(0)
+    model, items, threads = Model(encoder, [shape]), torch.rand(150, *shape).numpy(), torch.get_num_threads()
+    expected = embed_dataset(model, from_arrays(items), batch_size=512).features
+    for batch_size, number in ((1, 150), (100, 150), (512, 149), (512, 64), (7, 3), (512, 1)):
+        features = embed_dataset(model, from_arrays(items[:number]), batch_size=batch_size).features
+        assert torch.equal(features, expected[:number]), (encoder, shape, batch_size, number)
+    features = embed_dataset(model, from_arrays(np.roll(items, 37, axis=0))).features
+    assert torch.equal(features, expected.roll(37, dims=0)), (encoder, shape)
+    for number in (1, 5):
+        torch.set_num_threads(number)
+        assert torch.equal(embed_dataset(model, from_arrays(items)).features, expected), (encoder, shape, number)
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(("encoder", "shape"), ENCODERS)
+def test_neither_batch_size_nor_number_nor_place_nor_threads_change_a_bit(encoder: str, shape: tuple[int, ...]) -> None:
+    features_bit_for_bit(encoder, shape)
+
+
+MACHINES = [
+    {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
+]
+
+
+@pytest.mark.parametrize("machine", [MACHINES[0], pytest.param(MACHINES[1], marks=pytest.mark.slow)])
+def test_nor_on_older_processors(machine: dict[str, str]) -> None:
+    code = "import torch; torch.set_num_threads(5)\nfrom tests.test_embedding import *\n"
+    code += "for given in ENCODERS: features_bit_for_bit(*given)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | machine, cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_callers_threads_stay_as_they_are() -> None:
+    threads, found = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    seen = in_blocks(lambda x: x.new_full((len(x), 1), torch.get_num_threads()), [torch.zeros(90, 2)], model=nn.ReLU())
+    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert (seen == 1).all()
+    assert [torch.get_num_threads(), *found] == [3, 3]
+    torch.set_num_threads(threads)
+
+
+class Remembers(nn.Module):
+    """Keeps something from one part of a pass to the next, which another thread must not replace."""
+
+    num_features = 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept = x.clone()
+        time.sleep(0.001)
+        return self.kept
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_model_that_keeps_something_sees_one_block_after_the_other(hooked: bool) -> None:
+    threads, model, items = torch.get_num_threads(), Remembers(), torch.rand(1000, 2)
+    torch.set_num_threads(4)
+    if hooked:
+        model, kept = nn.Identity(), {}
+        model.register_forward_pre_hook(lambda _, given: kept.update(x=given[0].clone()))
+        model.register_forward_hook(lambda *_: (time.sleep(0.001), kept["x"])[1])
+    with frozen(model):
+        assert torch.equal(in_blocks(model, [items], model=model), items)
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("augment", ["standard", "mixup"])
+def test_random_views_are_the_same_for_every_batch_size(model: Model, digits: Dataset, augment: str) -> None:
+    views = Views(digits, augment=augment)
+    first, second = (represent_views(model, digits, views, Reader(batch_size=size)) for size in (7, 512))
+    assert torch.equal(torch.stack(first), torch.stack(second))
+
+
+def test_flags_come_back_after_an_error(model: Model) -> None:
+    model.train()
+    with pytest.raises(RuntimeError), frozen(model):
+        raise RuntimeError
+    assert all(module.training for module in model.modules())
+
+
+def test_data_without_labels_have_none() -> None:
+    dataset = from_arrays(np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32))
+    features, labels = embed_dataset(Model("mlp", [(5,)]), dataset)
+    assert len(features) == 9
+    assert labels is None
+
+
+def test_features_that_are_not_finite_are_told(model: Model, digits: Dataset) -> None:
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(UsageError, match="features: 449 of 449 items have a NaN"):
+        embed_dataset(model, digits)
+
+
+def test_items_of_another_shape_are_told(digits: Dataset) -> None:
+    with pytest.raises(UsageError, match=r"takes items of shape \(3, 32, 32\), 'digits' has \(1, 8, 8\)"):
+        embed_dataset(Model("small-cnn", [(3, 32, 32)]), digits)
+
+
+def test_a_wrong_batch_size_is_told(model: Model, digits: Dataset) -> None:
+    with pytest.raises(UsageError, match="batch_size"):
+        embed_dataset(model, digits, batch_size=0)
+
+
+def test_raw_inputs_are_scaled_flattened_and_shrunk_only_when_large() -> None:
+    small = torch.full((2, 1, 8, 8), 255, dtype=torch.uint8)
+    assert torch.equal(RawInputs([(1, 8, 8)])(small), torch.ones(2, 64))
+    large = RawInputs([(3, 96, 96)])
+    assert large.side == 36
+    assert large(torch.full((2, 3, 96, 96), 0.5)).shape == (2, 3 * 36 * 36)
+
+
+def test_raw_inputs_of_several_views_stand_side_by_side() -> None:
+    views = torch.rand(2, 5), torch.rand(2, 3, 4), torch.rand(2, 1, 6, 6)
+    rows = RawInputs([view.shape[1:] for view in views])(*views)
+    assert torch.equal(rows, torch.cat([view.flatten(1) for view in views], dim=1))
+
+
+def test_all_given_views_are_embedded() -> None:
+    generator = np.random.default_rng(0)
+    dataset = from_arrays(tuple(generator.normal(size=(9, width)).astype(np.float32) for width in (5, 3)))
+    model = Model(shapes=dataset.shapes)
+    features = embed_dataset(model, dataset, batch_size=4).features
+    with torch.no_grad():
+        expected = model.eval()(*dataset.__getitems__(list(range(9))).views)
+    assert torch.allclose(features, expected, atol=1e-5)
+
+
+def test_the_views_of_a_colour_split_are_embedded() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, 3, 16, 16), dtype=np.uint8)
+    dataset = from_arrays(images)
+    views = Views(dataset, views="colour")
+    model = Model(shapes=views.plain_shapes)
+    features = embed_dataset(model, dataset, views=views).features
+    with torch.no_grad():
+        expected = model.eval()(*views.plain(dataset.__getitems__(list(range(6))).views))
+    assert torch.allclose(features, expected, atol=1e-5)
+    with pytest.raises(UsageError, match=r"takes items of shape \(1, 16, 16\), \(2, 16, 16\), 'arrays' has"):
+        embed_dataset(model, dataset)

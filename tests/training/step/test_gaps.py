@@ -1,0 +1,152 @@
+"""Items that lack a view: what stands in its place is never looked at, and the rest is as if it were not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.training.ranks import failures_of
+from tests.training.steps import compare_gaps, gapped, gradients, pipeline_of, some_batches
+from torch import Tensor, nn
+
+import contraport
+from contraport import UsageError
+from contraport.data import from_arrays
+
+KINDS: dict[str, dict[str, Any]] = {
+    "two at a time": {},
+    "all at once": {"objective": "cmc"},
+    "unbalanced": {"objective": "gca-uot"},
+    "classes": {"objective": "sup-con"},
+    "moco-v3": {"recipe": "moco-v3"},
+    "byol": {"recipe": "byol"},
+    "in chunks": {"cache_chunk": 4},
+    "one tower": {"shared_encoder": True},
+    "noise": {"augment": "noise"},
+}
+
+
+def frozen_norms(pipeline: Any) -> Any:
+    for module in pipeline.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()
+    return pipeline
+
+
+def found(pipeline: Any, batch: Any, *, step: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+    pipeline.zero_grad()
+    loss = pipeline(batch, step)
+    loss.backward()
+    return loss.detach(), gradients(pipeline)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stands_in_the_place_of_a_view_is_never_looked_at(kind: str) -> None:
+    dataset = gapped(equal=kind == "one tower")
+    pipeline, batch = pipeline_of(dataset, **KINDS[kind]), some_batches(dataset, 1, 16)[0]
+    assert batch.present is not None
+    assert not batch.present.all()
+    other = batch._replace(
+        views=tuple(torch.where(batch.present[:, v, None], view, 1e3) for v, view in enumerate(batch.views))
+    )
+    (value, slopes), (again, others) = found(pipeline, batch), found(pipeline, other)
+    assert value.isfinite()
+    assert any(slope.any() for slope in slopes.values())
+    torch.testing.assert_close(again, value, rtol=0, atol=0)
+    torch.testing.assert_close(others, slopes, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("objective", ["cmc", "gca-uot", "info-nce"])
+def test_the_loss_is_that_of_the_embeddings_that_are_there(objective: str) -> None:
+    """Without batch norm each item's embedding is its own, so that those of the whole batch tell the loss."""
+    dataset = gapped()
+    pipeline = frozen_norms(pipeline_of(dataset, objective=objective))
+    (batch,) = some_batches(dataset, 1, 16)
+    value, slopes = found(pipeline, batch)
+    pipeline.zero_grad()
+    z = pipeline.model.project(pipeline.model.encode(batch.views))
+    loss, present = contraport.objective(objective), batch.present
+    if objective == "cmc":
+        expected = loss(*z, present=present)
+    else:
+        pairs = [(0, 1), (0, 2), (1, 2)]
+        expected = torch.stack([loss(z[v], z[w], present=present[:, [v, w]]) for v, w in pairs]).mean()
+    expected.backward()
+    torch.testing.assert_close(value, expected.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(slopes, gradients(pipeline), rtol=1e-4, atol=1e-6)
+
+
+def test_chunks_are_the_whole_batch() -> None:
+    dataset = gapped()
+    (batch,) = some_batches(dataset, 1, 16)
+    one, many = (frozen_norms(pipeline_of(dataset, objective="cmc", cache_chunk=chunk)) for chunk in (None, 8))
+    (value, slopes), (chunked, others) = found(one, batch), found(many, batch)
+    torch.testing.assert_close(chunked, value)
+    torch.testing.assert_close(others, slopes, rtol=1e-4, atol=1e-6)
+
+
+def test_a_view_that_one_item_has_is_left_out_of_the_batch() -> None:
+    """Batch norm knows no variance of one."""
+    views, labels, _ = raw()
+    present = np.ones((40, 3), dtype=bool)
+    present[1:, 2] = False
+    dataset = from_arrays(views, labels=labels, present=present)
+    pipeline = pipeline_of(dataset, objective="cmc")
+    (batch,) = some_batches(dataset, 1, 16)
+    value, slopes = found(pipeline, batch)
+    assert value.isfinite()
+    assert not any(slope.any() for name, slope in slopes.items() if "towers.2" in name)
+    assert any(slope.any() for name, slope in slopes.items() if "towers.1" in name)
+
+
+def raw() -> tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    views = tuple(random.normal(size=(40, 5 + view)) for view in range(3))
+    return views, random.integers(0, 3, 40), random.random((40, 3)) < 0.7
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"recipe": "moco", "queue_size": 8}, "lack a view, and a queue or a bank keeps all views"),
+        ({"recipe": "swav", "prototypes": 6}, "lack a view, and to which prototypes an item belongs"),
+        ({"objective": "vic-reg"}, "lack a view, and the objective compares coordinates"),
+        ({"recipe": "predictive"}, "lack a view, and this comparison needs all views"),
+        ({"objective": nn.CosineEmbeddingLoss()}, "lack a view, and the objective's call has no keyword `present`"),
+        ({"target": "neighbors:k=2"}, r"target: neighbors expects features=FILE, as some items .* lack"),
+        ({"augment": "mixup"}, "augment: expected none that mixes items, as some lack a view"),
+    ],
+)
+def test_what_needs_all_views_is_refused(chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        pipeline_of(gapped(), **chosen)
+
+
+def test_two_processes_are_one() -> None:
+    assert not failures_of(compare_gaps, 2)
+
+
+def test_a_training_on_a_table_with_empty_cells(tmp_path: Any) -> None:
+    """From the file to the measures: items that lack a view are trained on, and those with all are measured."""
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(3, 4)) * 3
+    rows = ["label,view0.a,view0.b,view0.c,view0.d,view1.a,view1.b,view1.c,view1.d"]
+    for item in range(240):
+        kind = item % 3
+        cells = [(centres[kind] + random.normal(size=4)).round(3).astype(str).tolist() for _ in range(2)]
+        if item % 5 == 0:
+            cells[item % 2] = [""] * 4
+        rows.append(",".join([str(kind), *cells[0], *cells[1]]))
+    (tmp_path / "data.csv").write_text("\n".join(rows))
+    run = contraport.train(
+        data=str(tmp_path / "data.csv"), out=tmp_path / "run", encoder="mlp", objective="gca-uot", batch_size=32,
+        epochs=4, seed=1, progress=False, monitor=["knn"],
+    )  # fmt: skip
+    assert run.metrics()[-1]["knn"] > 0.5
+    assert np.isfinite([row["loss"] for row in run.metrics()]).all()
+    result = contraport.evaluate(run, progress=False)
+    assert result["train_items"] < 192
+    with pytest.raises(UsageError, match=r"items of .* lack a view that the representation"):
+        contraport.embed(run, data=str(tmp_path / "data.csv"), out=tmp_path / "features.npz", progress=False)

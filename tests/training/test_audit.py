@@ -1,0 +1,114 @@
+"""Training that judges its pairs: what it leaves out, that it resumes bit by bit, and that processes agree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contraport.data import Dataset, from_arrays
+from contraport.errors import UsageError
+from contraport.runs import Run
+from contraport.training import train
+
+from .conftest import Pull
+from .test_train import same, weights_of
+
+ITEMS, WRONG = 300, 90
+
+
+def dirty() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    hidden = random.normal(size=(ITEMS, 4))
+    first, second = hidden @ random.normal(size=(4, 6)), hidden @ random.normal(size=(4, 9))
+    second[:WRONG] = np.roll(second[:WRONG], 5, axis=0)
+    return first, second
+
+
+@pytest.fixture
+def pairs() -> Dataset:
+    return from_arrays(dirty(), name="pairs")
+
+
+@pytest.fixture
+def audited(pairs: Dataset, tmp_path: Path) -> dict[str, Any]:
+    return {"data": pairs, "audit": True, "batch_size": 50, "epochs": 6, "out": tmp_path / "run", "progress": False}
+
+
+def test_it_trains_on_what_seems_right_and_keeps_the_scores(audited: dict[str, Any]) -> None:
+    run = train(**audited)
+    found = run.pairs()
+    assert found["scores"].shape == found["kept"].shape == found["partners"].shape == (ITEMS,)
+    assert int(found["epoch"]) == 6
+    assert float(found["low"]) <= float(found["rate"]) <= float(found["high"])
+    kept_wrong, kept_right = found["kept"][:WRONG].mean(), found["kept"][WRONG:].mean()
+    assert kept_wrong < 0.5 < kept_right
+    assert [row["step"] for row in run.metrics()][-1] == 6 * (ITEMS // 50), "as many steps as without"
+
+
+@pytest.mark.parametrize("at", [9, 13, 24, 25, 33])
+def test_resume_equals_the_run_that_never_stopped(audited: dict[str, Any], tmp_path: Path, at: int) -> None:
+    audited |= {"save_every": 0, "log_every": 1}
+    whole = train(**{**audited, "out": tmp_path / "whole"}, objective=Pull())
+    with pytest.raises(KeyboardInterrupt):
+        train(**audited, objective=Pull(at, KeyboardInterrupt()))
+    resumed = train(out=audited["out"], resume=True, data=audited["data"], objective=Pull(), progress=False)
+    assert same(weights_of(resumed), weights_of(whole))
+    for name, values in whole.pairs().items():
+        assert np.array_equal(resumed.pairs()[name], values), name
+
+
+def test_workers_draw_the_same(audited: dict[str, Any], tmp_path: Path) -> None:
+    alone = train(**{**audited, "epochs": 2, "out": tmp_path / "alone"})
+    with_worker = train(**{**audited, "epochs": 2, "workers": 1})
+    assert same(weights_of(alone), weights_of(with_worker))
+
+
+def test_two_processes_train_as_one(audited: dict[str, Any], tmp_path: Path) -> None:
+    first, second = dirty()
+    np.savez(tmp_path / "pairs.npz", view0=first.astype(np.float32), view1=second.astype(np.float32))
+    told = {"batch_size": 50, "epochs": 3, "opt": "sgd", "encoder": "mlp", "seed": 3}
+    options = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+    line = ["train", "--audit", "--data", str(tmp_path / "pairs.npz"), "--device", "cpu", *options]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "contraport",
+    ]
+    subprocess.run(
+        [*launch, *line, "--out", str(tmp_path / "two")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True,
+        capture_output=True,
+    )
+    one = train(data=tmp_path / "pairs.npz", audit=True, device="cpu", out=tmp_path / "one", progress=False, **told)
+    two = Run(tmp_path / "two")
+    assert (one.pairs()["kept"] == two.pairs()["kept"]).all()
+    np.testing.assert_allclose(one.pairs()["scores"], two.pairs()["scores"], atol=0.02)
+    for ours, theirs in zip(weights_of(one).values(), weights_of(two).values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_no_pair_is_refused_before_anything_is_written(audited: dict[str, Any], tmp_path: Path) -> None:
+    one_view = from_arrays(np.random.default_rng(0).normal(size=(60, 4)), name="single")
+    with pytest.raises(UsageError, match="judged by two given views, and the items of 'single' have 1"):
+        train(**{**audited, "data": one_view})
+    with pytest.raises(UsageError, match="audit: finds out which pairs belong together, and a target says so"):
+        train(**{**audited, "target": "labels"})
+    with pytest.raises(UsageError, match="audit: judges by what is learned; expected no freeze"):
+        train(**{**audited, "pretrained": True, "encoder": "resnet18", "freeze": True})
+    assert not audited["out"].exists()
+    plain = train(**{**audited, "audit": False, "epochs": 1})
+    with pytest.raises(UsageError, match=r"has no pairs\.npz yet: only a training with audit=True"):
+        plain.pairs()

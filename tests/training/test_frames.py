@@ -1,0 +1,52 @@
+"""Neighbouring windows of a time series as the views of an item."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contraport.data import Dataset, from_arrays, load
+from contraport.errors import UsageError
+from contraport.evaluation import evaluate
+from contraport.training import train
+
+
+def waves(count: int, seed: int) -> Dataset:
+    """Noisy waves of three frequencies, which are their classes, from random phases."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(count) % 3
+    times = np.arange(64) + random.uniform(0, 64, (count, 1))
+    values = np.sin(times * np.array([0.2, 0.5, 1.1])[labels][:, None])
+    return from_arrays((values + random.normal(0, 0.3, values.shape))[:, None].astype(np.float32), labels=labels)
+
+
+def test_windows_that_are_near_in_time_teach_what_a_series_is(tmp_path: Path) -> None:
+    run = train(data=waves(192, 0), views="frames", epochs=10, batch_size=64, out=tmp_path / "run", progress=False)
+    first, last = run.metrics()[0], run.metrics()[-1]
+    assert last["loss"] < first["loss"]
+    rows = evaluate(run, data=(waves(96, 1), waves(96, 2)), progress=False)["rows"]
+    assert rows["trained"]["knn"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"encoder": "mlp", "views": "frames"},
+            r"encoder: expected one that takes any size, as the items are of shape",
+        ),
+        ({"views": "2+6"}, "crops one image"),
+    ],
+)
+def test_what_takes_no_windows_is_told(tmp_path: Path, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(data=waves(64, 0), batch_size=32, out=tmp_path / "run", progress=False, **more)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_encoder_of_one_size_of_images_takes_no_small_crops(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="encoder: expected one that takes any size, as the items are of shape"):
+        train(data=load("digits"), encoder="mlp", views="2+2", out=tmp_path / "run", progress=False)

@@ -1,0 +1,204 @@
+"""Encoders that are held, and trained weights that a training begins with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from torch import nn
+
+import contraport
+from contraport.data import Dataset, from_arrays
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.runs import Run
+from contraport.training.loop.optimization import make_optimizer
+
+
+@pytest.fixture
+def images() -> Dataset:
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 255, (40, 8, 8)).astype(np.uint8)
+    return from_arrays(pixels, labels=np.arange(40) % 3, name="images")
+
+
+@pytest.fixture
+def begun(images: Dataset, tmp_path: Path) -> Run:
+    """A run to begin with: its encoder has batch norm."""
+    return contraport.train(data=images, epochs=1, batch_size=20, out=tmp_path / "begun", progress=False)
+
+
+def train(data: Any, begun: Run, name: str = "run", **given: Any) -> Run:
+    out = begun.path.with_name(name)
+    settings = {"data": data, "init": begun.path, "epochs": 2, "batch_size": 20, "out": out, "progress": False}
+    return contraport.train(**(settings | given))
+
+
+def state(run: Run) -> dict[str, torch.Tensor]:
+    return dict(run.model().tower(0).encoder.state_dict())
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.parametrize("draws", [0, 2])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"recipe": "moco"}, {"recipe": "byol"}, {"cache_chunk": 10}, {"prototypes": 4}, {"views": "2+2"}],
+    ids=str,
+)
+def test_not_one_bit_of_a_frozen_encoder_moves(images: Dataset, begun: Run, draws: int, more: dict[str, Any]) -> None:
+    run = train(images, begun, freeze=True, frozen_draws=draws, **more)
+    assert same(state(run), state(begun))
+    first = Model.from_pretrained(run.initial_path).tower(0)
+    assert same(dict(first.encoder.state_dict()), state(begun))
+    weights, drawn = run.model().tower(0).projector.state_dict(), first.projector.state_dict()
+    assert any(not torch.equal(weights[name], drawn[name]) for name in weights)
+    assert run.model().projects
+
+
+def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, begun: Run) -> None:
+    run = train(images, begun, freeze_epochs=1, keep_every=1)
+    kept = torch.load(run.checkpoints / "epoch-0001.ckpt", weights_only=True)["state_dict"]
+    prefix = "pipeline.model.towers.0.encoder."
+    held = {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
+    assert same(held, state(begun))
+    assert not same(state(run), held)
+    assert not run.model().projects
+
+
+def test_features_are_those_of_the_encoder_and_are_kept(
+    images: Dataset, begun: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    features = tmp_path / "features"
+    first = train(images, begun, "first", freeze=True, features=features, augment="none")
+    kept = np.load(features / "view0.npy")
+    assert kept.shape == (40, 1, 256)
+    model = first.model()
+    with torch.no_grad():
+        expected = model.encode((images.__getitems__(list(range(40))).views[0],))[0]
+    np.testing.assert_allclose(kept[:, 0], expected.numpy(), rtol=1e-4, atol=1e-5)
+    written = (features / "view0.npy").stat().st_mtime_ns
+    second = train(images, begun, "second", freeze=True, features=features, augment="none")
+    assert (features / "view0.npy").stat().st_mtime_ns == written
+    assert "the features of the frozen encoder are those in" in second.log_path.read_text()
+    assert same(dict(first.model().state_dict()), dict(second.model().state_dict()))
+
+
+def test_random_views_are_several_draws(images: Dataset, begun: Run) -> None:
+    run = train(images, begun, freeze=True, frozen_draws=3)
+    kept = [np.load(run.features_path / f"view{view}.npy") for view in range(2)]
+    assert [view.shape for view in kept] == [(40, 3, 256)] * 2
+    assert len({view[0, draw].tobytes() for view in kept for draw in range(3)}) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"data": None}, "they are of other data"),
+        ({"seed": 1}, "they are of other seed"),
+        ({"augment": "weak"}, "they are of other views"),
+        ({"frozen_draws": 1}, "they are of other draws and shapes"),
+        ("weights", "they are of other weights"),
+        ("version", "they are of other version"),
+        ("damage", "they are damaged"),
+        ("nonsense", "they are damaged"),
+    ],
+    ids=str,
+)
+def test_features_of_something_else_are_made_again(
+    images: Dataset, begun: Run, tmp_path: Path, change: Any, told: str
+) -> None:
+    features = tmp_path / "features"
+    given: dict[str, Any] = {"freeze": True, "frozen_draws": 2, "features": features}
+    train(images, begun, **given)
+    made_of = json.loads((features / "made_of.json").read_text())
+    data = images
+    if change == {"data": None}:
+        data = from_arrays(255 - images.__getitems__(list(range(40))).views[0].numpy(), name="images")
+    elif change == "weights":
+        begun = train(images, begun, "other", freeze=False)
+    elif change == "version":
+        (features / "made_of.json").write_text(json.dumps(made_of | {"version": "0.0"}))
+    elif change == "damage":
+        (features / "view1.npy").write_bytes((features / "view1.npy").read_bytes()[:200])
+    elif change == "nonsense":
+        (features / "made_of.json").write_text("[1, 2]")
+    else:
+        given |= change
+    again = train(data, begun, "again", **given)
+    log = again.log_path.read_text()
+    assert f"the features in {features} are made again: {told}" in log
+    alone = train(data, begun, "alone", **(given | {"features": None}))
+    assert same(dict(again.model().state_dict()), dict(alone.model().state_dict()))
+
+
+def test_a_frozen_training_goes_on_when_what_it_began_with_is_gone(images: Dataset, begun: Run) -> None:
+    whole = train(images, begun, "whole", freeze=True)
+    run = train(images, begun, freeze=True, epochs=1, sched="constant", warmup_epochs=0.0)
+    longer = train(images, begun, "longer", freeze=True, epochs=2, sched="constant", warmup_epochs=0.0)
+    shutil.rmtree(begun.path)
+    contraport.train(data=images, resume=True, out=run.path, epochs=2, progress=False)
+    assert same(dict(run.model().state_dict()), dict(longer.model().state_dict()))
+    assert not same(dict(run.model().state_dict()), dict(whole.model().state_dict()))
+
+
+def test_rates_of_the_encoder_and_of_its_layers() -> None:
+    encoder = timm.create_model("resnet10t", num_classes=0)
+    module = nn.ModuleDict({"encoder": encoder, "head": nn.Linear(4, 2)})
+    given = {"opt": "adamw", "lr": 1.0, "weight_decay": 0.1, "encoders": [encoder]}
+    optimizer = make_optimizer(module, **given, encoder_lr_scale=0.1)
+    rates = {id(weights): group["lr"] for group in optimizer.param_groups for weights in group["params"]}
+    assert len(rates) == len(list(module.parameters()))
+    assert {rates[id(weights)] for weights in encoder.parameters()} == {0.1}
+    assert {rates[id(weights)] for weights in module["head"].parameters()} == {1.0}
+    assert optimizer.param_groups[0]["lr"] == 1.0
+    decays = {id(weights): group["weight_decay"] for group in optimizer.param_groups for weights in group["params"]}
+    assert decays[id(encoder.conv1[0].weight)] == 0.1
+    assert decays[id(encoder.layer1[0].bn1.weight)] == decays[id(module["head"].bias)] == 0
+
+    optimizer = make_optimizer(module, **given, encoder_lr_scale=0.5, layer_decay=0.5)
+    rates = {id(weights): group["lr"] for group in optimizer.param_groups for weights in group["params"]}
+    assert len(rates) == len(list(module.parameters()))
+    stages = [
+        rates[id(layer[0].conv1.weight)] for layer in (encoder.layer1, encoder.layer2, encoder.layer3, encoder.layer4)
+    ]
+    assert [after / before for before, after in pairwise(stages)] == [2, 2, 2]
+    assert stages[-1] <= 0.5
+    assert rates[id(encoder.conv1[0].weight)] < stages[0]
+    plain = make_optimizer(module, **given)
+    assert {group["lr"] for group in plain.param_groups} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"freeze": True}, "freeze: an encoder that was never trained would stay so"),
+        ({"freeze": True, "encoder": "small-cnn"}, "freeze: an encoder that was never trained would stay so"),
+        ({"freeze": True, "pretrained": True, "projection": 0}, "freeze: nothing would learn without a projection"),
+        ({"freeze": True, "pretrained": True, "freeze_epochs": 1}, "freeze_epochs: expected 0 with freeze"),
+        ({"frozen_draws": 2}, "frozen_draws: expected freeze with it, got 2"),
+        ({"features": "here"}, "features: expected freeze with it, got 'here'"),
+        ({"pretrained": True, "init": "there"}, "init: expected nothing with pretrained, got 'there'"),
+        ({"pretrained": True}, "pretrained: expected an encoder of timm's by name, such as resnet18, got None"),
+        ({"init": "there"}, "init: there is no file or folder 'there'"),
+        ({"layer_decay": 0.5}, "layer_decay: expected an encoder of timm's"),
+        ({"encoder_lr_scale": 0.0}, "encoder_lr_scale: expected a positive finite number"),
+        ({"representation": "projection", "projection": 0}, "representation: expected a projection"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_told_before_anything_is_written(
+    images: Dataset, tmp_path: Path, given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        contraport.train(data=images, batch_size=20, out=tmp_path / "run", progress=False, **given)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,122 @@
+"""A training by what is wanted: kept in its folder, gone on with, replayed and evaluated."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contraport import Alike, nt_xent
+from contraport.data import from_arrays
+from contraport.errors import UsageError
+from contraport.evaluation import evaluate
+from contraport.runs import Run
+from contraport.training import replay, train
+from contraport.training.build import build
+from contraport.verbs.train import Settings
+
+from .test_train import same, weights_of
+
+
+@pytest.fixture
+def items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Data in a file of which a fifth is held out, features and a matrix of the rest, named from the folder of both."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    labels = np.arange(80) % 4
+    x = random.normal(size=(80, 6)) + 3 * np.eye(6)[labels]
+    np.savez("data.npz", x=x, labels=labels, domains=labels % 2)
+    np.save("teacher.npy", random.normal(size=(64, 3)))
+    np.save("matrix.npy", random.random((64, 64)))
+    return {"data": "data.npz", "batch_size": 16, "encoder": "mlp", "epochs": 2, "progress": False}
+
+
+@pytest.mark.parametrize("objective", ["nt-xent", "gca-uot", "iot-quadratic", "sigmoid", "t-simclr", "byol"])
+@pytest.mark.parametrize(
+    "target",
+    ["labels", "domains:alpha=0.1,beta=0.01", "soft:teacher.npy", "neighbors:k=3", "matrix:matrix.npy"],
+)
+def test_any_objective_takes_any_target(items: dict[str, Any], objective: str, target: str) -> None:
+    more = {"predictor": True} if objective == "byol" else {}
+    pipeline = build(Settings(**items, objective=objective, target=target, **more)).pipeline
+    batch = build(Settings(**items)).dataset.__getitems__(list(range(8)))
+    loss = pipeline(batch, 0)
+    loss.backward()
+    assert math.isfinite(float(loss.detach()))
+
+
+def test_the_loss_is_that_of_the_target(items: dict[str, Any]) -> None:
+    built = build(Settings(**items, target="matrix:matrix.npy", augment="none"))
+    batch = built.dataset.__getitems__([5, 60, 0, 33])
+    model = built.pipeline.model
+    with torch.no_grad():
+        (z,) = model.project(model.encode([torch.cat([batch.views[0]] * 2)]))
+        target = Alike(torch.from_numpy(np.load("matrix.npy")), batch.ids)
+        expected = nt_xent()(*z.chunk(2), target=target)
+        assert float(built.pipeline(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_run_goes_on_with_its_target(items: dict[str, Any]) -> None:
+    chosen = {"target": "soft:teacher.npy,temperature=0.2", "sched": "constant", "warmup_epochs": 0}
+    whole = train(**items, **chosen, out="whole")
+    part = train(**items | {"epochs": 1}, **chosen, out="part")
+    with pytest.raises(UsageError, match="target: the run in part has 'soft:teacher"):
+        train(resume=True, out="part", target="labels", progress=False)
+    grown = train(resume=True, out="part", epochs=2, progress=False)
+    assert part.config()["target"] == "soft:teacher.npy,temperature=0.2"
+    assert same(weights_of(grown), weights_of(whole))
+    assert not same(weights_of(grown), weights_of(train(**items, **chosen | {"target": "pairs"}, out="pairs")))
+
+
+def test_a_file_that_is_gone_is_told_on_resume(items: dict[str, Any]) -> None:
+    train(**items, target="soft:teacher.npy", out="run")
+    Path("teacher.npy").unlink()
+    with pytest.raises(UsageError, match=r"target: file: teacher\.npy cannot be read as a file: .*No such file"):
+        train(resume=True, out="run", epochs=3, progress=False)
+
+
+def test_a_step_is_replayed_with_its_target(items: dict[str, Any]) -> None:
+    with pytest.raises(FloatingPointError):
+        train(**items, target="matrix:matrix.npy", lr=1e30, warmup_epochs=0, out="run")
+    step = replay("run")
+    assert not step.loss().isfinite()
+    assert step.pipeline.comparison.wanted(step.batch).matrix.shape == (64, 64)
+
+
+def test_the_plan_of_test_items_is_drawn_beside_what_was_wanted(items: dict[str, Any]) -> None:
+    run = train(**items, target="labels", out="labels")
+    evaluate(run, progress=False)
+    labels = run.samples()["plan_labels"]
+    both = np.concatenate([labels, labels])
+    assert np.array_equal(run.samples()["target"] > 0, (both[:, None] == both) & ~np.eye(len(both), dtype=bool))
+
+
+def test_what_only_training_items_want_is_not_drawn_of_others(items: dict[str, Any]) -> None:
+    run = train(**items, target="neighbors:k=3", out="neighbors")
+    result = evaluate(run, progress=False)
+    assert "plan" not in run.samples()
+    assert any("known of the training items alone" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize("chosen", [{"target": "labels"}, {"objective": "sup-con"}])
+def test_items_without_labels_are_measured_by_what_needs_none(items: dict[str, Any], chosen: dict[str, str]) -> None:
+    run = train(**items, **chosen, out="run")
+    random = np.random.default_rng(1)
+    plain = tuple(from_arrays(random.normal(size=(count, 6))) for count in (40, 30))
+    result = evaluate(run, data=plain, progress=False)
+    assert "uniformity" in result["rows"]["trained"]
+    assert "plan" not in run.samples()
+    assert any("they lack what the objective asks for: labels" in note for note in result["notes"])
+
+
+def test_named_data_of_labels_take_them_from_the_command_line(tmp_path: Path) -> None:
+    from contraport.cli import main
+
+    out = str(tmp_path / "run")
+    arguments = ["--data", "digits", "--encoder", "mlp", "--epochs", "1", "--batch_size", "400", "--target", "labels"]
+    assert main(["train", *arguments, "--out", out]) == 0
+    assert Run(out).config()["target"] == "labels"

@@ -1,0 +1,151 @@
+"""The settings say all of a training once; what others say of them is held against them here."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import docstring_parser
+import pytest
+
+from contraport import ContrastiveEncoder, train
+from contraport.catalog import RECIPES
+from contraport.catalog.augments import AUGMENTS
+from contraport.course import SHAPES
+from contraport.errors import UsageError
+from contraport.options import fits
+from contraport.runs import Run
+from contraport.training.loop.loggers import LOGGERS
+from contraport.training.step.comparison import RECONSTRUCTIONS
+from contraport.verbs.train import KEPT, OPTIONS, Settings
+
+
+def test_train_takes_the_settings_and_tells_of_each() -> None:
+    parameters = inspect.signature(train).parameters
+    assert list(parameters) == list(OPTIONS)
+    assert all(parameters[name].default == option.default for name, option in OPTIONS.items())
+    assert get_type_hints(train) == {name: option.kind for name, option in OPTIONS.items()} | {"return": Run}
+    told = docstring_parser.parse(inspect.getdoc(train) or "")
+    assert {one.arg_name: " ".join((one.description or "").split()) for one in told.params} == {
+        name: option.help for name, option in OPTIONS.items()
+    }
+    assert {one.type_name for one in told.raises} == {"UsageError", "FloatingPointError", "KeyboardInterrupt"}
+
+
+def test_train_refuses_what_is_no_setting() -> None:
+    with pytest.raises(TypeError, match="epoch"):
+        train(epoch=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="positional"):
+        train("digits")  # type: ignore[call-arg]
+
+
+def test_each_default_is_one_of_its_values() -> None:
+    for option in OPTIONS.values():
+        option.judge(option.default)
+        assert option.group
+        assert option.help.endswith(".")
+
+
+def test_names_are_those_that_the_parts_know() -> None:
+    for name, known in (
+        ("augment", AUGMENTS),
+        ("sched", SHAPES),
+        ("predict", RECONSTRUCTIONS),
+        ("negatives", ("in-batch", "queue", "bank")),
+    ):
+        for value in known:
+            OPTIONS[name].judge(value)
+        with pytest.raises(UsageError, match=f"Known: {', '.join(sorted(known))}"):
+            OPTIONS[name].judge("?")
+    with pytest.raises(UsageError, match=f"Known: {', '.join(sorted(LOGGERS))}"):
+        OPTIONS["logger"].judge(["?"])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_of_settings(name: str) -> None:
+    for setting, value in RECIPES[name].settings.items():
+        OPTIONS[setting].judge(value)
+        assert fits(value, OPTIONS[setting].kind)
+
+
+def test_the_estimator_has_settings_of_the_same_meaning() -> None:
+    """What it takes by default where `train` takes another is what suits arrays."""
+    parameters = dict(inspect.signature(ContrastiveEncoder).parameters)
+    told = docstring_parser.parse(inspect.getdoc(ContrastiveEncoder) or "").params
+    assert [one.arg_name for one in told if one.args[0] == "param"] == list(parameters)
+    assert parameters.pop("random_state").default is None
+    assert parameters.keys() <= OPTIONS.keys()
+    differ = {
+        name for name, one in parameters.items() if one.default is not None and one.default != OPTIONS[name].default
+    }
+    assert differ == {"epochs", "device"}
+    for name, parameter in parameters.items():
+        OPTIONS[name].judge(parameter.default if parameter.default is not None else OPTIONS[name].default)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"predictor": "yes"}, "predictor: expected true or false, got 'yes'"),
+        ({"views": 1.5}, "views: expected a whole number or text, got 1.5"),
+        (
+            {"temperature": [0.1]},
+            r"temperature: expected a number, or start:end:shape .*, got \[0.1\]",
+        ),
+        ({"columns": "x"}, "columns: expected keys with values, got 'x'"),
+        ({"out": 3}, "out: expected text or a path, got 3"),
+        ({"logger": "wandb"}, "logger: expected a list of names, got 'wandb'"),
+        ({"logger": ["wand"]}, "did you mean 'wandb'"),
+        ({"save_every": True}, "save_every: expected a finite number, 0 or more, got True"),
+        ({"epochs": None}, "epochs: expected a whole number from 1 on, got None"),
+        ({"epochs": 3, "warmup_epochs": 3}, "warmup_epochs: expected a number below 3"),
+        ({"resume": True, "overwrite": True}, "resume: goes on with a run that overwrite would delete"),
+        ({"predict": "l2", "objective": None}, "projection: predict decodes features"),
+    ],
+)
+def test_what_is_no_setting_is_told(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Settings(**wrong)
+
+
+def test_settings_do_not_change_and_are_judged_again_when_they_are_replaced() -> None:
+    settings = Settings(data="digits")
+    with pytest.raises(FrozenInstanceError):
+        settings.epochs = 3  # type: ignore[misc]
+    with pytest.raises(UsageError, match="epochs"):
+        replace(settings, epochs=0)
+
+
+def test_settings_go_to_the_folder_and_come_back(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path, columns={"labels": "kind"}, logger=("wandb",), lr=0.1, out=tmp_path / "run")
+    run = Run.create(tmp_path / "run", settings.kept())
+    assert run.settings().kept() == settings.kept()
+    lists = {"logger": ["wandb"], "monitor": []}
+    assert run.settings(epochs=20) == replace(settings, data=str(tmp_path), out=None, epochs=20, **lists)
+    assert run.config().keys() == KEPT.keys()
+
+
+def test_a_folder_whose_settings_contradict_one_another_is_named(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {"queue_size": 5})
+    with pytest.raises(UsageError, match=r"config\.yaml is corrupt: queue_size: expected nothing"):
+        run.settings()
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_the_arguments_of_verbs(tmp_path: Path) -> None:
+    file = tmp_path / "calls.py"
+    file.write_text(
+        "from contraport import embed, evaluate, train\n"
+        'train(data="digits", epochs=3)\ntrain(epoch=3)\ntrain(epochs="3")\ntrain("x")\n'
+        'evaluate("run", neighbors=3)\nevaluate()\nembed("run")\nembed("run", out="x.npz", spilt="test")\n'
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
+    root = Path(__file__).parents[2]
+    told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=300).stdout
+    errors = [line for line in told.splitlines() if "calls.py" in line and ": error:" in line]
+    assert [line.split(":")[1] for line in errors] == ["3", "4", "5", "7", "8", "9"], told
+    assert 'did you mean "epochs"' in errors[0]

@@ -1,0 +1,55 @@
+"""What is known of a verb before it runs is what its function takes."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import docstring_parser
+import pytest
+
+import contraport
+from contraport.cli.verbs import OWN, find
+from contraport.errors import UsageError
+from contraport.importing import imported
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
+    verb = find(name)
+    function = imported(verb.function)
+    parameters = inspect.signature(function).parameters
+    assert list(parameters) == list(verb.options)
+    for key, option in verb.options.items():
+        assert parameters[key].default == option.default
+        assert (parameters[key].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD) == option.positional
+        assert option.help.endswith(".")
+        if not option.required:
+            option.judge(option.default)
+    told = docstring_parser.parse(inspect.getdoc(function) or "")
+    assert {one.arg_name: " ".join((one.description or "").split()) for one in told.params} == {
+        key: option.help for key, option in verb.options.items()
+    }
+    assert "UsageError" in {one.type_name for one in told.raises}
+    assert inspect.cleandoc(verb.about) in (inspect.getdoc(function) or "")
+    if name != "list":
+        assert getattr(contraport, name) is function
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_it_names_is_there(name: str) -> None:
+    verb = find(name)
+    assert callable(imported(verb.show or verb.function))
+    assert verb.summary.endswith(".")
+    assert verb.examples
+    assert all(f"contraport {name}" in example for example in verb.examples)
+    assert Path(inspect.getfile(type(verb))).with_name(f"{name}.py").exists()
+
+
+def test_a_value_of_another_type_is_told_from_python_too() -> None:
+    with pytest.raises(UsageError, match="neighbors: expected a whole number from 1 on, got 'many'"):
+        contraport.evaluate("run", neighbors="many")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="overwrite: expected true or false, got 'yes'"):
+        contraport.export("run", out="model.onnx", overwrite="yes")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="run"):
+        contraport.evaluate()  # type: ignore[call-arg]
