@@ -1,0 +1,46 @@
+"""Every objective of the catalog on a CUDA device (-m gpu), against the CPU in double precision."""
+
+import pytest
+import torch
+from tests.objectives.comparing import needed, views
+
+import contraport
+from contraport.catalog import OBJECTIVES
+
+pytestmark = pytest.mark.gpu
+
+N = 700  # past the size at which few pairs are one matrix
+SETTINGS = {"direct-clr": {"dimensions": 8}}
+
+
+def outcome(name, dtype, device):
+    loss = contraport.objective(name, **SETTINGS.get(name, {})).to(device, dtype)
+    z = [view.to(device, dtype).requires_grad_() for view in views(N, 24)]
+    known = {key: value.to(device) for key, value in needed(name, N).items()}
+    value = loss(*z, **known)
+    return value.detach(), torch.autograd.grad(value, z)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_catalog(name):
+    value, slopes = outcome(name, torch.float32, "cuda")
+    exact, expected = outcome(name, torch.float64, "cpu")
+    assert value.is_cuda
+    torch.testing.assert_close(value.cpu().double(), exact, rtol=1e-4, atol=1e-5)
+    largest = max(slope.abs().max() for slope in expected)
+    for ours, theirs in zip(slopes, expected, strict=True):
+        assert (ours.cpu() - theirs).abs().max() <= 1e-3 * largest
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_in_autocast(name):
+    """Half-precision embeddings, as a training with ``amp`` has them: finite, and near those of single precision."""
+    loss = contraport.objective(name, **SETTINGS.get(name, {})).cuda()
+    z = [view.to("cuda", torch.bfloat16).requires_grad_() for view in views(N, 24)]
+    known = {key: value.cuda() for key, value in needed(name, N).items()}
+    with torch.autocast("cuda", torch.bfloat16):
+        value = loss(*z, **known)
+    slopes = torch.autograd.grad(value, z)
+    exact = contraport.objective(name, **SETTINGS.get(name, {})).cuda()(*(v.detach().float() for v in z), **known)
+    assert all(slope.isfinite().all() for slope in slopes)
+    torch.testing.assert_close(value.float(), exact, rtol=2e-2, atol=1e-2)
