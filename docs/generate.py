@@ -46,6 +46,7 @@ PEERS = {
     "sigmoid": "open_clip",
     "dcl": "lightly",
     "dclw": "lightly",
+    "gte": "sentence-transformers",
     "mv-dhel": "dhel (two views)",
     "debiased": "nt-xent (no prior)",
     "barlow-twins": "lightly",

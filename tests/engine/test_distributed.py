@@ -191,7 +191,17 @@ CASES = [
     (with_several_views_and_classes, "sup-con"),
     *[
         (with_a_second_derivative, name)
-        for name in ["info-nce", "gca-uot", "sigmoid", "alpha-cl", "dcl", "mv-dhel", "hard-negative", "barlow-twins"]
+        for name in [
+            "info-nce",
+            "gca-uot",
+            "sigmoid",
+            "alpha-cl",
+            "dcl",
+            "gte",
+            "mv-dhel",
+            "hard-negative",
+            "barlow-twins",
+        ]
     ],
 ]
 

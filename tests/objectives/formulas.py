@@ -507,6 +507,14 @@ def dclw(z0, z1, temperature=0.1, sigma=0.5, weights=None, ids=None):
     return each(-attraction + log_sum(s / temperature, pairing.negative), pairing, weights)
 
 
+def gte(z0, z1, temperature=0.01, weights=None, ids=None):
+    """One softmax for both rows of an item side by side."""
+    pairing = joint(z0, z1, ids)
+    logits = (cosine(pairing.x, pairing.y) / temperature).masked_fill(~pairing.compared, -torch.inf)
+    log_shares = torch.cat(tuple(logits.unflatten(0, (2, -1))), 1).log_softmax(1)
+    return each(-log_shares[:, len(z0) :].diagonal(), cross(z0, z1), weights)
+
+
 def within(*views, ids=None):
     """Return each view with itself."""
     items = torch.arange(len(views[0]))

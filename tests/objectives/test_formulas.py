@@ -113,6 +113,8 @@ CASES = [
     ("dcl", {"temperature": 0.7}),
     ("dclw", {}),
     ("dclw", {"temperature": 0.5, "sigma": 0.1}),
+    ("gte", {}),
+    ("gte", {"temperature": 0.5}),
     ("dhel", {}),
     ("dhel", {"temperature": 1.0}),
     ("mv-dhel", {}),
@@ -130,7 +132,7 @@ CASES = [
     ("hard-negative", {"temperature": 0.2, "beta": 0.3, "prior": 0.2}),
     ("hard-negative", {"beta": 2.0, "prior": 0.0}),
 ]
-DECOUPLED = ["dcl", "dclw", "dhel", "mv-dhel", "kcl", "spectral", "debiased", "hard-negative"]
+DECOUPLED = ["dcl", "dclw", "gte", "dhel", "mv-dhel", "kcl", "spectral", "debiased", "hard-negative"]
 NEED_NEGATIVES = {"align-uniform", "pairwise", "cmc-nce", "barlow-twins", "vic-reg", *DECOUPLED}
 NEED_FACTS = ["sup-con", "x-clr", "guided", "sog-clr"]
 
@@ -454,6 +456,21 @@ def test_lightlys_weighted_decoupled_loss():
     with pytest.warns(UserWarning, match="copy construct"):
         theirs = outcome(losses.DCLWLoss(0.2, sigma=0.3), *views())
     assert_same(outcome(build("dclw", temperature=0.2, sigma=0.3), *views()), theirs, 1e-12)
+
+
+def test_the_four_directions_of_gte_stand_in_one_softmax():
+    def written_out(queries, texts):
+        q, d = (z / z.norm(dim=1, keepdim=True) for z in (queries, texts))
+        each = []
+        for i in range(len(q)):
+            others = [j for j in range(len(q)) if j != i]
+            to_texts, to_queries = (20 * d @ q[i]).exp().sum(), (20 * q @ d[i]).exp().sum()
+            among_queries = (20 * q[others] @ q[i]).exp().sum()
+            among_texts = (20 * d[others] @ d[i]).exp().sum()
+            each.append(-((20 * q[i] @ d[i]).exp() / (to_texts + among_queries + to_queries + among_texts)).log())
+        return sum(each) / len(each)
+
+    assert_same(outcome(build("gte", temperature=1 / 20), *views()), outcome(written_out, *views()))
 
 
 @pytest.mark.parametrize("name", DECOUPLED)

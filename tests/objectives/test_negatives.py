@@ -45,6 +45,7 @@ CASES = [
     ("sigmoid", {}),
     ("dcl", {}),
     ("dclw", {}),
+    ("gte", {}),
     ("spectral", {}),
     ("debiased", {}),
     ("hard-negative", {}),

@@ -18,8 +18,8 @@ from contraport.catalog import OBJECTIVES
 
 SETTINGS = {"direct-clr": {"dimensions": 2}}
 NEEDS_TWO_ITEMS = {
-    "align-uniform", "pairwise", "cmc-nce", "dcl", "dclw", "dhel", "mv-dhel", "kcl", "spectral", "debiased",
-    "hard-negative", "sog-clr", "barlow-twins", "vic-reg",
+    "align-uniform", "pairwise", "cmc-nce", "dcl", "dclw", "gte", "dhel", "mv-dhel", "kcl", "spectral",
+    "debiased", "hard-negative", "sog-clr", "barlow-twins", "vic-reg",
 }  # fmt: skip
 NO_TEMPERATURE = {"byol", "align-uniform", "quadratic", "spectral", "barlow-twins", "vic-reg"}
 ONE_SIDED = {"byol"}

@@ -678,6 +678,29 @@ def dclw(temperature: Tempered = 0.1, sigma: float = 0.5) -> Loss:
 
 
 @recipe(
+    "Li et al. (2023), Towards general text embeddings with multi-stage contrastive learning (GTE).",
+    r"-\tfrac1n \sum_i \log \frac{e^{s(q_i, d_i)/\tau}}{\sum_j e^{s(q_i, d_j)/\tau} + \sum_{j \neq i} "
+    r"e^{s(q_i, q_j)/\tau} + \sum_j e^{s(q_j, d_i)/\tau} + \sum_{j \neq i} e^{s(d_j, d_i)/\tau}}",
+)
+def gte(temperature: Tempered = 0.01) -> Loss:
+    """One softmax of an item over four directions: query to texts, text to queries, and both among their own kind.
+
+    It is NT-Xent but for the denominators of an item's two views, which are one. It is at least log 2, as the positive
+    stands in both.
+
+    Args:
+        temperature: in units of the cosine similarity.
+
+    >>> import torch
+    >>> round(gte(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
+    1.2446
+    """
+    kernel = cp.Gibbs("negative-cosine", temperature)
+    spread, drawn = cp.LogSum(pooled=True), cp.Agreement()
+    return cp.Objective(cp.Joint(), kernel, cp.Free(), cp.Pairs(), spread, {drawn: 1.0})
+
+
+@recipe(
     f"{_DHEL}, DHEL.",
     r"\tfrac1n \sum_i \Big[-\tfrac{s_{ii'}}{\tau} + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import LogOf, log_sums
-from contraport.errors import UsageError, check_positive
+from contraport.errors import UsageError, check, check_positive
 from contraport.objectives.answer import Answer
 from contraport.objectives.divergences.costs import by_cost
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
@@ -86,13 +86,27 @@ class Agreement(Answer, Divergence):
 class LogSum(Answer, Divergence):
     """log sum_j K_ij over what a row is compared with, averaged over the rows: the denominator of InfoNCE.
 
+    Args:
+        pooled: add up the rows of an item, one of each view, before the logarithm is taken: one denominator of an item.
+
     Raises:
         UsageError: in the call, there is nothing to compare with (one item).
+
+    Source: pooled, Li et al. (2023), Towards general text embeddings (GTE).
     """
 
+    pooled: bool = False
+
+    def __post_init__(self) -> None:
+        check(isinstance(self.pooled, bool), f"pooled: expected True or False, got {self.pooled!r}.")
+
     def __call__(self, outcome: Outcome) -> Tensor:
-        """Return the log-sum of each row."""
-        return _of_rows(outcome, outcome.plan.log_row_mass() - outcome.plan.f)
+        """Return the log-sum of each row, or of its item."""
+        log_sums = outcome.plan.log_row_mass() - outcome.plan.f
+        if self.pooled:
+            pattern = outcome.block.pattern
+            log_sums = log_sum_by(pattern.row_items, log_sums, pattern.size)[pattern.row_items]
+        return _of_rows(outcome, log_sums)
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,11 +218,17 @@ def log_mean_by(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> t
         size: the number of groups.
     """
     zeros = values.new_zeros(size)
+    counts = zeros.index_add(0, groups, torch.ones_like(values))
+    mass = zeros.index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)
+    total = log_sum_by(groups, values + weights.to(values).log(), size)
+    return total.masked_fill(counts == 0, 0) - mass.log(), counts
+
+
+def log_sum_by(groups: Tensor, values: Tensor, size: int) -> Tensor:
+    """Return the log of the sum of exp(values) in each group, (size,); minus infinity where nothing is summed."""
     with torch.no_grad():
-        top = torch.full_like(zeros, -torch.inf).scatter_reduce(0, groups, values, "amax")
-    pairs = zeros.index_add(0, groups, torch.ones_like(values))
-    mass = zeros.index_add(0, groups, weights.to(values))
-    total = zeros.index_add(0, groups, weights.to(values) * torch.exp(values - top[groups]))
-    empty = pairs == 0
-    mean = total.masked_fill(empty, 1) / mass.masked_fill(empty, 1)
-    return mean.log() + top.masked_fill(empty, 0), pairs
+        top = values.new_full((size,), -torch.inf).scatter_reduce(0, groups, values, "amax")
+        top = top.masked_fill(top == -torch.inf, 0)
+    total = values.new_zeros(size).index_add(0, groups, torch.exp(values - top[groups]))
+    nothing = total == 0
+    return (total.masked_fill(nothing, 1).log() + top).masked_fill(nothing, -torch.inf)
