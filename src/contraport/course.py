@@ -86,7 +86,36 @@ def parse_course(argument: str, text: float | str) -> tuple[float, float, str]:
 
 
 LEARN = "learn"
-"""What takes the place of a temperature, or of its course, that is learned."""
+"""What takes the place of a temperature, or of its course, that is learned; a start may follow, as in learn:0.07."""
+
+
+def is_learned(text: object) -> bool:
+    """Return whether a temperature is said to be learned.
+
+    >>> is_learned("learn:0.07"), is_learned("0.5:0.1")
+    (True, False)
+    """
+    return str(text).partition(":")[0] == LEARN
+
+
+def parse_learned(text: str) -> float | None:
+    """Return where the learning of a temperature starts, or None where it is not said.
+
+    Raises:
+        UsageError: it starts at no positive number.
+
+    >>> parse_learned("learn"), parse_learned("learn:0.07")
+    (None, 0.07)
+    """
+    _, colon, start = str(text).partition(":")
+    if not colon:
+        return None
+    try:
+        number = float(start)
+    except ValueError:
+        number = -1.0
+    check(0 < number < math.inf, f"temperature: expected learn, or learn:START with a positive number, got {text!r}.")
+    return number
 
 
 def parse_temperature(text: float | str, steps: int) -> Course:

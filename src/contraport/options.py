@@ -39,8 +39,8 @@ def plain(value: Any) -> Any:
 
 def is_object(value: Any) -> bool:
     """Return whether what `config.yaml` says stands for an object, or a list with one, which it does not hold."""
-    if isinstance(value, list):
-        return any(map(is_object, value))
+    if isinstance(value, list | Mapping):
+        return any(map(is_object, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, str) and value.startswith("<") and value.endswith(">")
 
 

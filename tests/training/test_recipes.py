@@ -21,6 +21,7 @@ from contraport.verbs.train import Settings
 from tests.training.steps import pipeline_of
 
 CLASSES = 6
+OF_TWO_KINDS = ("clip", "siglip")
 FALLING = ("simclr", "byol", "simsiam", "moco-v3", "cmc-nce", "siglip", "gca-uot", "align-uniform", "predictive")
 
 
@@ -33,9 +34,22 @@ def groups(seed: int) -> Dataset:
     return from_arrays(np.hstack([signal, 2 * random.normal(size=(240, 40))]), labels=labels, name="groups")
 
 
+def two_kinds(seed: int) -> Dataset:
+    """The same items by two sensors, each with noise of its own."""
+    items = groups(seed)
+    (view,) = items.__getitems__(list(range(len(items)))).views
+    other = torch.randn(240, 10, generator=torch.Generator().manual_seed(seed))
+    return from_arrays({"one": view, "two": torch.cat([view[:, :4], other], 1)}, labels=items.labels, name="groups")
+
+
 @pytest.fixture(scope="module")
 def splits() -> tuple[Dataset, Dataset]:
     return groups(1), groups(2)
+
+
+@pytest.fixture(scope="module")
+def paired() -> tuple[Dataset, Dataset]:
+    return two_kinds(1), two_kinds(2)
 
 
 def accuracy(model: Model, splits: tuple[Dataset, Dataset]) -> float:
@@ -44,7 +58,10 @@ def accuracy(model: Model, splits: tuple[Dataset, Dataset]) -> float:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_trains(name: str, splits: tuple[Dataset, Dataset], tmp_path: Any) -> None:
+def test_every_recipe_trains(
+    name: str, splits: tuple[Dataset, Dataset], paired: tuple[Dataset, Dataset], tmp_path: Any
+) -> None:
+    splits = paired if name in OF_TWO_KINDS else splits
     run = train(
         data=splits[0],
         recipe=name,
@@ -109,9 +126,18 @@ def test_an_unknown_recipe() -> None:
         resolve({"recipe": "simclrr"})
 
 
+@pytest.mark.parametrize("name", OF_TWO_KINDS)
+def test_two_encoders_need_two_views(name: str, splits: tuple[Dataset, Dataset]) -> None:
+    with pytest.raises(UsageError, match=r"^shared_encoder: false needs items of several views.*; these are of one"):
+        pipeline_of(splits[0], recipe=name)
+
+
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_parameter_of_a_recipe_has_a_gradient(name: str, splits: tuple[Dataset, Dataset]) -> None:
+def test_every_parameter_of_a_recipe_has_a_gradient(
+    name: str, splits: tuple[Dataset, Dataset], paired: tuple[Dataset, Dataset]
+) -> None:
     """What the processes of a training rely on: they wait for the gradient of each."""
+    splits = paired if name in OF_TWO_KINDS else splits
     pipeline = pipeline_of(splits[0], recipe=name)
     batch = next(iter(loader(splits[0], 16)))
     for step in range(2):

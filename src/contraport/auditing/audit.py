@@ -182,4 +182,4 @@ class _SomeViews:
 def _chosen(dataset: Dataset, views: tuple[int, ...]) -> Dataset:
     there = len(dataset.shapes)
     check(max(views) < there, f"views: {dataset.name!r} has {there}, numbered from 0; got {list(views)}.")
-    return dataset.with_store(_SomeViews(dataset.store, views))
+    return dataset.with_store(_SomeViews(dataset.store, views), [dataset.view_names[view] for view in views])

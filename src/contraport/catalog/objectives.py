@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import contraport as cp
+from contraport.course import is_learned, parse_learned
 from contraport.errors import UsageError, check, unknown_name
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def recipe(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callabl
     """Enter a function into the catalog, under its own name with hyphens; what it makes knows where it came from.
 
     Where it has a temperature, that may be a number; ``"learn"``, a parameter of the objective that starts at the
-    recipe's own; or a tensor of one element that a model owns, such as a parameter.
+    recipe's own, or ``"learn:0.07"`` at another; or a tensor of one element that a model owns, such as a parameter.
     """
 
     def enter(make: Callable[P, Loss]) -> Callable[P, Loss]:
@@ -103,8 +104,9 @@ def method(name: str) -> Method:
 
 
 def _learned(text: str, signature: inspect.Signature) -> float:
-    check(text == "learn", f"temperature: expected a number, 'learn' or a tensor of one element, got {text!r}.")
-    start = signature.parameters["temperature"].default
+    check(is_learned(text), f"temperature: expected a number, 'learn' or a tensor of one element, got {text!r}.")
+    given = parse_learned(text)
+    start = signature.parameters["temperature"].default if given is None else given
     return cp.engine.Learned(0.5 if start is None else start)
 
 

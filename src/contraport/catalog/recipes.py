@@ -80,8 +80,16 @@ RECIPES: dict[str, Recipe] = {
         "Tell each item's entry in a memory bank of the other view from the batch's other entries and some at random.",
         OBJECTIVES["cmc-nce"].citation,
     ),
-    "clip": _of_objective("info-nce", temperature=0.07),
-    "siglip": _of_objective("sigmoid"),
+    "clip": Recipe(
+        {"objective": "info-nce", "temperature": "learn:0.07", "shared_encoder": False, "projection_layers": 1},
+        "Two views, such as image and caption, each with its encoder: pick the other view among the batch, both ways.",
+        "Radford et al. (2021), Learning transferable visual models from natural language supervision, figure 3.",
+    ),
+    "siglip": Recipe(
+        {"objective": "sigmoid", "shared_encoder": False, "projection_layers": 1},
+        "Two views, such as image and caption, each with its encoder: judge each pair by itself, as matched or not.",
+        OBJECTIVES["sigmoid"].citation,
+    ),
     "sup-con": _of_objective("sup-con"),
     "rince": _of_objective("rince"),
     "gca-ince": _of_objective("gca-ince"),

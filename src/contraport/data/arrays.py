@@ -103,6 +103,7 @@ def from_arrays(
         domain_names=domain_names,
         flips=flips,
         present=None if present is None else torch.from_numpy(present),
+        view_names=[str(key) for key in views] if isinstance(views, Mapping) else None,
     )
 
 

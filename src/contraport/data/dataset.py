@@ -17,7 +17,7 @@ STATISTICS_FILES = 1_000
 _CHUNK_VALUES = 4_000_000
 _LARGEST_CHUNK = 500
 _OF_ITEMS = ("labels", "domains", "weights", "numbers", "present", "rows", "keys")
-_OF_ALL = ("store", "name", "split", "class_names", "domain_names", "flips", "skipped", "held_out")
+_OF_ALL = ("store", "name", "split", "view_names", "class_names", "domain_names", "flips", "skipped", "held_out")
 
 
 class Batch(NamedTuple):
@@ -108,6 +108,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     Attributes:
         name: what the user called the data.
         split: ``"train"`` or ``"test"``.
+        view_names: what the views are called, such as the columns of a table: ``view0``, ``view1`` and so on unless the
+            source says more.
         shapes: the shape of one item of each view: ``(C, H, W)`` an image, ``(C, T)`` a time series, ``(d,)`` a vector.
         labels: class of each item, int64 ``(n,)`` in ``0..len(class_names)-1``, or None.
         domains: domain of each item, int64 ``(n,)``, or None.
@@ -150,6 +152,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         present: Tensor | None = None,
         rows: Tensor | None = None,
         keys: Sequence[str] | None = None,
+        view_names: Sequence[str] | None = None,
     ) -> None:
         check(len(store) > 0, f"data: {name!r} has no item in its {split} split.")
         rows = torch.arange(len(store)) if rows is None else rows
@@ -165,6 +168,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             if values is not None:
                 found = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
                 check(found == (len(store),), f"{argument}: expected one for each of {len(store)} items, got {found}.")
+        views = len(store.shapes)
+        self.view_names = tuple(f"view{view}" for view in range(views)) if view_names is None else tuple(view_names)
+        good = len(set(self.view_names)) == len(self.view_names) == views
+        check(good, f"view_names: expected {views} different names of {name!r}, got {self.view_names}.")
         self.store = store
         self.name = name
         self.split = split
@@ -222,9 +229,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """Return a batch of one item."""
         return self.__getitems__([range(len(self))[position]])
 
-    def with_store(self, store: Store) -> Dataset:
-        """Return the same items with their views in another store."""
-        return self._but(store=store)
+    def with_store(self, store: Store, view_names: Sequence[str] | None = None) -> Dataset:
+        """Return the same items with their views in another store; as many views keep their names, unless told."""
+        as_many = len(store.shapes) == len(self.shapes)
+        return self._but(store=store, view_names=view_names or (self.view_names if as_many else None))
 
     def with_weights(self, weights: Tensor | None) -> Dataset:
         """Return the same items with other weights, or with none."""

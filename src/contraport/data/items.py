@@ -50,13 +50,16 @@ class Items:
         check(len(chosen) > 0, f"data: {self.length} items in {self.name} are too few to hold some out.")
         return chosen
 
-    def dataset(self, split: str, views: Sequence[View], *, image_size: int | None) -> Dataset:
+    def dataset(
+        self, split: str, views: Sequence[View], *, image_size: int | None, view_names: Sequence[str] | None = None
+    ) -> Dataset:
         """Return one split, without the items whose images cannot be decoded.
 
         Args:
             split: "train" or "test".
             views: the views of all items.
             image_size: side of the square that images become; default: the median shorter side of the training images.
+            view_names: what the views are called; default: ``view0``, ``view1`` and so on.
 
         Raises:
             UsageError: the split is empty, or none of its images can be decoded.
@@ -82,6 +85,7 @@ class Items:
             present=None if self.present is None else torch.from_numpy(self.present[good]),
             rows=torch.from_numpy(good if self.rows is None else self.rows[good]),
             keys=None if self.keys is None else [self.keys[position] for position in good.tolist()],
+            view_names=view_names,
         )
 
     def _store(self, view: View, positions: Positions, image_size: int | None) -> Store:

@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import inspect
 import sys
+from collections.abc import Mapping
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -45,7 +46,8 @@ def code_named(encoder: object) -> list[str]:
     >>> code_named(["mlp", "their_nets:Net"])
     ['their_nets:Net']
     """
-    names = encoder if isinstance(encoder, list | tuple) else [encoder]
+    several = list(encoder.values()) if isinstance(encoder, Mapping) else encoder
+    names = several if isinstance(several, list | tuple) else [encoder]
     return [name for name in names if isinstance(name, str) and ":" in name]
 
 
@@ -70,6 +72,8 @@ def described(encoder: object) -> Any:
     >>> described(["mlp", nn.Linear(3, 2)])
     ['mlp', '<Linear of 8 weights, ...>']
     """
+    if isinstance(encoder, Mapping):
+        return {str(view): described(one) for view, one in encoder.items()}
     if isinstance(encoder, list | tuple):
         return [described(one) for one in encoder]
     if not isinstance(encoder, nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -16,15 +16,17 @@ from torch import Tensor, nn
 
 from contraport.encoders.build import Shape, check_trusted, default_encoder, described, is_described
 from contraport.encoders.tower import Tower
-from contraport.errors import UsageError, check, reason, unknown_name
+from contraport.encoders.view_names import each_view, view_called
+from contraport.errors import UsageError, check, reason
 from contraport.files import check_checksum, checksum_of, write_checksum
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CONCATENATE = "concatenate"
 PROJECTION = "projection"
-Encoders = str | nn.Module | Sequence[str | nn.Module] | None
-"""An encoder for each tower, or one per tower: a name or a module each; or those that there are by default."""
+Encoders = str | nn.Module | Sequence[str | nn.Module] | Mapping[str, str | nn.Module] | None
+"""An encoder for each tower, one per tower, or those of some views by what these are called: a name or a module each;
+or those that there are by default."""
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _MODEL_CARD = """---
@@ -39,19 +41,20 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     """One tower that all views share, or one per view, which take raw items and standardise them inside.
 
     Args:
-        encoder: a name or a module, as `build` takes it, or one per tower; default: `default_encoder` of each tower's
-            shape.
+        encoder: a name or a module, as `build` takes it; or one per tower; or those of some views, by the name or the
+            kind of each, as in ``{"image": "resnet18"}``; default: `default_encoder` of each tower's shape.
         shapes: of one item of each plain view, of which the representation is made: images ``(C, H, W)``, vectors
             ``(d,)`` or time series ``(C, T)``.
         projection: number of features that the loss sees; 0: no projector, it sees the encoder's.
         mean: for each tower, the mean of each channel (images in units of [0, 1], time series) or feature (vectors), to
             be subtracted; default: 0.
         std: the same, to be divided by; default: 1.
-        representation: "concatenate" the features of the views, or the number of the one view to take, such as "0"; or
-            "projection", those that the loss sees of the views, side by side.
+        representation: "concatenate" the features of the views, or what the one view to take is called, such as "0"
+            or its name; or "projection", those that the loss sees of the views, side by side.
         shared: one tower for all views, which then have one shape; a model of one view has one tower anyway.
         projection_layers: linear layers of the projector, 1, 2 or 3, where there is one.
         low_resolution: give a ResNet the stem for small images, as `build` says.
+        view_names: what the views are called; default: ``view0``, ``view1`` and so on.
 
     Attributes:
         towers: the `Tower` that is shared, or one per view.
@@ -81,17 +84,24 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         shared: bool = False,
         projection_layers: int = 2,
         low_resolution: bool = True,
+        view_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         self.shapes = _checked_shapes(shapes)
+        self.view_names = _checked_names(view_names, len(self.shapes))
         good = isinstance(projection, int) and projection >= 0
         check(good, f"projection: expected a whole number of at least 0, got {projection!r}.")
         check(projection_layers in (1, 2, 3), f"projection_layers: expected 1, 2 or 3, got {projection_layers!r}.")
         check(isinstance(shared, bool), f"shared: expected true or false, got {shared!r}.")
         check(not shared or len(set(self.shapes)) == 1, f"shared: expected views of one shape, got {self.shapes}.")
         inputs = self.shapes[:1] if shared else self.shapes
-        if encoder is None or isinstance(encoder, str | nn.Module):
-            encoder = [default_encoder(shape) if encoder is None else encoder for shape in inputs]
+        if encoder is None or isinstance(encoder, Mapping):
+            chosen = each_view("encoder", encoder or {}, self.view_names[: len(inputs)], inputs)
+            encoder = [
+                default_encoder(shape) if one is None else one for one, shape in zip(chosen, inputs, strict=True)
+            ]
+        elif isinstance(encoder, str | nn.Module):
+            encoder = [encoder] * len(inputs)
         rows = (
             inputs,
             _one_each("encoder", encoder, inputs),
@@ -104,7 +114,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             )
             for shape, name, means, stds in zip(*rows, strict=True)
         )
-        self.represented = _represented(representation, len(self.shapes))
+        self.represented = self._represented(representation)
         self.projects = representation == PROJECTION
         check(projection > 0 or not self.projects, "representation: expected a projection of 1 feature or more for it.")
         self.low_resolution = low_resolution
@@ -120,8 +130,17 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             "shared": shared,
             "projection_layers": projection_layers,
             "low_resolution": low_resolution,
+            "view_names": list(self.view_names),
         }
         self._hub_mixin_config = self.config
+
+    def view(self, called: object, argument: str = "view") -> int:
+        """Return the number of the view that is called so: by its name, its number, or the kind that it alone is of.
+
+        Raises:
+            UsageError: no view is called so, or several are of the kind; the message names the argument.
+        """
+        return view_called(argument, called, self.view_names, self.shapes)
 
     def tower(self, view: int) -> Tower:
         """Return the tower that a view goes through."""
@@ -148,6 +167,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     def project(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return what the loss sees, ``(b, projection)`` per view, of the features that `encode` gave."""
         return self._each(features, [self.tower(view).projector for view in range(len(self.towers))])
+
+    def _represented(self, representation: str) -> tuple[int, ...]:
+        """Return the numbers of the views that a representation is made of."""
+        if representation in (CONCATENATE, PROJECTION):
+            return tuple(range(len(self.shapes)))
+        others = (CONCATENATE, PROJECTION)
+        return (view_called("representation", representation, self.view_names, self.shapes, others=others),)
 
     def _each(self, inputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         if len(modules) == 1:
@@ -201,7 +227,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         folder = _local_folder(str(pretrained_model_name_or_path), download)
         config = _read_config(folder / CONFIG_FILE)
         check_trusted(config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust=trust)
-        config["encoder"] = _given(encoder, config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
+        config["encoder"] = _given(encoder, config, f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
         try:
             check_checksum(folder / WEIGHTS_FILE)
             model = cls(**config)
@@ -235,9 +261,10 @@ def _side_by_side(towers: Iterable[nn.Module], views: Sequence[Tensor], *, proje
     return torch.cat([cast(Tower, tower).projector(one) if project else one for tower, one in features], dim=1)
 
 
-def _given(encoder: Encoders, kept: Any, where: str) -> Any:
+def _given(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:
     """Return the encoders of a saved model: as they are kept by name, or those given, which must be the kept ones."""
-    names = kept if isinstance(kept, list) else [kept]
+    kept = config.get("encoder")
+    names: list[Any] = kept if isinstance(kept, list) else [kept]
     own = [name for name in names if is_described(name)]
     if encoder is None:
         check(
@@ -246,9 +273,16 @@ def _given(encoder: Encoders, kept: Any, where: str) -> Any:
             "Run(folder, encoder=module), or Model.from_pretrained(folder, encoder=module).",
         )
         return kept
-    given = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else list(encoder)
-    same = bool(own) and described(given) == names
-    check(same, f"encoder: {where} is of {', '.join(map(str, names))}, got {', '.join(map(str, described(given)))}.")
+    given: list[Any]
+    if isinstance(encoder, Mapping):
+        shapes = _checked_shapes(config.get("shapes") or ())[: len(names)]
+        given = each_view("encoder", encoder, _checked_names(config.get("view_names"), len(shapes)), shapes)
+        given = [name if one is None else one for name, one in zip(names, given, strict=True)]
+    else:
+        given = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else list(encoder)
+    told: list[Any] = described(given)
+    same = bool(own) and told == names
+    check(same, f"encoder: {where} is of {', '.join(map(str, names))}, got {', '.join(map(str, told))}.")
     return given
 
 
@@ -262,20 +296,18 @@ def _checked_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
     return checked
 
 
+def _checked_names(names: Sequence[str] | None, views: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"view{view}" for view in range(views))
+    good = len(names) == views == len(set(names)) and all(isinstance(name, str) and name for name in names)
+    check(good, f"view_names: expected {views} different names, got {list(names)}.")
+    return tuple(names)
+
+
 def _one_each(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequence[Any]:
     check(isinstance(values, Sequence), f"{name}: expected one per tower, got {values!r}.")
     check(len(values) == len(inputs), f"{name}: expected {len(inputs)}, one per tower, got {len(values)}.")
     return values
-
-
-def _represented(representation: str, views: int) -> tuple[int, ...]:
-    """Return the numbers of the views that a representation is made of."""
-    if representation in (CONCATENATE, PROJECTION):
-        return tuple(range(views))
-    numbers = [str(view) for view in range(views)]
-    if representation not in numbers:
-        raise unknown_name("representation", representation, [CONCATENATE, PROJECTION, *numbers])
-    return (int(representation),)
 
 
 def _together(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:

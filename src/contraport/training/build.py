@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from contraport import distributed
 from contraport.catalog import objective
-from contraport.course import LEARN, parse_momentum, parse_temperature
+from contraport.course import is_learned, parse_momentum, parse_temperature
 from contraport.data import Batch, BatchOrder, Dataset, Views, load, loader
 from contraport.data.arrays import take, weights_of
 from contraport.data.formats.array_files import read_npy
@@ -237,7 +237,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
     if temperature is None:
         return objective(chosen, **own)
     check("temperature" not in own, "temperature: given twice, by itself and in objective_settings.")
-    start = LEARN if temperature == LEARN else parse_temperature(temperature, steps=1).start
+    start = temperature if is_learned(temperature) else parse_temperature(temperature, steps=1).start
     return objective(chosen, temperature=start, **own)
 
 
@@ -368,7 +368,7 @@ def build_schedules(settings: Settings, compared: nn.Module | None, *, steps: in
         UsageError: the objective has no single constraint.
     """
     schedules: list[Schedule] = []
-    if isinstance(settings.temperature, str) and settings.temperature != LEARN:
+    if isinstance(settings.temperature, str) and not is_learned(settings.temperature):
         schedules.append(Temperature.parse(settings.temperature, steps))
     if settings.constraint is not None:
         if not isinstance(compared, Loss):
@@ -381,7 +381,11 @@ def build_schedules(settings: Settings, compared: nn.Module | None, *, steps: in
 def _model(settings: Settings, views: Views, begun: Initial | None) -> Model:
     shared = settings.shared_encoder
     changes_of_one = len(views.plain_shapes) == 1
-    check(shared is not False or not changes_of_one, "shared_encoder: expected true for random changes of one view.")
+    check(
+        shared is not False or not changes_of_one,
+        "shared_encoder: false needs items of several views, such as an image and a caption, each with an encoder of "
+        f"its own; these are of one, {views.plain_names[0]!r}. Random changes of one view share an encoder.",
+    )
     one = changes_of_one if shared is None else shared
     statistics = views.statistics()[: 1 if one else None]
     if begun is not None:
@@ -397,6 +401,7 @@ def _model(settings: Settings, views: Views, begun: Initial | None) -> Model:
         shared=one,
         projection_layers=settings.projection_layers or 2,
         low_resolution=begun is None or begun.low_resolution,
+        view_names=views.plain_names,
     )
     if begun is not None:
         begun.give(model)

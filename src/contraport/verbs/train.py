@@ -14,7 +14,7 @@ from typing import Any
 
 from contraport.catalog import resolve
 from contraport.catalog.augments import parse_augment
-from contraport.course import LEARN, SHAPES, parse_momentum, parse_temperature
+from contraport.course import SHAPES, is_learned, parse_learned, parse_momentum, parse_temperature
 from contraport.errors import UsageError, check
 from contraport.importing import imported
 from contraport.options import (
@@ -42,12 +42,15 @@ def _described(encoder: Any) -> Any:
 
 def _is_given(encoder: Any) -> bool:
     """Return whether an encoder is one of the user's, which may bring weights, or a list with one."""
-    names = encoder if isinstance(encoder, list | tuple) else [encoder]
+    several = encoder.values() if isinstance(encoder, Mapping) else encoder
+    names = several if isinstance(encoder, list | tuple | Mapping) else [encoder]
     return any(name is not None and (not isinstance(name, str) or ":" in name or is_object(name)) for name in names)
 
 
 def _temperature(name: str, value: Any) -> None:
-    if value != LEARN:
+    if is_learned(value):
+        parse_learned(value)
+    else:
         parse_temperature(value, steps=1)
 
 
@@ -98,8 +101,8 @@ class Settings(Options):
     temperature: float | str | None = option(
         None,
         "of a named objective, or its course over the training: start:end or start:end:shape, the shape cosine "
-        "(default) or linear, such as 0.5:0.1:cosine; or learn, from the objective's own on; default: the "
-        "objective's own.",
+        "(default) or linear, such as 0.5:0.1:cosine; or learn, from the objective's own on, or from another "
+        "number, as in learn:0.07; default: the objective's own.",
         check=_temperature,
     )
     constraint: str | None = option(
@@ -177,11 +180,12 @@ class Settings(Options):
         "keeps the scores. How many are wrong is estimated with known mismatches that take part for a third of it.",
         group="which pairs",
     )
-    encoder: Sequence[str | Any] | str | Any | None = option(
+    encoder: Sequence[str | Any] | dict[str, Any] | str | Any | None = option(
         None,
         "a name (see `contraport list encoders`), any timm name, `module:attribute` of your own, or a module of which "
-        "a copy is trained; or a list of one per view; default: small-cnn for images, mlp for vectors, small-tcn for "
-        "time series.",
+        "a copy is trained; or a list of one per view; or those of some views by their names or kinds, such as "
+        "--encoder.image resnet18 --encoder.audio small-tcn; default: small-cnn for images, mlp for vectors, small-tcn "
+        "for time series.",
         written=_described,
         group="networks",
     )
@@ -234,8 +238,8 @@ class Settings(Options):
     representation: str | None = option(
         None,
         "what the trained model gives of several views: concatenate what the encoder makes of them, or take one of "
-        "them by its number; or projection, what the objective sees; default: concatenate, or projection with "
-        "`freeze`, where nothing else learns.",
+        "them by its name, number or kind; or projection, what the objective sees; default: concatenate, or projection "
+        "with `freeze`, where nothing else learns.",
     )
     epochs: int = option(10, "passes over the data.", check=whole(1), grows=True, group="optimisation")
     batch_size: int = option(

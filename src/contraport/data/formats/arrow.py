@@ -23,7 +23,7 @@ from contraport.data.formats.columns import (
     read_file_names,
     read_numbers,
 )
-from contraport.data.formats.roles import assign_roles
+from contraport.data.formats.roles import assign_roles, names_of_views
 from contraport.data.items import Items, View
 from contraport.data.splits import Marks, Positions, marks_of_names
 from contraport.errors import check
@@ -176,7 +176,7 @@ def dataset_of_rows(
     items = Items(
         where, len(rows), *known, is_test, test_fraction, present, weights, numbers, rows=in_source, keys=files
     )
-    return items.dataset(split, views, image_size=image_size)
+    return items.dataset(split, views, image_size=image_size, view_names=names_of_views(roles.views))
 
 
 def _present(columns: Sequence[ArrowRows]) -> np.ndarray | None:

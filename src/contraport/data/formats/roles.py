@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,16 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
     twice = sorted({name for name in used if used.count(name) > 1})
     check(not twice, f"columns: {where}: expected each column in one role, got {twice} in two.")
     return Roles(tuple(views), **single)
+
+
+def names_of_views(views: Sequence[Sequence[str]]) -> list[str]:
+    """Return what views are called: a column by its own name, several by what theirs begin with, or by their number.
+
+    >>> names_of_views([["photo"], ["audio_0", "audio_1"], ["x", "z"]])
+    ['photo', 'audio', 'view2']
+    """
+    begun = [os.path.commonprefix(list(names)).rstrip("._-") if len(names) > 1 else names[0] for names in views]  # noqa: RUF071
+    return [name if name and begun.count(name) == 1 else f"view{number}" for number, name in enumerate(begun)]
 
 
 def _named(name: Any, role: str, names: list[str], where: str) -> str | None:

@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -94,7 +94,18 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         data, len(whole), labels, class_names, domains, domain_names, is_test, keys=keys, test_fraction=test_fraction
     )
     views = [_view(archives, whole, field) for field in sorted(fields)]
-    return items.dataset(split, views, image_size=image_size)
+    names = names_of_fields(sorted(fields))
+    return items.dataset(split, views, image_size=image_size, view_names=names)
+
+
+def names_of_fields(fields: Sequence[str]) -> list[str]:
+    """Return what views are called that are fields: by what stands before the suffix, else by the suffix.
+
+    >>> names_of_fields(["image", "left.npy"])
+    ['image', 'left']
+    """
+    begun = [field.rpartition(".")[0] or field for field in fields]
+    return [name if begun.count(name) == 1 else f"view{number}" for number, name in enumerate(begun)]
 
 
 class _Place(NamedTuple):

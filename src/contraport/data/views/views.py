@@ -64,6 +64,7 @@ class Views(nn.Module):
         augment: the kind of random change.
         shapes: the shape of one item of each view that is made.
         plain_shapes: likewise of the plain views.
+        plain_names: what the plain views are called.
 
     Raises:
         UsageError: an unknown name, or views that the data cannot give.
@@ -93,7 +94,7 @@ class Views(nn.Module):
             self._plain = dataset
         elif self._colour:
             made = [_colour(dataset, parsed)]
-            self._plain = dataset.with_store(_ColourStore(dataset.store))
+            self._plain = dataset.with_store(_ColourStore(dataset.store), ("lightness", "colours"))
         else:
             made = _crops(dataset, parsed, views) if isinstance(views, str) else _numbered(dataset, parsed, views)
             self._plain = dataset
@@ -101,6 +102,7 @@ class Views(nn.Module):
         self._changes = nn.ModuleList(view.change for view in made)
         self.augment = augment
         self.plain_shapes: tuple[Shape, ...] = self._plain.shapes
+        self.plain_names: tuple[str, ...] = self._plain.view_names
         self.shapes = self.plain_shapes if self._colour else tuple(view.shape for view in made)
 
     def statistics(self) -> list[Statistics]:
