@@ -95,7 +95,8 @@ class Reader(NamedTuple):
         check(good, f"batch_size: expected a positive whole number, got {self.batch_size!r}.")
         # Whole blocks, so that an item has one place in its block whatever is fetched at a time.
         fetched = math.ceil(self.batch_size / BLOCK) * BLOCK
-        batches: Iterable[Batch] = loader(dataset, fetched, workers=self.workers)
+        loaded = loader(dataset, fetched, workers=self.workers)
+        batches: Iterable[Batch] = loaded
         if self.progress and Console(stderr=True).is_terminal:
             batches = track(
                 batches,
@@ -104,8 +105,11 @@ class Reader(NamedTuple):
                 console=Console(stderr=True),
                 transient=True,
             )
-        for batch in batches:
-            yield in_blocks(function, self.moved(batch), model=model, views=views).float().cpu()
+        try:
+            for batch in batches:
+                yield in_blocks(function, self.moved(batch), model=model, views=views).float().cpu()
+        finally:
+            loaded.close()
 
 
 def in_blocks(

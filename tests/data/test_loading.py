@@ -1,13 +1,16 @@
+import multiprocessing
 import os
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from contraport import distributed
-from contraport.data import Dataset, from_arrays, loader, own_share
+from contraport.data import Dataset, from_arrays, load, loader, own_share
 from contraport.errors import UsageError
 
 
@@ -143,3 +146,15 @@ def test_what_a_worker_cannot_read_is_told_in_its_own_words(workers):
     lost = Dataset(Lost(), name="lost", split="train")
     with pytest.raises(UsageError, match=r"^data: 3\.png could be read before and cannot be now$"):
         list(loader(lost, 2, workers=workers))
+
+
+def test_workers_end_when_the_loader_is_closed(tmp_path: Path) -> None:
+    for number in range(4):
+        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / f"{number}.png")
+    before = set(multiprocessing.active_children())
+    batches = loader(load(tmp_path), 1, workers=1)
+    next(iter(batches))
+    assert set(multiprocessing.active_children()) - before
+    batches.close()
+    assert not set(multiprocessing.active_children()) - before
+    assert len(list(batches)) == 3

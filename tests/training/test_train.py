@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import contraport
 from contraport.data import Dataset, from_arrays
+from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
 
@@ -273,3 +274,15 @@ def test_without_progress_nothing_is_printed(settings: dict[str, Any], capsys: p
 def test_files_that_were_left_out_are_named_in_the_log(settings: dict[str, Any]) -> None:
     settings["data"].skipped = ("broken.png",)
     assert "1 files left out: broken.png" in train(**settings).log_path.read_text()
+
+
+def test_a_batch_is_no_larger_than_few_items_unless_it_was_chosen(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    vectors = from_arrays(np.random.default_rng(0).normal(size=(140, 4)))
+    run = train(data=vectors, epochs=1, out=tmp_path / "run", progress=False)
+    assert run.config()["batch_size"] == 32
+    assert "a batch has 32 items, as there are 140, fewer than the 256 of the default" in caplog.text
+    assert run.metrics()[-1]["step"] == 4
+    with pytest.raises(UsageError, match="batch_size: expected at most the 140 items"):
+        train(data=vectors, epochs=1, batch_size=256, out=tmp_path / "other", progress=False)

@@ -144,7 +144,7 @@ def loader(
     workers: int | None = None,
     drop_last: bool = False,
     shared: bool = False,
-) -> DataLoader[Batch]:
+) -> Loader:
     """Return the batches of a dataset; ``loader.batch_sampler`` is a `BatchOrder`, which knows epochs and positions.
 
     Args:
@@ -188,7 +188,7 @@ def loader(
     order = BatchOrder(
         len(dataset), batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, shared=shared
     )
-    return _Loader(
+    return Loader(
         _Handed(dataset) if workers else dataset,
         batch_sampler=order,
         collate_fn=_as_it_is,
@@ -199,14 +199,20 @@ def loader(
     )
 
 
-class _Loader(DataLoader[Batch]):
-    """A loader that raises what its workers hand over."""
+class Loader(DataLoader[Batch]):
+    """A loader that raises what its workers hand over, and lets go of them when it is told to."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         for batch in super().__iter__():
             if isinstance(batch, UsageError):
                 raise batch
             yield batch
+
+    def close(self) -> None:
+        """End the workers now: an error that is kept, or a session that goes on, keeps them alive otherwise."""
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
 
 
 @dataclass(frozen=True)

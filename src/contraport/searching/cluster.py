@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.errors import check
+from contraport.errors import check, check_new_file
 from contraport.evaluation.opening import open_device
 from contraport.features import Features, as_features
 from contraport.files import replacing
@@ -68,7 +68,10 @@ def cluster(given: dict[str, Any]) -> Clusters:
     asked = ClusterOptions(**given)
     features, device = as_features(asked.features), open_device(asked.device)
     check(asked.k <= len(features), f"k: expected at most the {len(features)} items, got {asked.k}.")
-    out = None if asked.out is None else _free(Path(asked.out), overwrite=asked.overwrite)
+    out = None if asked.out is None else Path(asked.out)
+    if out is not None:
+        check(out.suffix == ".csv", f"out: expected a name that ends in .csv, got {out.name!r}.")
+        check_new_file("out", out, overwrite=asked.overwrite)
     numbers, centres = _clustered(features.features, asked.k, device)
     order = np.argsort(-np.bincount(numbers, minlength=asked.k), kind="stable")
     order = order[np.bincount(numbers, minlength=asked.k)[order] > 0]
@@ -80,14 +83,6 @@ def cluster(given: dict[str, Any]) -> Clusters:
     if out is not None:
         _write(out, features, found.numbers)
     return found
-
-
-def _free(out: Path, *, overwrite: bool) -> Path:
-    check(out.suffix == ".csv", f"out: expected a name that ends in .csv, got {out.name!r}.")
-    check(not out.is_dir(), f"out: {out} is a folder; expected a file.")
-    check(overwrite or not out.exists(), f"out: {out} exists; pass overwrite=True (--overwrite) to replace it.")
-    check(out.absolute().parent.is_dir(), f"out: the folder {out.parent} does not exist.")
-    return out
 
 
 def _clustered(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from contraport import distributed
 from contraport.catalog import objective
 from contraport.course import is_learned, parse_momentum, parse_temperature
-from contraport.data import Batch, BatchOrder, Dataset, Views, load, loader
+from contraport.data import BatchOrder, Dataset, Views, load, loader
 from contraport.data.arrays import take, weights_of
 from contraport.data.formats.array_files import read_npy
+from contraport.data.loading import Loader
 from contraport.distributed import local
 from contraport.embedding import Reader
 from contraport.encoders import Initial, Model, initial, pretrained
@@ -78,27 +78,30 @@ class Built(NamedTuple):
         pipeline: makes the loss of a batch.
         epoch: how many steps one has.
         auditor: judges the pairs between epochs, where that is asked for.
+        notes: what there is to say of it before it begins.
     """
 
     dataset: Dataset
-    batches: DataLoader[Batch]
+    batches: Loader
     pipeline: Pipeline
     epoch: int
     auditor: Auditor | None = None
+    notes: tuple[str, ...] = ()
 
 
-def build(settings: Settings, begun: Initial | None = None) -> Built:
+def build(settings: Settings, begun: Initial | None = None, dataset: Dataset | None = None) -> Built:
     """Return what the settings say; torch's random state stays as it is.
 
     Args:
         settings: of the training.
         begun: the weights that the encoders begin with, as `build_initial` gives them.
+        dataset: what is trained on; default: it is built too.
 
     Raises:
         UsageError: settings that do not fit the data or one another.
     """
     compared = build_objective(settings)
-    dataset = build_dataset(settings)
+    dataset = build_dataset(settings) if dataset is None else dataset
     if settings.audit:
         dataset = with_decoys(dataset, seed=settings.seed)
     batches = loader(
@@ -165,6 +168,7 @@ def check_parts(settings: Settings) -> None:
         parse_constraint(settings.constraint, 1)
     if settings.target is not None:
         read_target(settings.target)
+    build_objective(settings)
     if settings.weighs_by_file:
         check_file("weights", str(settings.weights))
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

@@ -94,6 +94,7 @@ def rehearse(settings: Settings, built: Built) -> Rehearsal:
         pipeline.after_step(step)
         _wait(device)
         seconds.append(time.perf_counter() - start)
+    built.batches.close()
     return Rehearsal(statistics.median(seconds[FIRST:]), beforehand, _memory(device), device)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from contraport._version import __version__
 from contraport.catalog.recipes import settings_of_recipe
 from contraport.data import Dataset
 from contraport.distributed import from_first, is_first, joined, together, world
-from contraport.encoders import Model
 from contraport.errors import check
 from contraport.runs import Run, default_path
 from contraport.training.build import (
     Built,
     Monitored,
     build,
+    build_dataset,
     build_initial,
     build_monitored,
     check_parts,
@@ -27,7 +28,7 @@ from contraport.training.build import (
 )
 from contraport.training.frozen import on_features
 from contraport.training.given import settings_of
-from contraport.training.loop.forecast import foretell
+from contraport.training.loop.forecast import fitting_batch, foretell
 from contraport.training.loop.journal import journal, spoken
 from contraport.training.loop.lock import locked
 from contraport.training.loop.loggers import make_loggers
@@ -63,7 +64,9 @@ def train(given: dict[str, Any]) -> Run:
             check_parts(settings)
             begun = build_initial(settings, Run(settings.out) if settings.resume and settings.out else None)
             settings = fitted(settings, begun)
-            built = build(settings, begun)
+            dataset = build_dataset(settings)
+            settings, notes = _of_size(settings, dataset, chosen="batch_size" in given)
+            built = build(settings, begun, dataset)._replace(notes=notes)
             monitored = build_monitored(settings, built)
             path = settings.out or default_path(built.dataset.name, settings.method)
             run = Run(path, settings.own_encoder)
@@ -81,11 +84,21 @@ def train(given: dict[str, Any]) -> Run:
     return run
 
 
+def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings with a smaller batch where nobody chose one that is larger than the data, and say so."""
+    items, size = len(dataset), settings.batch_size
+    if chosen or settings.resume or items >= size or items < 2:
+        return settings, ()
+    smaller = fitting_batch(items, size)
+    told = f"a batch has {smaller} items, as there are {items}, fewer than the {size} of the default; --batch_size says"
+    return replace(settings, batch_size=smaller), (f"{told} how many",)
+
+
 def _rehearse(settings: Settings, built: Built, run: Run) -> None:
     check(world().size == 1, f"dry_run: expected one process, got {world().size}.")
     steps = settings.epochs * built.epoch
     with spoken(progress=settings.progress):
-        _introduce(run, settings, built.dataset, built.pipeline.model)
+        _introduce(run, settings, built)
         foretell(settings, built.dataset, built.pipeline.comparison, steps=steps)
         log.info("%s", rehearse(settings, built).told(steps))
 
@@ -97,7 +110,7 @@ def _fit(settings: Settings, built: Built, run: Run, done: Position, monitored: 
 
     model, steps = built.pipeline.model, settings.epochs * built.epoch
     with journal(run, progress=settings.progress) as console:
-        _introduce(run, settings, built.dataset, model)
+        _introduce(run, settings, built)
         foretell(settings, built.dataset, built.pipeline.comparison, steps=steps)
         if draws_kept(settings) > 0:
             built = on_features(built, settings, Path(settings.features or run.features_path))
@@ -126,7 +139,8 @@ def replaced(settings: Settings) -> list[str]:
     return [name for name, value in settings_of_recipe(settings.recipe).items() if getattr(settings, name) != value]
 
 
-def _introduce(run: Run, settings: Settings, dataset: Dataset, model: Model) -> None:
+def _introduce(run: Run, settings: Settings, built: Built) -> None:
+    dataset, model = built.dataset, built.pipeline.model
     shapes = ", ".join(" x ".join(str(side) for side in shape) for shape in model.shapes)
     weights = sum(parameter.numel() for parameter in model.parameters())
     log.info("%s: %s on %s, %s items of %s", run.path, settings.method, dataset.name, f"{len(dataset):,}", shapes)
@@ -134,6 +148,8 @@ def _introduce(run: Run, settings: Settings, dataset: Dataset, model: Model) -> 
         log.info("the run that this one replaces is in %s until the first checkpoint", run.replaced_path)
     if others := replaced(settings):
         log.info("the recipe's own %s gave way to yours", ", ".join(others))
+    for note in built.notes:
+        log.warning("%s", note)
     if settings.accumulate > 1:
         log.warning(
             "accumulate: each of the %d batches of a step has its own negatives and its own plan; "

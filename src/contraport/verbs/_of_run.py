@@ -15,7 +15,17 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfEncoder(Options):
+class Trusting(Options):
+    """What is asked where a run folder may name code as its encoder."""
+
+    trust: bool = option(
+        False,
+        "import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfEncoder(Trusting):
     """What such a verb is asked, beside the run.
 
     Raises:
@@ -38,10 +48,6 @@ class OfEncoder(Options):
         check=whole(0),
     )
     device: str = option("auto", "auto, cpu, cuda or another of torch's devices.")
-    trust: bool = option(
-        False,
-        "import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.",
-    )
     progress: bool = option(True, "show progress bars on a terminal.")
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from contraport.options import Options, known, one_of, option
+from contraport.options import known, one_of, option
 from contraport.verbs import EXTRA, Verb
+from contraport.verbs._of_run import Trusting
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
@@ -17,7 +18,7 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions(Options):
+class ExportOptions(Trusting):
     """What `contraport.export` is asked; see there for each."""
 
     run: str | Path | Run | Model = field(kw_only=False, metadata=known("the run folder, or from Python a model."))
@@ -26,10 +27,6 @@ class ExportOptions(Options):
     )
     out: str | Path = field(metadata=known("the file to write, or for safetensors the folder."))
     overwrite: bool = option(False, "replace `out` where it exists.")
-    trust: bool = option(
-        False,
-        "import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.",
-    )
 
 
 VERB = Verb(

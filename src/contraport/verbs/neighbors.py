@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from contraport.options import known, option, whole
 from contraport.verbs import EXTRA, Verb
 from contraport.verbs._of_features import OfFeatures
+from contraport.verbs._of_run import Trusting
 
 if TYPE_CHECKING:
     from contraport.runs import Run
@@ -17,7 +18,7 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeighborsOptions(OfFeatures):
+class NeighborsOptions(OfFeatures, Trusting):
     """What `contraport.neighbors` is asked; see there for each."""
 
     query: int | str | Path = field(
@@ -29,10 +30,6 @@ class NeighborsOptions(OfFeatures):
     top: int = option(10, "how many of the nearest.", check=whole(1))
     run: str | Path | Run | None = option(
         None, "the run folder whose encoder embeds a file; default: that which embedded the features."
-    )
-    trust: bool = option(
-        False,
-        "import and run the encoder that the run names as ``module:attribute``; your own, or one you looked at.",
     )
 
 

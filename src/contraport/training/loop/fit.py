@@ -15,9 +15,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
-from torch.utils.data import DataLoader
 
-from contraport.data import Batch, BatchOrder
+from contraport.data import BatchOrder
+from contraport.data.loading import Loader
 from contraport.distributed import machines, raise_once
 from contraport.errors import UsageError, reason
 from contraport.measures.monitoring import parse_watches
@@ -45,7 +45,7 @@ _ACCELERATORS = {"cuda": "gpu"}  # what Lightning calls otherwise than we do
 
 def fit(
     module: ContrastiveModule,
-    batches: DataLoader[Batch],
+    batches: Loader,
     run: Run,
     settings: Settings,
     *,
@@ -99,6 +99,8 @@ def fit(
                 raise
             told = f"resume: {run.last_checkpoint} does not fit its run: {reason(error)}{without_checkpoint(run)}"
             raise_once(UsageError(told))
+        finally:
+            batches.close()
     return meter
 
 

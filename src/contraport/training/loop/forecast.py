@@ -58,12 +58,21 @@ def proposal(items: int, batch_size: int, epochs: int) -> str:
     >>> proposal(320, 256, 10)
     '--batch_size 64 --epochs 200 take 1,000'
     """
-    smaller = [size for size in (32, 64, 128, 256, 512) if LEAST_BATCH <= size <= min(batch_size, items // 4)]
-    size = smaller[-1] if smaller else min(batch_size, items)
+    size = fitting_batch(items, batch_size)
     batches = items // size
     enough = max(epochs, math.ceil(ENOUGH_STEPS / batches))
     changed = f"--batch_size {size} --epochs {enough}" if size != batch_size else f"--epochs {enough}"
     return f"{changed} take {enough * batches:,}"
+
+
+def fitting_batch(items: int, most: int) -> int:
+    """Return how many items a batch of few items has: a quarter of them, if that is enough to tell an item from.
+
+    >>> fitting_batch(200, 256), fitting_batch(48, 256)
+    (32, 48)
+    """
+    smaller = [size for size in (32, 64, 128, 256, 512) if LEAST_BATCH <= size <= min(most, items // 4)]
+    return smaller[-1] if smaller else min(most, items)
 
 
 def advice_of_encoder(settings: Settings, dataset: Dataset) -> str | None:
