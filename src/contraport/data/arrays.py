@@ -55,10 +55,11 @@ def from_arrays(
 
     Args:
         views: one array, or a list of items of one shape; or several views of the same items, as a tuple of arrays or a
-            dict of arrays by name, with a row for each item; they may differ in kind and shape. Images are uint8, ``(n,
-            H, W)``, ``(n, H, W, C)`` or ``(n, C, H, W)``: the smaller of the two outer axes holds the channels, the
-            first where they are equal; or, with four axes, floats in [0, 1]. Time series are floats, ``(n, C, T)``.
-            Vectors are ``(n, d)``.
+            dict of arrays by name, with a row for each item; they may differ in kind and shape. Images are ``(n,
+            H, W, C)`` or ``(n, C, H, W)``: the smaller of the two outer axes holds the channels, of which there may be
+            many, the first where they are equal; or, of 8 or 16 bits, ``(n, H, W)``. uint8 stands for [0, 1]; other
+            numbers, such as the 16 bits of a scanner or a satellite, or floats, are taken as they come.
+            Time series are floats, ``(n, C, T)``. Vectors are ``(n, d)``.
         labels: the class of each item, integers or strings.
         domains: the domain of each item, integers or strings.
         weights: how much each item counts in a training, nonnegative numbers.
@@ -170,7 +171,7 @@ def as_view(argument: str, values: ArrayLike | Tensor) -> Tensor:
     """Return rows of images, time series or vectors as a view's tensor, a copy; see `from_arrays` for the shapes.
 
     Raises:
-        UsageError: a wrong shape or type, or values that are not finite or, for images, not within [0, 1].
+        UsageError: a wrong shape or type, or values that are not finite.
     """
     if isinstance(values, list):
         check_equal_shapes(argument, values)
@@ -179,23 +180,20 @@ def as_view(argument: str, values: ArrayLike | Tensor) -> Tensor:
     check(array.ndim >= 2 and array.size > 0, f"{argument}: expected rows of items, got shape {array.shape}.")
     if array.ndim == 2:
         return torch.from_numpy(_floats(argument, array))
-    is_float = np.issubdtype(array.dtype, np.floating)
+    is_float = array.dtype.kind == "f"
+    check(array.ndim <= 4, f"{argument}: expected at most (n, C, H, W), got {array.dtype} of shape {array.shape}.")
     check(
-        array.ndim <= 4 and (is_float or array.dtype == np.uint8),
-        f"{argument}: expected vectors (n, d), float series (n, C, T), or images, uint8 or float, (n, H, W, C) or "
-        f"(n, C, H, W), or uint8 (n, H, W); got {array.dtype} of shape {array.shape}.",
+        is_float or (array.dtype.kind in "iu" and (array.ndim == 4 or array.dtype.itemsize <= 2)),
+        f"{argument}: expected vectors (n, d), float series (n, C, T), or images, (n, H, W, C) or (n, C, H, W), or of "
+        f"8 or 16 bits (n, H, W); got {array.dtype} of shape {array.shape}.",
     )
     if array.ndim == 3 and not is_float:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] < array.shape[1]:
         array = np.moveaxis(array, 3, 1)
-    if not is_float:
+    if array.dtype == np.uint8:
         return torch.from_numpy(np.array(array, order="C"))  # a copy: the caller's changes do not reach it
-    floats = _floats(argument, array)
-    if array.ndim == 4:
-        low, high = float(floats.min()), float(floats.max())
-        check(low >= 0 and high <= 1, f"{argument}: expected float images in [0, 1], got values {low:g} to {high:g}.")
-    return torch.from_numpy(floats)
+    return torch.from_numpy(_floats(argument, array))
 
 
 def numbers_of(argument: str, values: ArrayLike | Tensor) -> Tensor:

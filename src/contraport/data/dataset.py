@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -23,9 +23,9 @@ _OF_ALL = ("store", "name", "split", "view_names", "class_names", "domain_names"
 class Batch(NamedTuple):
     """Some items of a dataset, raw, as views.
 
-    Images are ``(b, C, H, W)``, uint8 or float32 in [0, 1]; time series ``(b, C, T)`` and vectors ``(b, d)`` float32.
-    Where items lack a view, `present` says which have which, ``(b, views)``; what stands in place of the others means
-    nothing.
+    Images are ``(b, C, H, W)``, uint8, which stands for [0, 1], or float32 as they came; time series ``(b, C, T)`` and
+    vectors ``(b, d)`` float32. Where items lack a view, `present` says which have which, ``(b, views)``; what stands in
+    place of the others means nothing.
     """
 
     views: tuple[Tensor, ...]
@@ -234,6 +234,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         as_many = len(store.shapes) == len(self.shapes)
         return self._but(store=store, view_names=view_names or (self.view_names if as_many else None))
 
+    def without_labels(self) -> Dataset:
+        """Return the same items without classes."""
+        return self._but(labels=None, class_names=None)
+
     def with_weights(self, weights: Tensor | None) -> Dataset:
         """Return the same items with other weights, or with none."""
         return self._but(weights=weights)
@@ -295,17 +299,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         >>> from_arrays(np.array([[1.0, 5.0], [3.0, 5.0]])).statistics()
         ([2.0, 5.0], [1.0, 1.0])
         """
-        check(0 <= view < len(self.shapes), f"view: expected one of {len(self.shapes)} views from 0, got {view}.")
-        limit = STATISTICS_ITEMS if self.in_memory else STATISTICS_FILES
-        having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
-        spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
-        positions = having[spread]
         shift: Tensor | float = 0.0
         total = square = torch.zeros(self.shapes[view][0], dtype=torch.float64)
         count = 0
-        chunk_items = max(1, min(_LARGEST_CHUNK, _CHUNK_VALUES // math.prod(self.shapes[view])))
-        for number, chunk in enumerate(positions.split(chunk_items)):
-            fetched = self.store.fetch(chunk)[view]
+        for number, fetched in enumerate(self._sampled(view)):
             scale = 255.0 if fetched.dtype == torch.uint8 else 1.0
             values = fetched.double().div_(scale).transpose(0, 1).flatten(1)  # (channels, values)
             if number == 0:
@@ -318,6 +315,40 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         std = variance.sqrt()
         std = torch.where(std <= 1e-7 * mean.abs(), 1.0, std)
         return mean.tolist(), std.tolist()
+
+    def pixel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
+        """Return the least and the largest value of each channel of an image, or None where all are within [0, 1].
+
+        Over the items that `statistics` looks at; where a channel has one value only, the largest is that and 1.
+
+        >>> import numpy as np
+        >>> from contraport.data import from_arrays
+        >>> counts = np.arange(64, dtype=np.uint16).reshape(1, 1, 8, 8)
+        >>> from_arrays(counts).pixel_range(), from_arrays(counts / 63).pixel_range()
+        (([0.0], [63.0]), None)
+        """
+        low = high = None
+        for fetched in self._sampled(view):
+            if fetched.dtype == torch.uint8:
+                return None
+            values = fetched.transpose(0, 1).flatten(1)
+            least, most = values.amin(1), values.amax(1)
+            low, high = (least, most) if low is None or high is None else (low.minimum(least), high.maximum(most))
+        assert low is not None
+        assert high is not None
+        if bool((low >= 0).all() and (high <= 1).all()):
+            return None
+        return low.tolist(), torch.where(high > low, high, low + 1).tolist()
+
+    def _sampled(self, view: int) -> Iterator[Tensor]:
+        """Yield one view of items that have it, spread evenly, some at a time."""
+        check(0 <= view < len(self.shapes), f"view: expected one of {len(self.shapes)} views from 0, got {view}.")
+        limit = STATISTICS_ITEMS if self.in_memory else STATISTICS_FILES
+        having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
+        spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
+        chunk_items = max(1, min(_LARGEST_CHUNK, _CHUNK_VALUES // math.prod(self.shapes[view])))
+        for chunk in having[spread].split(chunk_items):
+            yield self.store.fetch(chunk)[view]
 
 
 def _some(values: Tensor | Sequence[str], positions: Tensor | slice) -> Tensor | Sequence[str]:

@@ -118,7 +118,15 @@ def unreadable(views: Sequence[EncodedImages], positions: Sequence[int]) -> dict
 def common_size(images: EncodedImages, positions: Sequence[int]) -> int:
     """Return the median shorter side of evenly spread images, kept within bounds that train on a small machine."""
     step = -(-len(positions) // _MEASURED_IMAGES)
-    sides = list(_shorter_sides(images, positions[::step]))
+    return median_size(list(_shorter_sides(images, positions[::step])))
+
+
+def median_size(sides: Sequence[int]) -> int:
+    """Return the median of shorter sides of images, kept within the same bounds.
+
+    >>> median_size([6, 20, 30]), median_size([400, 300])
+    (20, 64)
+    """
     return min(max(median_low(sides or [LARGEST_SIZE]), SMALLEST_SIZE), LARGEST_SIZE)
 
 

@@ -82,12 +82,21 @@ def project_to_plane(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
     return "PCA", np.pad(plane, ((0, 0), (0, 2 - dimensions))).astype(np.float32)
 
 
-def thumbnails(images: Tensor) -> np.ndarray[Any, Any]:
-    """Return images as uint8 `(m, C, H, W)`, shrunk so that no side is longer than `THUMBNAIL_SIDE`."""
+def thumbnails(images: Tensor, side: int = THUMBNAIL_SIDE) -> np.ndarray[Any, Any]:
+    """Return images `(m, C, H, W)` as uint8, shrunk so that no side is longer than `side`.
+
+    Floats within [0, 1] are shown as they are, others by the range that each channel has among these images.
+
+    >>> thumbnails(torch.tensor([-1000.0, 3000.0]).expand(1, 1, 2, 2)).tolist()
+    [[[[0, 255], [0, 255]]]]
+    """
     if images.is_floating_point():
-        images = (images.clamp(0, 1) * 255).round().byte()
+        low, high = (images.transpose(0, 1).flatten(1).aminmax(dim=1)[end].view(-1, 1, 1) for end in (0, 1))
+        if bool((low < 0).any() or (high > 1).any()):
+            images = (images - low) / torch.where(high > low, high - low, 1.0)
+        images = (images * 255).round().byte()
     height, width = images.shape[2:]
-    scale = THUMBNAIL_SIDE / max(height, width)
+    scale = side / max(height, width)
     if scale >= 1:
         return images.numpy()
     size = (max(1, round(height * scale)), max(1, round(width * scale)))

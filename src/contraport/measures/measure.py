@@ -42,7 +42,7 @@ DOMAINS = Need(lambda subject: subject.domains > 1, "there are not two domains",
 SHARED_CLASSES = Need(
     lambda subject: subject.classes_beside_domains > 1, "domains have classes of their own", rare=True
 )
-IMAGES = Need(lambda subject: bool(subject.channels), "the items are no images", rare=True)
+IMAGES = Need(lambda subject: bool(subject.channels), "the items are no images with pixels in [0, 1]", rare=True)
 GREY_OR_RGB = Need(lambda subject: subject.channels <= {1, 3}, "JPEG has 1 or 3 channels", rare=True)
 ONE_TOWER = Need(lambda subject: subject.shares_tower, "each view has an encoder of its own")
 COMPARABLE = Need(lambda subject: subject.comparable, "the views have embeddings of different sizes")

@@ -91,9 +91,11 @@ class Subject:
 
     @property
     def channels(self) -> set[int]:
-        """How many channels the images have, each number once; empty where not all views are images."""
+        """How many channels the images have, each number once; empty where not all views are images in [0, 1]."""
         shapes = self.test.shapes
-        return {shape[0] for shape in shapes} if all(len(shape) == 3 for shape in shapes) else set()
+        known = all(len(shape) == 3 for shape in shapes)
+        known = known and all(self.test.pixel_range(view) is None for view in range(len(shapes)))
+        return {shape[0] for shape in shapes} if known else set()
 
     @property
     def shares_tower(self) -> bool:

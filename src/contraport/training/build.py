@@ -216,6 +216,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         image_size=settings.image_size,
         columns=columns,
         test_fraction=settings.test_fraction,
+        ignore_labels=settings.ignore_labels,
     )
     if settings.weighs_by_file and split == "train":
         dataset = dataset.with_weights(weights_of(f"weights: {weights}", read_npy("weights", str(weights))))

@@ -26,6 +26,7 @@ from contraport.options import (
     one_of,
     option,
     options_of,
+    plain,
     positive,
     some_of,
     whole,
@@ -38,6 +39,14 @@ def _described(encoder: Any) -> Any:
     from contraport.encoders import described
 
     return described(encoder)
+
+
+def _named(data: Any) -> Any:
+    """Return a name or a path as it is, and of what a program holds the name of its kind, in angle brackets."""
+    if data is None or isinstance(data, str | Path):
+        return plain(data)
+    name = getattr(data, "name", None)
+    return f"<{name if isinstance(name, str) else type(data).__name__}>"
 
 
 def _is_given(encoder: Any) -> bool:
@@ -83,7 +92,9 @@ class Settings(Options):
     data: str | Path | Any | None = option(
         None,
         "what to train on: a name (see `contraport list data`); a folder of images, of tar shards or of a Hugging Face "
-        "dataset; an .npz, .npy, .csv, .parquet or .tar file, or a pattern of tars; or any map-style Dataset.",
+        "dataset; an .npz, .npy, .csv, .parquet or .tar file, or a pattern of tars; or from Python a Dataset (of ours, "
+        "torch or Hugging Face), a data frame, arrays, or a list of paths or images.",
+        written=_named,
         group="what to train on, and how",
     )
     recipe: str | None = option(
@@ -310,6 +321,9 @@ class Settings(Options):
         None,
         "share of each class that is held out, to be measured on by `contraport evaluate`, where the data have no test "
         "split of their own; default: 0.2.",
+    )
+    ignore_labels: bool = option(
+        False, "leave out the classes that the data tell, such as the folders that images are in."
     )
     root: str | Path | None = option(None, "folder of named data, as torchvision lays it out.", holds="machine")
     workers: int | None = option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,17 @@ def load_npz(path: str, split: str, test_fraction: float | None = None) -> Datas
     Raises:
         UsageError: the file is corrupt or pickled, has an unknown key, or its arrays do not fit together.
     """
-    arrays = _read_npz(path)
+    arrays = read_npz("data", path)
+    return dataset_of_arrays(arrays, path, split, test_fraction)
+
+
+def dataset_of_arrays(arrays: Mapping[str, Any], path: str, split: str, test_fraction: float | None = None) -> Dataset:
+    """Return one split of arrays by their names, which are those of the keys of an `.npz` file; see `load_npz`.
+
+    Raises:
+        UsageError: an unknown key, or arrays that do not fit together.
+    """
+    arrays = _checked(arrays, path)
     parts = [_part(arrays, path, suffix="")]
     if any(key.endswith("_test") for key in arrays):
         parts.append(_part(arrays, path, suffix="_test"))
@@ -105,8 +116,8 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
         raise cannot_read(f"{argument}: {path}", "an .npz of plain arrays", error) from error
 
 
-def _read_npz(path: str) -> dict[str, np.ndarray]:
-    arrays = read_npz("data", path)
+def _checked(given: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
+    arrays = {key: array if isinstance(array, np.ndarray) else np.asarray(array) for key, array in given.items()}
     for key, array in arrays.items():
         if not _KEY.fullmatch(key):
             raise unknown_name(f"data: {path}: key", key, _KNOWN_KEYS)

@@ -21,8 +21,16 @@ from contraport.errors import check
 _log = logging.getLogger(__name__)
 
 
-@data_format("a folder of images", recognises=os.path.isdir, takes=["image_size", "test_fraction"], rest=True)
-def load_folder(folder: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
+@data_format(
+    "a folder of images", recognises=os.path.isdir, takes=["image_size", "test_fraction", "ignore_labels"], rest=True
+)
+def load_folder(
+    folder: str,
+    split: str,
+    image_size: int | None = None,
+    test_fraction: float | None = None,
+    ignore_labels: bool = False,
+) -> Dataset:
     """Return one split of a folder of images.
 
     ``folder/class/*.png`` is labelled, ``folder/*.png`` is not. ``folder/domain/class/*.png`` has domains too: it is
@@ -37,6 +45,7 @@ def load_folder(folder: str, split: str, image_size: int | None = None, test_fra
         image_size: side of the square that images become, in pixels; default: the median shorter side of the training
             images, kept between 8 and 64.
         test_fraction: share of each class to hold out where the data have no test split of their own; default: a fifth.
+        ignore_labels: whether folders say nothing, neither classes nor domains.
 
     Raises:
         UsageError: no image in the folder, none of them readable, or a layout that can be read in two ways.
@@ -47,7 +56,8 @@ def load_folder(folder: str, split: str, image_size: int | None = None, test_fra
     around = [PurePath(file).parts[:-1] for file in train + test]
     files = [str(train_folder / file) for file in train] + [f"{test_folder}/{file}" for file in test]
     is_test = None if test_folder is None else np.arange(len(files)) >= len(train)
-    items = replace(_meaning(around, folder), is_test=is_test, keys=files, test_fraction=test_fraction)
+    meant = Items(folder, len(around)) if ignore_labels else _meaning(around, folder)
+    items = replace(meant, is_test=is_test, keys=files, test_fraction=test_fraction)
     return items.dataset(split, [FileImages(tuple(files))], image_size=image_size)
 
 
@@ -93,7 +103,11 @@ def _meaning(around: list[tuple[str, ...]], root: str) -> Items:
     named = [len(folders) > 0 for folders in around]
     if not any(named):
         return Items(root, len(around))
-    check(all(named), f"data: {root} has images both in class folders and outside of them.")
+    check(
+        all(named),
+        f"data: {root} has images both in class folders and outside of them, {named.count(False)} of {len(named)} "
+        "outside; move these, or pass ignore_labels=True (--ignore_labels) to take all images without classes.",
+    )
     if not _have_domains(around):
         labels, class_names = codes_of("labels", [folders[0] for folders in around])
         return Items(root, len(around), labels, class_names)

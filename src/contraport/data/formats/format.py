@@ -10,7 +10,7 @@ from typing import Any, Literal
 from contraport.data.dataset import Dataset
 from contraport.errors import check
 
-Wish = Literal["image_size", "columns", "test_fraction"]
+Wish = Literal["image_size", "columns", "test_fraction", "ignore_labels"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Format:
         check(
             "columns" in self.takes or given is None, f"columns: only tables have columns, got {given!r} for {data!r}."
         )
-        return self.read(data, split, **{wish: wishes[wish] for wish in self.takes})
+        dataset = self.read(data, split, **{wish: wishes[wish] for wish in self.takes})
+        return dataset.without_labels() if wishes.get("ignore_labels") else dataset
 
 
 FORMATS: dict[str, Format] = {}

@@ -84,13 +84,41 @@ def load_huggingface(
         loaded = datasets.load_from_disk(folder)
     except Exception as error:  # on hostile files it raises whatever its parsers do
         raise cannot_read(f"data: {folder}", "a dataset of Hugging Face", error) from error
-    train, test = _splits(loaded, folder) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)
+    return dataset_of_huggingface(
+        loaded, split, Path(folder), image_size=image_size, columns=columns, test_fraction=test_fraction
+    )
+
+
+def dataset_of_huggingface(
+    loaded: Any,
+    split: str,
+    path: Path,
+    *,
+    image_size: int | None = None,
+    columns: Mapping[str, Any] | None = None,
+    test_fraction: float | None = None,
+) -> Dataset:
+    """Return one split of a `datasets.Dataset` or `DatasetDict`; see `load_huggingface`.
+
+    Args:
+        loaded: the one or the other.
+        split: "train" or "test".
+        path: what messages call it; names of image files are relative to it.
+        image_size: side of the square that images become, in pixels.
+        columns: what the columns are for.
+        test_fraction: share of each class to hold out where there is one split only.
+
+    Raises:
+        UsageError: a column is not what it should be.
+    """
+    datasets = require("datasets", "data", f"data: {path}, of Hugging Face,")
+    train, test = _splits(loaded, str(path)) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)
     whole = train if test is None else datasets.concatenate_datasets([train, test])
     names = {name: tuple(kind.names) for name, kind in whole.features.items() if isinstance(kind, datasets.ClassLabel)}
     return dataset_of_rows(
         HuggingFaceRows(whole.with_format("arrow")),
         split,
-        path=Path(folder),
+        path=path,
         columns=columns,
         image_size=image_size,
         test_fraction=test_fraction,

@@ -14,6 +14,7 @@ from torchvision.transforms.v2 import functional as transforms
 from contraport.catalog import SOURCES
 from contraport.data.dataset import Dataset, Store
 from contraport.data.formats import format_of, suffixes
+from contraport.data.sources.objects import from_object
 from contraport.data.sources.torch_datasets import from_torch
 from contraport.data.splits import check_fraction, check_split
 from contraport.errors import UsageError, check, unknown_name
@@ -23,22 +24,24 @@ _LARGEST_IMAGE = 2**14
 
 
 def load(
-    data: str | Path | Dataset | torch.utils.data.Dataset[Any],
+    data: str | Path | Dataset | torch.utils.data.Dataset[Any] | Any,
     split: str = "train",
     *,
     root: str | Path | None = None,
     image_size: int | None = None,
     columns: Mapping[str, Any] | None = None,
     test_fraction: float | None = None,
+    ignore_labels: bool = False,
 ) -> Dataset:
     """Return one split of some data.
 
     Args:
         data: a name of `contraport.catalog.list_sources`; a folder of images, of webdataset shards or of a Hugging
             Face dataset; the path of an ``.npz``, ``.npy``, ``.csv``, ``.parquet`` or ``.tar`` file, the last also with
-            braces as in ``train-{000..003}.tar``; a `Dataset`, which is returned whatever the split; or a torch
-            dataset, which is wrapped by `from_torch`. A name wins over a folder of the same name; write ``./digits``
-            for the folder.
+            braces as in ``train-{000..003}.tar``. A name wins over a folder of the same name; write ``./digits`` for
+            the folder. Or what a program holds: a `Dataset`, which is returned whatever the split; a torch dataset,
+            which is wrapped by `from_torch`; and what `contraport.data.sources.objects` says, a ``datasets.Dataset``, a
+            data frame, arrays, or a list of paths or PIL images.
         split: "train" or "test".
         root: folder of named data, as torchvision or the package that carries them lays it out.
         image_size: side of the square that images become, in pixels; default: their own, and for encoded images the
@@ -48,6 +51,7 @@ def load(
             ``"numbers"``, ``"domains"``, ``"split"`` and ``"weights"``, a column each.
         test_fraction: share of each class (of each domain) that is held out as the test split, where the data have none
             of their own; default: a fifth.
+        ignore_labels: whether classes that the data tell, such as folders, are left out.
 
     Raises:
         UsageError: an unknown name, a missing or unreadable file or folder, or a wrong split, size, column or share.
@@ -60,11 +64,15 @@ def load(
     good = image_size is None or (isinstance(image_size, int) and 0 < image_size <= _LARGEST_IMAGE)
     check(good, f"image_size: expected a whole number of pixels from 1 to {_LARGEST_IMAGE}, got {image_size!r}.")
     if isinstance(data, str | Path):
-        dataset = _load(str(data), split, root, image_size, columns, test_fraction)
-    else:
+        dataset = _load(str(data), split, root, image_size, columns, test_fraction, ignore_labels)
+    elif isinstance(data, Dataset | torch.utils.data.Dataset):
         check(test_fraction is None, f"test_fraction: a dataset is one split, got {test_fraction}.")
         check(columns is None, f"columns: only tables have columns, got {columns!r} for a dataset.")
         dataset = data if isinstance(data, Dataset) else from_torch(data, split=split, image_size=image_size)
+    else:
+        dataset = from_object(data, split, image_size=image_size, columns=columns, test_fraction=test_fraction)
+    if ignore_labels and dataset.labels is not None:
+        dataset = dataset.without_labels()
     return dataset if image_size is None else _resized(dataset, image_size)
 
 
@@ -75,6 +83,7 @@ def _load(
     image_size: int | None,
     columns: Mapping[str, Any] | None,
     test_fraction: float | None,
+    ignore_labels: bool,
 ) -> Dataset:
     path = Path(data)
     named = SOURCES.get(data)
@@ -87,7 +96,8 @@ def _load(
         return dataset
     found = format_of(data)
     if found is not None:
-        return found.load(data, split, image_size=image_size, columns=columns, test_fraction=test_fraction)
+        wishes = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
+        return found.load(data, split, ignore_labels=ignore_labels, **wishes)
     read = suffixes()
     check(not path.is_file(), f"data: expected a folder of images or a file {', '.join(read)}, got {data!r}.")
     if path.suffix in read or len(path.parts) > 1:

@@ -81,6 +81,14 @@ def image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
     return (SMALL_IMAGES if min(size) <= LARGEST_SMALL_SIDE else LARGE_IMAGES)[name]
 
 
+def images_changed(
+    strength: ImageStrength, size: tuple[int, int], *, flips: bool, range_: tuple[list[float], list[float]] | None
+) -> nn.Module:
+    """Return the random change of images to views of a size, of pixels in [0, 1] or in other ranges, by channel."""
+    change = ImageTransform(strength, size, flips=flips)
+    return change if range_ is None else InRange(change, *range_)
+
+
 class ImageTransform(nn.Module):
     """Crop, turn, recolour, blur, jitter and erase images (b, C, H, W) in [0, 1] to views of a given size."""
 
@@ -101,6 +109,21 @@ class ImageTransform(nn.Module):
         if self.strength.erased:
             views = _erase(views, self.strength, draws)
         return views.clamp(0, 1)
+
+
+class InRange(nn.Module):
+    """A change of images in [0, 1], of images whose channels have other ranges."""
+
+    def __init__(self, change: nn.Module, low: list[float], high: list[float]) -> None:
+        super().__init__()
+        self.change = change
+        self.register_buffer("low", torch.tensor(low).view(-1, 1, 1), persistent=False)
+        self.register_buffer("width", torch.tensor(high).view(-1, 1, 1) - self.low, persistent=False)
+
+    def forward(self, images: Tensor, draws: Draws) -> Tensor:
+        """Return one random view of each image, in its own numbers."""
+        changed: Tensor = self.change((images - self.low) / self.width, draws)
+        return changed * self.width + self.low
 
 
 def lab(images: Tensor) -> Tensor:

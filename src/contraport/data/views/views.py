@@ -13,7 +13,7 @@ from contraport.catalog.augments import SUITED, Augment, parse_augment
 from contraport.data.dataset import Dataset, Store
 from contraport.data.loading import Share
 from contraport.data.views.draws import Draws
-from contraport.data.views.images import ImageTransform, image_strength, lab
+from contraport.data.views.images import image_strength, images_changed, lab
 from contraport.data.views.mixing import Mixup, Noise
 from contraport.data.views.series import SERIES, SeriesTransform, Windows
 from contraport.data.views.vectors import VECTORS, VectorTransform
@@ -120,7 +120,7 @@ class Views(nn.Module):
         The random numbers are torch's own, so `torch.manual_seed` fixes them.
 
         Args:
-            views: the given ones, each (b, *shape), images uint8 or float in [0, 1].
+            views: the given ones, each (b, *shape), images uint8, which stands for [0, 1], or float.
             share: which items of a global batch these are; default: they are all of it. Processes with equal seeds make
                 the views that one process would, bit for bit but for the last one of blurred and of "colour" views; for
                 mixup they gather the items, so all of them call this together.
@@ -228,7 +228,8 @@ def _change(dataset: Dataset, view: int, augment: Augment, *, greys: bool = True
     if augment.name in SUITED and len(shape) == 3:
         size = shape[1], shape[2]
         suited = image_strength(augment.name, size)
-        return ImageTransform(suited if greys else replace(suited, grey=0), size, flips=dataset.flips)
+        suited = suited if greys else replace(suited, grey=0)
+        return images_changed(suited, size, flips=dataset.flips, range_=dataset.pixel_range(view))
     over_places = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(over_places) for values in dataset.statistics(view))
     if augment.name == "noise":
@@ -245,6 +246,8 @@ def _colour(dataset: Dataset, augment: Augment) -> _Made:
         len(shapes) == 1 and dataset.is_image and shapes[0][0] == 3,
         f"views: 'colour' splits one image of 3 channels, the items of {dataset.name!r} have the shapes {shapes}.",
     )
+    known = dataset.pixel_range()
+    check(known is None, f"views: 'colour' needs pixels in [0, 1], {dataset.name!r} has {known and known[0]} and more.")
     return _Made(0, _change(dataset, 0, augment, greys=False), shapes[0])
 
 
@@ -266,8 +269,9 @@ def _crops(dataset: Dataset, augment: Augment, views: str) -> list[_Made]:
         (int(numbers[1]), strength, (height, width)),
         (int(numbers[2]), replace(strength, area=strength.small_area), ((height + 1) // 2, (width + 1) // 2)),
     )
+    known = dataset.pixel_range()
     return [
-        _Made(0, ImageTransform(kind, size, flips=dataset.flips), (channels, *size))
+        _Made(0, images_changed(kind, size, flips=dataset.flips, range_=known), (channels, *size))
         for number, kind, size in kinds
         for _ in range(number)
     ]

@@ -1,0 +1,161 @@
+"""What a program holds is read as the file of its kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+
+from contraport import embed, train
+from contraport.data import load
+from contraport.errors import UsageError
+
+
+def frame(items: int = 20) -> pandas.DataFrame:
+    random = np.random.default_rng(0)
+    return pandas.DataFrame(
+        {"a": random.normal(size=items), "b": random.normal(size=items), "label": ["cat", "dog"] * (items // 2)},
+        index=np.arange(items)[::-1],
+    )
+
+
+def as_polars(table: pandas.DataFrame) -> Any:
+    polars = pytest.importorskip("polars")
+    return polars.from_dict({name: table[name].to_list() for name in table})
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda table: table, as_polars, lambda table: pa.Table.from_pandas(table, preserve_index=False)],
+    ids=["pandas", "polars", "arrow"],
+)  # fmt: skip
+def test_a_data_frame_is_read_as_its_file(kind: Any, tmp_path: Path) -> None:
+    table = frame()
+    table.to_parquet(tmp_path / "table.parquet", index=False)
+    for split in ("train", "test"):
+        held, read = load(kind(table), split), load(tmp_path / "table.parquet", split)
+        assert held.class_names == read.class_names == ("cat", "dog")
+        assert torch.equal(held.labels, read.labels)
+        assert torch.equal(held.__getitems__([1]).views[0], read.__getitems__([1]).views[0])
+        assert held.held_out == read.held_out == 4
+    assert load(kind(table), columns={"views": ["a"]}).shapes == ((1,),)
+    with pytest.raises(UsageError, match=r"columns: views: column of .*: unknown name 'c'"):
+        load(kind(table), columns={"views": ["c"]})
+
+
+def test_a_dataset_of_hugging_face_is_read_as_its_folder(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"x": datasets.Sequence(datasets.Value("float32")), "label": datasets.ClassLabel(
+        names=["cat", "dog"])})  # fmt: skip
+    rows = datasets.Dataset.from_dict({"x": [[i, 1.0] for i in range(10)], "label": [0, 1] * 5}, features=features)
+    rows.save_to_disk(str(tmp_path / "hub"))
+    for split in ("train", "test"):
+        held, read = load(rows, split), load(tmp_path / "hub", split)
+        assert held.rows.tolist() == read.rows.tolist()
+        assert held.class_names == ("cat", "dog")
+        assert held.name == "Dataset"
+    both = datasets.DatasetDict(train=rows, validation=rows.select(range(3)))
+    assert (len(load(both)), len(load(both, "test"))) == (10, 3)
+    with pytest.raises(UsageError, match="Dataset: column 'x': expected numbers"):
+        load(datasets.Dataset.from_dict({"x": ["a"] * 10}))
+
+
+def test_arrays_by_name_and_alone() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), dtype=np.uint8)
+    for held in (images, torch.from_numpy(images), list(images), {"x": images}):
+        assert (len(load(held)), len(load(held, "test"))) == (8, 2)
+        assert load(held).shapes == ((3, 8, 8),)
+    several = load({"view0": images, "view1": np.ones((10, 5)), "labels": ["a", "b"] * 5})
+    assert (several.shapes, several.class_names) == (((3, 8, 8), (5,)), ("a", "b"))
+
+
+def test_paths_and_pictures_are_images(tmp_path: Path) -> None:
+    pictures = [Image.new("RGB", (20, 10 + number % 3), (number, 0, 0)) for number in range(10)]
+    for number, picture in enumerate(pictures):
+        picture.save(tmp_path / f"{number}.png")
+    (tmp_path / "4.png").write_text("no image")
+    files = [tmp_path / f"{number}.png" for number in range(10)]
+    by_path, by_picture = load(files), load(pictures)
+    assert by_path.shapes == by_picture.shapes == ((3, 11, 11),)
+    assert by_picture.in_memory
+    assert set(by_path.keys) < {str(file) for file in files}
+    assert sorted([*by_path.rows.tolist(), *load(files, "test").rows.tolist()]) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    for dataset in (by_path, by_picture):
+        first = dataset.rows.tolist().index(7) if 7 in dataset.rows.tolist() else None
+        if first is not None:
+            assert int(dataset.__getitems__([first]).views[0][0, 0].max()) == 7
+    assert load(pictures, image_size=6).shapes == ((3, 6, 6),)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ([], "expected a name, a path, .* got an empty list"),
+        (3, "got int"),
+        (["a.png", 3], "expected a list of paths, of PIL images or of arrays, got a str in it"),
+        ({"q": np.ones((4, 2))}, "data: arrays: key: unknown name 'q'"),
+        (pandas.DataFrame({"x": [object(), object()]}), "the data frame cannot be read as a table"),
+    ],
+    ids=["empty", "number", "mixed", "key", "objects"],
+)
+def test_what_is_no_data_is_told(data: Any, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        load(data)
+
+
+def test_it_is_trained_on_and_embedded(tmp_path: Path) -> None:
+    run = train(data=frame(), epochs=1, batch_size=8, out=tmp_path / "run", progress=False)
+    assert run.config()["data"] == "<DataFrame>"
+    with pytest.raises(UsageError, match="data: the run was trained on the object <DataFrame>"):
+        embed(run, out=tmp_path / "a.npz", progress=False)
+    written = embed(run, data=frame(), out=tmp_path / "a.npz", progress=False)
+    assert sorted(np.load(written)["rows"].tolist()) == list(range(20))
+
+
+@pytest.mark.parametrize("kind", ["uint16", "int16", "float32"])
+def test_many_channels_and_16_bits_are_images(kind: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    level = np.array([100, 3000, 10, 20000, 500, 7, 900])
+    scenes = (level * random.uniform(0.5, 1.5, (24, 12, 12, 7))).astype(kind)
+    dataset = load(scenes)
+    assert dataset.shapes == ((7, 12, 12),)
+    view = dataset.__getitems__([0]).views[0]
+    assert np.array_equal(view[0].numpy(), scenes[dataset.rows[0]].transpose(2, 0, 1).astype(np.float32))
+    _, high = dataset.pixel_range()
+    assert high == pytest.approx(1.5 * level, rel=0.1, abs=1)
+    run = train(data=scenes, epochs=1, batch_size=8, out=tmp_path / "run", progress=False)
+    mean = run.model().tower(0).mean.flatten().numpy()
+    assert mean == pytest.approx(level, rel=0.1)
+    assert load(np.zeros((10, 9, 9), np.uint16)).shapes == ((1, 9, 9),)
+
+
+def test_random_views_of_any_range_are_those_of_pixels() -> None:
+    from contraport.data import Views, from_arrays
+
+    pixels = np.random.default_rng(0).uniform(size=(16, 2, 12, 12)).astype(np.float32)
+    pixels[0, :, 0, 0], pixels[0, :, 0, 1] = 0, 1
+    scale, offset = np.array([1000, 10], np.float32)[:, None, None], np.array([-500, 3], np.float32)[:, None, None]
+    made = []
+    for images in (pixels, pixels * scale + offset):
+        dataset = from_arrays(images)
+        torch.manual_seed(0)
+        made.append(Views(dataset)(dataset.__getitems__(list(range(16))).views)[0].numpy())
+    assert made[1] == pytest.approx(made[0] * scale + offset, rel=1e-3, abs=1e-2)
+
+
+def test_a_folder_of_classes_and_others_says_how_to_go_on(tmp_path: Path) -> None:
+    for place in ("cats/0", "cats/1", "cats/2", "3", "4", "5"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / f"{place}.png")
+    with pytest.raises(UsageError, match=r"3 of 6 outside; move these, or pass ignore_labels=True \(--ignore_labels\)"):
+        load(tmp_path)
+    assert len(load(tmp_path, ignore_labels=True)) == 5
+    assert load(tmp_path, ignore_labels=True).labels is None
+    assert load("digits", ignore_labels=True).labels is None
+    run = train(data=tmp_path, ignore_labels=True, epochs=1, batch_size=4, out=tmp_path / "run", progress=False)
+    assert run.config()["ignore_labels"] is True
