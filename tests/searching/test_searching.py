@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,75 @@ def test_files_that_hold_no_features_are_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="1 of 3 items have a NaN or infinite feature"):
         duplicates(np.array([[1.0], [np.nan], [2.0]]))
     assert blocks.BLOCK == 16
+
+
+def test_pages_show_the_pictures_of_files(photos: Path, tmp_path: Path) -> None:
+    neighbors(photos, query=0, top=3, page=tmp_path / "near.html")
+    shown = (tmp_path / "near.html").read_text()
+    assert shown.count('src="data:image/jpeg;base64,') == 4
+    assert shown.count('alt="') == 4
+    copy = tmp_path / "<b>copy.png"
+    copy.write_bytes((tmp_path / "photos" / "3.png").read_bytes())
+    neighbors(photos, query=copy, top=2, page=tmp_path / "near.html", overwrite=True)
+    shown = (tmp_path / "near.html").read_text()
+    assert shown.count('src="data:image/jpeg;base64,') == 3
+    assert "<b>" not in shown
+    assert "&lt;b&gt;copy.png" in shown
+    cluster(photos, k=2, page=tmp_path / "clusters.html")
+    assert (tmp_path / "clusters.html").read_text().count('src="data:image/jpeg;base64,') == 8
+    duplicates(photos, threshold=-1.0, page=tmp_path / "same.html")
+    assert "1 groups of duplicates among 8 items" in (tmp_path / "same.html").read_text()
+    with pytest.raises(UsageError, match=r"page: .*near\.html exists"):
+        neighbors(photos, query=0, page=tmp_path / "near.html")
+    with pytest.raises(UsageError, match=r"page: expected a name that ends in \.html, got 'near\.txt'"):
+        neighbors(photos, query=0, page=tmp_path / "near.txt")
+
+
+def test_pages_show_the_pictures_of_the_run_and_say_where_there_are_none(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    run = make_run(tmp_path / "run", image_model(), data="digits")
+    out = contraport.embed(run, out=tmp_path / "digits.npz", split="test", progress=False)
+    neighbors(out, query=5, top=3, page=tmp_path / "near.html")
+    assert (tmp_path / "near.html").read_text().count('src="data:image/png;base64,') == 4
+    neighbors(some(), query=5, top=3, page=tmp_path / "rows.html")
+    shown = (tmp_path / "rows.html").read_text()
+    assert "There are no pictures" in shown
+    assert shown.count('<div class="none">no picture</div>') == 4
+
+
+def test_an_index_finds_nearly_what_looking_at_all_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("faiss")
+    generator = np.random.default_rng(0)
+    centres = generator.normal(size=(60, 12))
+    features = (centres[generator.integers(60, size=3_000)] + 0.3 * generator.normal(size=(3_000, 12))).astype("f4")
+    features[7] = features[2_000] * 2
+    index = tmp_path / "features.faiss"
+    hits = 0
+    for query in range(0, 3_000, 300):
+        exact, found = (neighbors(features, query=query, top=10, index=given) for given in (None, index))
+        assert found[0].similarity == pytest.approx(exact[0].similarity, abs=1e-6)
+        hits += len({near.position for near in exact} & {near.position for near in found})
+    assert hits >= 95
+    assert [group.positions for group in duplicates(features, index=index)] == [(7, 2000)]
+    stamp = index.stat().st_mtime_ns
+    neighbors(features, query=1, index=index)
+    assert index.stat().st_mtime_ns == stamp
+    neighbors(features[:2_500], query=1, index=index)
+    assert "is made again: it is of other features" in caplog.text
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"index: .*mine\.txt exists and is no index"):
+        neighbors(features, query=1, index=tmp_path / "mine.txt")
+
+
+def test_without_faiss_it_is_told_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(UsageError, match=r"contraport\[index\]"):
+        neighbors(some(), query=1, index=tmp_path / "a.faiss")
+
+
+def test_more_than_a_million_rows_are_told_of_an_index(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("contraport.searching.index.MANY", 50)
+    neighbors(some(), query=1)
+    assert "all of 70 rows are looked at; an index, made once, is quicker: --index FILE" in caplog.text

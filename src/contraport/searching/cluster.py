@@ -16,6 +16,7 @@ from contraport.features import Features, as_features
 from contraport.files import replacing
 from contraport.measures.clusters import clusters
 from contraport.searching.blocks import blocks, nearest
+from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Shown, new_page
 from contraport.verbs.cluster import VERB, ClusterOptions
 
 SAMPLED = 20_000
@@ -72,6 +73,7 @@ def cluster(given: dict[str, Any]) -> Clusters:
     if out is not None:
         check(out.suffix == ".csv", f"out: expected a name that ends in .csv, got {out.name!r}.")
         check_new_file("out", out, overwrite=asked.overwrite)
+    page = new_page(asked.page, features, overwrite=asked.overwrite)
     numbers, centres = _clustered(features.features, asked.k, device)
     order = np.argsort(-np.bincount(numbers, minlength=asked.k), kind="stable")
     order = order[np.bincount(numbers, minlength=asked.k)[order] > 0]
@@ -82,7 +84,24 @@ def cluster(given: dict[str, Any]) -> Clusters:
     )
     if out is not None:
         _write(out, features, found.numbers)
+    if page is not None:
+        page.write(_shown(found, features, centres[torch.from_numpy(order)]))
     return found
+
+
+def _shown(found: Clusters, features: Features, centres: Tensor) -> Shown:
+    groups = []
+    for number, (one, centre) in enumerate(zip(found.clusters, centres, strict=True)):
+        inside = np.flatnonzero(found.numbers == number)
+        similarities, places = nearest(centre, features.features, PICTURES_OF_GROUP, among=inside)
+        cards = [
+            Card(place, features.named(place), f"{similarity:.3f}")
+            for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)
+        ]
+        most = f"most are {one.class_name}" if one.class_name is not None else ""
+        groups.append(Cards(f"Cluster {number}", f"{one.items:,} items", most, cards, one.items - len(cards)))
+    title = f"{len(groups)} clusters of {len(features):,} items"
+    return Shown(title, "Of each cluster the items that are nearest to its centre, with the cosine to it.", groups)
 
 
 def _clustered(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +14,16 @@ from scipy.sparse.csgraph import connected_components
 from contraport.evaluation.opening import open_device
 from contraport.features import as_features
 from contraport.searching.blocks import unit
+from contraport.searching.index import indexed, tell_of_index
+from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Shown, new_page
 from contraport.verbs.duplicates import VERB, DuplicatesOptions
 
 TILE = 2_048
 """So many rows are compared with so many at once."""
+
+
+GROUPS_SHOWN = 100
+"""A page shows so many groups."""
 
 
 class Group(NamedTuple):
@@ -46,13 +54,35 @@ def duplicates(given: dict[str, Any]) -> list[Group]:
     """
     asked = DuplicatesOptions(**given)
     features = as_features(asked.features)
-    labels = _linked(features.features, asked.threshold, open_device(asked.device))
+    page = new_page(asked.page, features, overwrite=asked.overwrite)
+    if asked.index is None:
+        tell_of_index(features.features)
+        labels = _linked(features.features, asked.threshold, open_device(asked.device))
+    else:
+        found = indexed(features.features, Path(asked.index))
+        labels = _together(list(found.links(asked.threshold)), len(features))
     order = np.argsort(labels, kind="stable")
     several = [
         tuple(part.tolist()) for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(part) > 1
     ]
     several.sort(key=lambda positions: (-len(positions), positions))
-    return [Group(positions, tuple(map(features.named, positions))) for positions in several]
+    groups = [Group(positions, tuple(map(features.named, positions))) for positions in several]
+    if page is not None:
+        page.write(_shown(groups, len(features), asked.threshold))
+    return groups
+
+
+def _shown(groups: Sequence[Group], items: int, threshold: float) -> Shown:
+    cards = []
+    for number, group in enumerate(groups[:GROUPS_SHOWN], start=1):
+        these = [Card(place, name) for place, name in zip(group.positions, group.names, strict=True)]
+        told = f"{len(these):,} items"
+        cards.append(Cards(f"Group {number}", told, "", these[:PICTURES_OF_GROUP], len(these[PICTURES_OF_GROUP:])))
+    title = f"{len(groups):,} groups of duplicates among {items:,} items"
+    lead = f"The cosine of two linked items is {threshold:g} or more."
+    if len(groups) > GROUPS_SHOWN:
+        lead += f" The {GROUPS_SHOWN} largest groups are shown."
+    return Shown(title, lead, cards)
 
 
 def _linked(features: np.ndarray, threshold: float, device: torch.device) -> np.ndarray:

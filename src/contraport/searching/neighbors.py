@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,9 +10,11 @@ import torch
 
 from contraport.errors import UsageError
 from contraport.evaluation.opening import open_device
-from contraport.features import as_features
+from contraport.features import Features, as_features
 from contraport.runs import Run
 from contraport.searching.blocks import nearest
+from contraport.searching.index import indexed, tell_of_index
+from contraport.searching.page import Card, Cards, Shown, new_page
 from contraport.searching.query import embedded, position_of
 from contraport.verbs.neighbors import VERB, NeighborsOptions
 
@@ -46,6 +49,7 @@ def neighbors(given: dict[str, Any]) -> list[Neighbor]:
     """
     asked = NeighborsOptions(**given)
     features, device = as_features(asked.features), open_device(asked.device)
+    page = new_page(asked.page, features, overwrite=asked.overwrite)
     position = position_of(asked.query, features)
     if position is None:
         folder = asked.run if asked.run is not None else features.run
@@ -55,10 +59,27 @@ def neighbors(given: dict[str, Any]) -> list[Neighbor]:
         query = embedded(Path(str(asked.query)), features, run, trust=asked.trust, device=device)
     else:
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
-    similarities, places = nearest(query, features.features, asked.top + 1)
+    among = None
+    if asked.index is None:
+        tell_of_index(features.features)
+    else:
+        among = indexed(features.features, Path(asked.index)).candidates(query, asked.top + 1)
+    similarities, places = nearest(query, features.features, asked.top + 1, among=among)
     found = [
         Neighbor(place, features.named(place), similarity, features.class_of(place))
         for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
         if place != position
     ]
-    return found[: asked.top]
+    found = found[: asked.top]
+    if page is not None:
+        page.write(_shown(found, asked.query, position, features))
+    return found
+
+
+def _shown(found: Sequence[Neighbor], query: int | str | Path, position: int | None, features: Features) -> Shown:
+    name = Path(str(query)).name if position is None else features.named(position)
+    asked = Card(Path(str(query)) if position is None else position, name)
+    cards = [Card(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
+    groups = [Cards("What was looked for", "", "", [asked]), Cards("The nearest", "", "", cards)]
+    told = f"Of {len(features):,} items, those with the largest cosine, which stands below each."
+    return Shown(f"What is nearest to {name}", told, groups)

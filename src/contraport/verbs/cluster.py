@@ -16,7 +16,6 @@ class ClusterOptions(OfFeatures):
 
     k: int = field(metadata=known("how many clusters.", check=whole(1)))
     out: str | Path | None = option(None, "a .csv file to write the cluster of each item to; default: none.")
-    overwrite: bool = option(False, "replace `out` where it exists.")
 
 
 VERB = Verb(
@@ -27,7 +26,10 @@ VERB = Verb(
         k-means of features on the unit sphere; the largest cluster is number 0. What is printed of each is how many
         items it has, which are nearest to its centre, and which class most are of where the items have classes.
     """,
-    examples=("contraport cluster photos.parquet --k 20", "contraport cluster photos.npy --k 50 --out clusters.csv"),
+    examples=(
+        "contraport cluster photos.parquet --k 20",
+        "contraport cluster photos.npy --k 50 --out clusters.csv --page clusters.html",
+    ),
     show="contraport.cli.console:print_clusters",
     extra=EXTRA,
 )

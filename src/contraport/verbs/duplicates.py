@@ -8,7 +8,7 @@ from typing import Any
 from contraport.errors import check
 from contraport.options import fits, option
 from contraport.verbs import EXTRA, Verb
-from contraport.verbs._of_features import OfFeatures
+from contraport.verbs._of_features import OfIndexed
 
 
 def _cosine(name: str, value: Any) -> None:
@@ -17,7 +17,7 @@ def _cosine(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DuplicatesOptions(OfFeatures):
+class DuplicatesOptions(OfIndexed):
     """What `contraport.duplicates` is asked; see there for each."""
 
     threshold: float = option(
@@ -35,7 +35,10 @@ VERB = Verb(
         Two items are linked where the cosine of their features is at least `threshold`, and a group is what links join.
         How alike different items are depends on the encoder: look at the groups and choose.
     """,
-    examples=("contraport duplicates photos.parquet", "contraport duplicates photos.npy --threshold 0.98"),
+    examples=(
+        "contraport duplicates photos.parquet",
+        "contraport duplicates photos.npy --threshold 0.98 --page same.html",
+    ),
     show="contraport.cli.console:print_groups",
     extra=EXTRA,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from contraport.options import known, option, whole
 from contraport.verbs import EXTRA, Verb
-from contraport.verbs._of_features import OfFeatures
+from contraport.verbs._of_features import OfIndexed
 from contraport.verbs._of_run import Trusting
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeighborsOptions(OfFeatures, Trusting):
+class NeighborsOptions(OfIndexed, Trusting):
     """What `contraport.neighbors` is asked; see there for each."""
 
     query: int | str | Path = field(
@@ -43,7 +43,7 @@ VERB = Verb(
     """,
     examples=(
         "contraport neighbors photos.parquet --query photo.jpg --top 10",
-        "contraport neighbors photos.npy --query 17",
+        "contraport neighbors photos.npy --query 17 --page near.html",
     ),
     show="contraport.cli.console:print_neighbors",
     extra=EXTRA,
