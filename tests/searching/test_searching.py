@@ -225,7 +225,7 @@ def test_pages_show_the_pictures_of_files(photos: Path, tmp_path: Path) -> None:
     cluster(photos, k=2, page=tmp_path / "clusters.html")
     assert (tmp_path / "clusters.html").read_text().count('src="data:image/jpeg;base64,') == 8
     duplicates(photos, threshold=-1.0, page=tmp_path / "same.html")
-    assert "1 groups of duplicates among 8 items" in (tmp_path / "same.html").read_text()
+    assert "1 group of duplicates among 8 items" in (tmp_path / "same.html").read_text()
     with pytest.raises(UsageError, match=r"page: .*near\.html exists"):
         neighbors(photos, query=0, page=tmp_path / "near.html")
     with pytest.raises(UsageError, match=r"page: expected a name that ends in \.html, got 'near\.txt'"):

@@ -78,7 +78,7 @@ def _shown(groups: Sequence[Group], items: int, threshold: float) -> Shown:
         these = [Card(place, name) for place, name in zip(group.positions, group.names, strict=True)]
         told = f"{len(these):,} items"
         cards.append(Cards(f"Group {number}", told, "", these[:PICTURES_OF_GROUP], len(these[PICTURES_OF_GROUP:])))
-    title = f"{len(groups):,} groups of duplicates among {items:,} items"
+    title = f"{len(groups):,} {'group' if len(groups) == 1 else 'groups'} of duplicates among {items:,} items"
     lead = f"The cosine of two linked items is {threshold:g} or more."
     if len(groups) > GROUPS_SHOWN:
         lead += f" The {GROUPS_SHOWN} largest groups are shown."

@@ -82,4 +82,4 @@ def _shown(found: Sequence[Neighbor], query: int | str | Path, position: int | N
     cards = [Card(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
     groups = [Cards("What was looked for", "", "", [asked]), Cards("The nearest", "", "", cards)]
     told = f"Of {len(features):,} items, those with the largest cosine, which stands below each."
-    return Shown(f"What is nearest to {name}", told, groups)
+    return Shown(f"What is nearest to {Path(name).name}", told, groups)

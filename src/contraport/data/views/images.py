@@ -114,11 +114,15 @@ class ImageTransform(nn.Module):
 class InRange(nn.Module):
     """A change of images in [0, 1], of images whose channels have other ranges."""
 
+    low: Tensor
+    width: Tensor
+
     def __init__(self, change: nn.Module, low: list[float], high: list[float]) -> None:
         super().__init__()
         self.change = change
-        self.register_buffer("low", torch.tensor(low).view(-1, 1, 1), persistent=False)
-        self.register_buffer("width", torch.tensor(high).view(-1, 1, 1) - self.low, persistent=False)
+        least, most = (torch.tensor(ends).view(-1, 1, 1) for ends in (low, high))
+        self.register_buffer("low", least, persistent=False)
+        self.register_buffer("width", most - least, persistent=False)
 
     def forward(self, images: Tensor, draws: Draws) -> Tensor:
         """Return one random view of each image, in its own numbers."""
