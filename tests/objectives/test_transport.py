@@ -1,7 +1,8 @@
-"""Transport as a product of its own, against POT and against autograd on the whole matrix."""
+"""Transport as a product of its own, against POT, OTT and GeomLoss, and against autograd on the whole matrix."""
 
 import math
 
+import numpy as np
 import ot
 import pytest
 import torch
@@ -70,6 +71,79 @@ def test_unbalanced_value_and_plan_are_pots(policy, reference, relaxation):
 
     expected = (ot.dist(x, y) * plan).sum() + 0.8 * entropy + rho_a * kl(plan.sum(1), a) + rho_b * kl(plan.sum(0), b)
     torch.testing.assert_close(found.value, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.fixture
+def ott():
+    """OTT in double precision."""
+    pytest.importorskip("ott", reason="ott-jax is not installed")
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+def by_ott(x, y, a, b, temperature, **relaxed):
+    """Return OTT's value, plan and the value's gradient in the points."""
+    import jax
+    import jax.numpy as jnp
+    from ott.geometry.pointcloud import PointCloud
+    from ott.solvers import linear
+
+    def value(x, y):
+        solved = {"a": jnp.asarray(a), "b": jnp.asarray(b), "threshold": 1e-12, "max_iterations": 20000, **relaxed}
+        found = linear.solve(PointCloud(x, y, epsilon=temperature), **solved)
+        return found.reg_ot_cost, found.matrix
+
+    points = jnp.asarray(x.detach().numpy()), jnp.asarray(y.detach().numpy())
+    found, slopes = jax.value_and_grad(value, (0, 1), has_aux=True)(*points)
+    cost, plan, *slopes = (torch.from_numpy(np.array(v)) for v in (*found, *slopes))
+    return cost, plan, slopes
+
+
+def test_balanced_value_plan_and_gradient_are_otts(ott):
+    x, y, a, b = points()
+    value, plan, slopes = by_ott(x, y, a, b, 0.8)
+    x, y = x.requires_grad_(), y.requires_grad_()
+    found = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b)
+    torch.testing.assert_close(found.value, value, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.plan.dense(), plan, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(list(torch.autograd.grad(found.value, [x, y])), slopes, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("relaxation", [0.5, (0.3, 2.0)])
+def test_unbalanced_plan_and_gradient_are_otts(ott, relaxation):
+    """Its value has another constant, of the masses alone."""
+    x, y, a, b = points()
+    rho_a, rho_b = relaxation if isinstance(relaxation, tuple) else (relaxation,) * 2
+    _, plan, slopes = by_ott(x, y, a, b, 0.8, tau_a=rho_a / (rho_a + 0.8), tau_b=rho_b / (rho_b + 0.8))
+    x, y = x.requires_grad_(), y.requires_grad_()
+    constraint = Unbalanced(relaxation, 5000, "counting", tolerance=1e-13)
+    found = transport(x, y, Gibbs("sqeuclidean", 0.8), constraint, a=a, b=b)
+    torch.testing.assert_close(found.plan.dense(), plan, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(list(torch.autograd.grad(found.value, [x, y])), slopes, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("reach", [None, 0.7])
+@pytest.mark.parametrize("debias", [False, True])
+def test_values_are_geomlosss(debias, reach):
+    """Its cost is half the squared distance; it lowers its temperature by a factor, and stops once it has arrived.
+
+    Its gradient is that of its value for balanced plans alone.
+    """
+    losses = pytest.importorskip("geomloss", reason="geomloss is not installed")
+    x, y, a, b = points()
+    x, y = x.requires_grad_(), y.requires_grad_()
+    chosen = {"p": 2, "blur": 0.8**0.5, "reach": reach, "scaling": 0.99, "debias": debias, "backend": "tensorized"}
+    theirs = losses.SamplesLoss("sinkhorn", **chosen)(a, x, b, y)
+    constraint = STRICT if reach is None else Unbalanced(2 * reach**2, 5000, tolerance=1e-13)
+    given = x, y, Gibbs("sqeuclidean", 1.6), constraint
+    ours = (sinkhorn_divergence(*given, a=a, b=b) if debias else transport(*given, a=a, b=b).value) / 2
+    torch.testing.assert_close(ours, theirs, rtol=1e-4 if reach is None else 2e-3, atol=0)
+    if reach is None:
+        found, expected = (torch.autograd.grad(value, [x, y]) for value in (ours, theirs))
+        torch.testing.assert_close(found, expected, rtol=0, atol=3e-3)
 
 
 @settings(max_examples=15, deadline=None)
