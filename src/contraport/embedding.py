@@ -261,24 +261,26 @@ def represent_views(
     name: str = "encoder",
     *,
     project: bool = False,
-) -> tuple[Tensor, Tensor]:
+    plain: bool = False,
+) -> tuple[Tensor, ...]:
     """Return the frozen features of the first two random views of every item, each `(n, F)`; they are always the same.
 
-    With `project` it is what the loss sees of them, `(n, d)`.
+    With `project` it is what the loss sees of them, `(n, d)`; with `plain` they are all those that the data give.
     """
     encoder.to(reader.device)
     views.to(reader.device)
     takes_any = isinstance(encoder, RawInputs) or len(encoder.towers) == 1
+    number = None if plain else 2
 
     def encode(*given: Tensor) -> Tensor:
-        features = encoder.encode(given[:2] if takes_any else given)
+        features = encoder.encode(given[:number] if takes_any else given)
         if isinstance(encoder, Model) and (project or encoder.projects):
             features = encoder.project(features)
-        return torch.stack(features[:2], dim=1)
+        return torch.stack(features[:number], dim=1)
 
     with seeded(0, reader.device), frozen(encoder):
-        both = reader.apply(encode, encoder, views, dataset, f"{name}: two views")
-    return both[:, 0], both[:, 1]
+        made = reader.apply(encode, encoder, views.plain if plain else views, dataset, f"{name}: views")
+    return made.unbind(dim=1)
 
 
 def check_shapes(model: Model, dataset: Dataset, views: Views) -> None:

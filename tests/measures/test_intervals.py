@@ -69,7 +69,18 @@ def test_counts_are_items_that_are_repeated(statistic) -> None:
 
 def test_the_median_is_numpys() -> None:
     for items in (RANDOM.random(7), RANDOM.random(8), RANDOM.integers(1, 9, size=(6, 2))):
-        assert Finding(items, median).value == np.median(items)
+        assert Finding(items, median).value == np.median(items, axis=0).mean()
+
+
+def test_a_finding_of_parts_is_their_mean() -> None:
+    """Each column is a finding by itself, under the same draws of items."""
+    hits = RANDOM.random((50, 3)) < [0.2, 0.5, 0.9]
+    whole = Finding(hits, parts=("a to b", "b to a", "a to c"))
+    parts = whole.by_part()
+    assert whole.value == pytest.approx(np.mean([part.value for part in parts.values()]))
+    draws = resampled({"whole": whole, **parts}, resamples=20)
+    assert draws["whole"] == pytest.approx(np.mean([draws[part] for part in parts], axis=0))
+    assert Finding(hits).by_part() == {}
 
 
 def test_the_draws_do_not_depend_on_how_many_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,37 @@ def test_ranks_are_places_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPatch,
         assert found[:, column].tolist() == places
 
 
+@pytest.mark.parametrize("at_once", [1 << 24, 50])
+def test_several_captions_of_an_image(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """An image is found by each of its captions, and finds the best of them; what is there twice is there once."""
+    monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", at_once)
+    generator = torch.Generator().manual_seed(1)
+    images, captions = torch.randn(12, 4, generator=generator), torch.randn(20, 4, generator=generator)
+    rows = torch.cat([torch.arange(12), torch.randint(12, (28,), generator=generator)])
+    columns = torch.cat([torch.arange(20), torch.randint(20, (20,), generator=generator)])
+    shown = torch.stack([rows * 7 - 3, columns], dim=1)
+    found = ranks(images[rows], captions[columns], shown=shown)
+    cosines = F.normalize(images.double(), dim=1) @ F.normalize(captions.double(), dim=1).T
+    pairs = set(zip(rows.tolist(), columns.tolist(), strict=True))
+    for item, (row, column) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True)):
+        own = [j for j in range(20) if (row, j) in pairs]
+        best = max(cosines[row, j] for j in own)
+        assert found[item, 0] == 1 + sum(cosines[row, j] >= best for j in range(20) if j not in own)
+        own = [i for i in range(12) if (i, column) in pairs]
+        best = max(cosines[i, column] for i in own)
+        assert found[item, 1] == 1 + sum(cosines[i, column] >= best for i in range(12) if i not in own)
+
+
+def test_any_two_of_several_views() -> None:
+    z0, z1 = two_views()
+    found = ranks(z0, z1, -z0)
+    assert found.shape == (60, 6)
+    assert np.array_equal(found[:, [0, 2]], ranks(z0, z1))
+    assert (found[:, 1] == 60).all()
+    with pytest.raises(UsageError, match="views: expected two or more, got 1"):
+        ranks(z0)
+
+
 def test_embeddings_that_are_all_the_same_find_nothing() -> None:
     assert (ranks(torch.ones(9, 3), torch.ones(9, 3)) == 9).all()
 

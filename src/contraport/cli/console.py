@@ -37,6 +37,8 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
         whose = f"{name} on " if len(results) > 1 else ""
         if rows := evaluation_rows(result):
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
+        if rows := direction_rows(result):
+            print_table("by which view the other one is found", rows)
         if rows := course_rows(result):
             print_table("the models that were kept on the way", rows)
         for note in result["notes"]:
@@ -55,6 +57,16 @@ def evaluation_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
         ends = result["intervals"]["trained"].get(measure.key)
         row["95% interval"] = "-" if ends is None else _interval(measure, ends)
     return rows
+
+
+def direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return what the trained encoder reaches from one view to another as texts, a row for each direction."""
+    directions = result["directions"]
+    return [
+        {"from to": direction}
+        | {measure.title: measure.written(found[measure.key]["value"]) for measure in measures_of([found])}
+        for direction, found in directions.items()
+    ]
 
 
 def course_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:

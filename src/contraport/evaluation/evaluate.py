@@ -148,6 +148,7 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
             name: {key: percentiles(draws)._asdict() for key, (_, draws) in of.items()} for name, of in numbers.items()
         },
         "differences": {name: _plain(of) for name, of in differences.items()},
+        "directions": _directions(found["trained"]),
     }
     return Evaluated(run, test, result, samples, numbers["trained"])
 
@@ -173,6 +174,20 @@ def _numbers(found: Mapping[str, Mapping[str, Finding | float]]) -> dict[str, di
     for (name, key), draws in resampled(by_item).items():
         numbers[name][key] = by_item[name, key].value, draws
     return numbers
+
+
+def _directions(found: Mapping[str, Finding | float]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the numbers that are means over directions, from view to view, direction by direction."""
+    parts = {
+        (part, key): one
+        for key, finding in found.items()
+        if isinstance(finding, Finding)
+        for part, one in finding.by_part().items()
+    }
+    told: dict[str, dict[str, dict[str, float]]] = {}
+    for (part, key), draws in resampled(parts).items():
+        told.setdefault(part, {})[key] = {"value": parts[part, key].value, **percentiles(draws)._asdict()}
+    return told
 
 
 def _plain(differences: Mapping[str, Difference]) -> dict[str, dict[str, float]]:

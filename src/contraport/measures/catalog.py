@@ -145,20 +145,19 @@ def unseen_domain(subject: Subject) -> Items:
 
 
 @retrieval("Recall at {}", numbers=(1, 5, 10))
-def recall(subject: Subject, number: int) -> Items:
-    """Share of the test items whose other view is among so many nearest of all items' other views."""
-    shares: Items = (subject.ranks <= number).mean(axis=1)
-    return shares
+def recall(subject: Subject, number: int) -> Finding:
+    """Share of the test items whose other view is among so many nearest of all items' other views, over directions."""
+    from contraport.measures.intervals import Finding
+
+    return Finding(subject.ranks <= number, parts=subject.directions)
 
 
-@measure(
-    "Median rank", group="retrieval", better="lower", unit="place", pattern="{:.1f}", needs=(COMPARABLE,), usual=False
-)
+@measure("Median rank", group="retrieval", better="lower", unit="place", pattern="{:.1f}", needs=(COMPARABLE,))
 def median_rank(subject: Subject) -> Finding:
-    """Place of an item's other view among all items' other views, by their nearness: 1 is the first."""
+    """Place of an item's other view among all items' other views: the median, over directions; 1 is the first."""
     from contraport.measures.intervals import Finding, median
 
-    return Finding(subject.ranks, median)
+    return Finding(subject.ranks, median, parts=subject.directions)
 
 
 @measure(

@@ -30,24 +30,28 @@ K = TypeVar("K", bound=Hashable)
 
 
 def mean(items: Items, counts: Items) -> Items:
-    """Return the mean of items `(n,)` under each row of counts `(b, n)`.
+    """Return the mean of items `(n,)` or `(n, k)` under each row of counts `(b, n)`.
 
     >>> mean(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 2, 1]])).round(3).tolist()
     [3.0, 3.333]
     """
-    return np.asarray(counts @ items.astype(np.float64) / counts.sum(axis=1))
+    by_item = items.reshape(len(items), -1).mean(axis=1, dtype=np.float64)
+    return np.asarray(counts @ by_item / counts.sum(axis=1))
 
 
 def median(items: Items, counts: Items) -> Items:
-    """Return the median of all numbers of items `(n,)` or `(n, k)` under each row of counts `(b, n)`.
+    """Return the median of items `(n,)`, or the mean of those of each of k columns, under each row of counts `(b, n)`.
 
     >>> median(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 1, 1]])).tolist()
     [2.0, 4.0]
     """
-    columns = items.reshape(len(items), -1)
-    order = columns.ravel().argsort(kind="stable")
-    values = columns.ravel()[order]
-    passed = np.repeat(counts, columns.shape[1], axis=1)[:, order].cumsum(axis=1)
+    columns = items.reshape(len(items), -1).T
+    return np.asarray(np.mean([_median(column, counts) for column in columns], axis=0))
+
+
+def _median(items: Items, counts: Items) -> Items:
+    order = items.argsort(kind="stable")
+    values, passed = items[order], counts[:, order].cumsum(axis=1)
     half = passed[:, -1:] / 2
     below, above = ((passed < half).sum(axis=1), (passed <= half).sum(axis=1))
     return np.asarray((values[below] + values[above]) / 2)
@@ -60,15 +64,22 @@ class Finding:
     Attributes:
         items: (n,) or (n, k).
         statistic: of the items, and of how often each counts.
+        parts: what each of the k columns is called, where each is a number by itself too.
     """
 
     items: Items
     statistic: Statistic = mean
+    parts: tuple[str, ...] = ()
 
     @property
     def value(self) -> float:
         """The number, where each item counts once."""
         return float(self.statistic(self.items, np.ones((1, len(self.items))))[0])
+
+    def by_part(self) -> dict[str, Finding]:
+        """Return the finding of each part alone."""
+        columns = self.items.T if self.parts else ()
+        return {part: Finding(column, self.statistic) for part, column in zip(self.parts, columns, strict=True)}
 
 
 def finding_of(said: Items | Finding | float) -> Finding | float:

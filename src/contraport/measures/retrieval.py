@@ -1,7 +1,8 @@
-"""How well the two views of an item find one another."""
+"""How well the views of an item find one another."""
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -15,20 +16,41 @@ COSINES_AT_ONCE = 1 << 24
 """How many cosines are held at a time: 64 MiB."""
 
 
-def ranks(z0: Tensor, z1: Tensor) -> np.ndarray[Any, Any]:
-    """Return which place an item's other view has among those of all items, by the cosine: `(n, 2)`, 1 is the first.
+def ranks(*views: Tensor, shown: Tensor | None = None) -> np.ndarray[Any, Any]:
+    """Return which place an item's other view has among those of all items, by the cosine: `(n, k)`, 1 is the first.
 
-    The first column looks for the second view by the first, the second the other way round. `z0` and `z1` are `(n, d)`.
-    What is equally near counts as nearer: embeddings that are all the same are of the last rank, not of the first.
+    A column for each ordered pair of views, `(n, d)` each, in the order of `itertools.permutations`: by the first of
+    the pair the second is looked for. What is equally near counts as nearer: embeddings that are all the same are of
+    the last rank, not of the first.
+
+    Args:
+        views: embeddings of the same items.
+        shown: what each view shows, `(n, views)` whole numbers, equal where two items show the same there, such as one
+            image with several captions. It is then one to be found by, and one to be found, and the best of those that
+            belong to it counts.
 
     Raises:
         UsageError: the shapes differ.
 
     >>> ranks(torch.eye(3), torch.eye(3)[[0, 2, 1]]).tolist()
     [[1, 1], [3, 3], [3, 3]]
+    >>> twice = torch.tensor([[0, 0], [0, 1], [1, 2]])
+    >>> ranks(torch.eye(3)[[0, 0, 1]], torch.eye(3)[[0, 2, 1]], shown=twice).tolist()
+    [[1, 1], [1, 2], [1, 1]]
     """
-    a, b = _normalised(z0, z1)
-    return np.stack([_places(a, b), _places(b, a)], axis=1)
+    check(len(views) > 1, f"views: expected two or more, got {len(views)}.")
+    points = [_normalised(views[0], view)[1] for view in views]
+    numbers = torch.arange(len(points[0])).expand(len(points), -1) if shown is None else shown.T
+    return np.stack([_places(points[v], points[w], numbers[v], numbers[w]) for v, w in pairs_of(len(points))], axis=1)
+
+
+def pairs_of(views: int) -> list[tuple[int, int]]:
+    """Return the ordered pairs of so many views.
+
+    >>> pairs_of(2)
+    [(0, 1), (1, 0)]
+    """
+    return list(permutations(range(views), 2))
 
 
 def log_shares(z0: Tensor, z1: Tensor, temperature: float) -> np.ndarray[Any, Any]:
@@ -70,14 +92,30 @@ def _normalised(z0: Tensor, z1: Tensor) -> tuple[Tensor, Tensor]:
     return F.normalize(z0.double(), dim=1), F.normalize(z1.double(), dim=1)
 
 
-def _places(queries: Tensor, keys: Tensor) -> np.ndarray[Any, Any]:
+def _places(queries: Tensor, keys: Tensor, of_queries: Tensor, of_keys: Tensor) -> np.ndarray[Any, Any]:
+    """Return for each item the place of the best key that belongs to its query, among the keys that are different."""
+    asked, query = _different(of_queries)
+    found, key = _different(of_keys)
+    queries, keys = queries[asked.to(queries.device)], keys[found.to(keys.device)]
+    order = query.argsort(stable=True)  # which keys belong to a query: the items of it are neighbours so
+    query_of, key_of = query[order].to(keys.device), key[order].to(keys.device)
     places, start = [], 0
     for chunk in queries.split(_rows(keys)):
+        here = (query_of >= start) & (query_of < start + len(chunk))
+        own = torch.zeros(len(chunk), len(keys), dtype=torch.bool, device=keys.device)
+        own[query_of[here] - start, key_of[here]] = True
         cosines = chunk @ keys.T
-        own = cosines[torch.arange(len(chunk)), torch.arange(start, start + len(chunk))]
-        places.append((cosines >= own[:, None]).sum(dim=1))
+        best = cosines.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
+        places.append(((cosines >= best) & ~own).sum(dim=1) + 1)
         start += len(chunk)
-    return torch.cat(places).cpu().numpy()
+    return torch.cat(places).cpu()[query].numpy()
+
+
+def _different(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where each different number stands first, and which of these each is."""
+    different, which = torch.unique(numbers, return_inverse=True)
+    first = torch.full((len(different),), len(numbers)).scatter_reduce(0, which, torch.arange(len(numbers)), "amin")
+    return first, which
 
 
 def _rows(keys: Tensor) -> int:

@@ -16,7 +16,7 @@ from contraport.encoders import Model
 from contraport.measures.clusters import clusters
 from contraport.measures.corruptions import corrupt
 from contraport.measures.probes import fitted_probe
-from contraport.measures.retrieval import ranks
+from contraport.measures.retrieval import pairs_of, ranks
 from contraport.objectives import Loss, Objective
 
 
@@ -106,10 +106,11 @@ class Subject:
 
     @property
     def comparable(self) -> bool:
-        """Whether there are two views that can be compared: features of one encoder, or projections of one size."""
+        """Whether the views can be compared: they are features of one encoder, or projections of one size."""
         if self.shares_tower or isinstance(self.encoder, RawInputs):
             return self.shares_tower
-        return self.encoder.tower(0).num_projections == self.encoder.tower(1).num_projections
+        sizes = {self.encoder.tower(view).num_projections for view in range(len(self.encoder.towers))}
+        return len(sizes) == 1
 
     @property
     def trainable(self) -> bool:
@@ -168,20 +169,44 @@ class Subject:
     @cached_property
     def two_views(self) -> tuple[Tensor, Tensor]:
         """The features of two random views of each test item, each `(m, F)`; the views are always the same."""
-        return represent_views(self.encoder, self.test, self.views, self.reader, self.name)
+        first, second = represent_views(self.encoder, self.test, self.views, self.reader, self.name)
+        return first, second
 
     @cached_property
     def projections(self) -> tuple[Tensor, Tensor]:
         """What the objective sees of two random views of each test item, each `(m, d)`."""
-        return represent_views(self.encoder, self.test, self.views, self.reader, self.name, project=True)
+        first, second = represent_views(self.encoder, self.test, self.views, self.reader, self.name, project=True)
+        return first, second
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """From which view which other is looked for, by their names; nothing where views are random changes of one."""
+        names = self.test.view_names
+        return tuple(f"{names[v]} to {names[w]}" for v, w in pairs_of(len(names)))
+
+    @cached_property
+    def compared(self) -> tuple[Tensor, ...]:
+        """The views by which items are found, each `(m, d)`: all that the data give, or two random changes of one.
+
+        Features where the views share an encoder, else projections, which alone are made to be compared.
+        """
+        if not self.directions and self.shares_tower:
+            return self.two_views
+        given = len(self.directions) > 0
+        return represent_views(
+            self.encoder,
+            self.test,
+            self.views,
+            self.reader,
+            self.name,
+            project=not self.shares_tower,
+            plain=given,
+        )
 
     @cached_property
     def ranks(self) -> np.ndarray[Any, Any]:
-        """Which place an item's other view has among those of all test items, `(m, 2)`, one column a direction.
-
-        By features where the views share an encoder, else by projections, which alone are made to be compared.
-        """
-        return ranks(*(self.two_views if self.shares_tower else self.projections))
+        """Which place an item's other view has among those of all test items, `(m, k)`, one column a direction."""
+        return ranks(*self.compared)
 
     @cached_property
     def probe(self) -> Pipeline:

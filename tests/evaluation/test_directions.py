@@ -1,0 +1,63 @@
+"""How well each given view finds each other one: the numbers are means over directions, and told one by one."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.evaluation.making import make_run
+
+from contraport import evaluate
+from contraport.cli.console import direction_rows
+from contraport.data import Dataset, from_arrays
+from contraport.encoders import Model
+from contraport.measures.retrieval import ranks
+
+NAMES = ("photo", "audio", "tags")
+
+
+def items(number: int) -> Dataset:
+    random = np.random.default_rng(number)
+    views = {name: random.normal(size=(number, 4 + place)) for place, name in enumerate(NAMES)}
+    return from_arrays(views, name="three")
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> dict:
+    model = Model(shapes=[(4,), (5,), (6,)], projection=8, view_names=NAMES)
+    run = make_run(tmp_path / "run", model, data="<three>", augment=None)
+    return evaluate(run, data=(items(50), items(40)), measures=["retrieval"], progress=False)
+
+
+def test_every_direction_is_told(result: dict) -> None:
+    assert list(result["directions"]) == [f"{one} to {other}" for one, other in permutations(NAMES, 2)]
+    for key in ("recall@1", "recall@10", "median_rank"):
+        of_each = [found[key] for found in result["directions"].values()]
+        assert result["rows"]["trained"][key] == pytest.approx(np.mean([one["value"] for one in of_each]))
+        assert all(one["low"] <= one["value"] <= one["high"] for one in of_each)
+
+
+def test_they_are_printed(result: dict) -> None:
+    rows = direction_rows(result)
+    assert [row["from to"] for row in rows] == list(result["directions"])
+    recall = result["directions"]["tags to photo"]["recall@5"]["value"]
+    assert next(row for row in rows if row["from to"] == "tags to photo")["Recall at 5"] == f"{recall:.1%}"
+
+
+def test_they_are_those_of_the_projections_of_the_plain_views(tmp_path: Path) -> None:
+    """Not of random changes, which a run may have trained on."""
+    model = Model(shapes=[(4,), (5,), (6,)], projection=8, view_names=NAMES).eval()
+    run = make_run(tmp_path / "run", model, data="<three>", augment="strong")
+    found = evaluate(run, data=(items(50), items(40)), measures=["recall"], progress=False)
+    views = items(40).__getitems__(list(range(40))).views
+    expected = (ranks(*model.project(model.encode(views))) <= 5).mean(axis=0)
+    told = [one["recall@5"]["value"] for one in found["directions"].values()]
+    assert told == pytest.approx(expected.tolist())
+
+
+def test_random_changes_of_one_view_have_no_direction(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", Model("mlp", [(4,)]))
+    data = tuple(from_arrays(np.random.default_rng(seed).normal(size=(40, 4))) for seed in (0, 1))
+    assert evaluate(run, data=data, measures=["recall"], progress=False)["directions"] == {}
