@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 import contraport
 from contraport.auditing import Audit
 from contraport.auditing.report import of_training
+from contraport.data import load
 from contraport.errors import UsageError
 
 ITEMS, WRONG = 400, 80
@@ -103,10 +104,20 @@ def test_all_rows_of_a_file_are_judged_in_their_order(
     assert (found.scores == frozen.scores).all()
 
 
-def test_views_are_chosen_by_number(views: tuple[np.ndarray, np.ndarray], frozen: Audit) -> None:
-    first, second = views
-    three = (first, np.zeros((ITEMS, 2)) + np.arange(ITEMS)[:, None], second)
-    assert (contraport.audit(data=three, views=(0, 2), method="frozen").scores == frozen.scores).all()
+@pytest.mark.parametrize("chosen", [(0, 2), ("ear", "eye"), ("ear", 2), ["0", "2"]])
+def test_views_are_chosen_by_name_or_number(
+    views: tuple[np.ndarray, np.ndarray], frozen: Audit, chosen: tuple[int | str, ...]
+) -> None:
+    three = {"ear": views[0], "hand": np.zeros((ITEMS, 2)) + np.arange(ITEMS)[:, None], "eye": views[1]}
+    assert (contraport.audit(data=three, views=chosen, method="frozen").scores == frozen.scores).all()
+
+
+def test_the_views_of_a_table_have_the_names_of_its_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("ear_a,ear_b,u,v\n" + "1,2,3,4\n" * 60)
+    columns = {"views": [["ear_a", "ear_b"], ["u", "v"]]}
+    assert load(tmp_path / "t.csv", columns=columns).view_names == ("ear", "view1")
+    np.savez(tmp_path / "t.npz", view0=np.ones((60, 2)), view1=np.ones((60, 2)))
+    assert load(tmp_path / "t.npz").view_names == ("view0", "view1")
 
 
 def test_what_is_flagged_is_chosen_one_way(frozen: Audit) -> None:
@@ -134,7 +145,9 @@ def test_what_is_flagged_is_chosen_one_way(frozen: Audit) -> None:
         ({"data": "digits"}, "judged by two given views, and the items of 'digits' have 1"),
         ({"data": (np.ones((60, 2)),) * 3}, "have 3; views chooses two of them"),
         ({"data": (np.ones((60, 2)),) * 3, "views": (0, 3)}, "views: 'arrays' has 3, numbered from 0"),
-        ({"views": (1, 1)}, "views: expected two different numbers from 0 on"),
+        ({"data": {"ear": np.ones((60, 2)), "eye": np.ones((60, 2))}, "views": ("ear", "ey")}, "did you mean 'eye'"),
+        ({"data": {"ear": np.ones((60, 2)), "eye": np.ones((60, 2))}, "views": ("ear", 0)}, "which are one"),
+        ({"views": (1, 1)}, "views: expected two different names or numbers from 0 on"),
         ({"data": (np.diag([np.nan] + [1.0] * 59), np.ones((60, 2)))}, "expected .* finite|NaN"),
         ({"method": "offline"}, "method: unknown name 'offline'; did you mean 'online'"),
         ({"statistic": "cosine"}, "statistic: a training judges its own pairs by neighbors alone"),

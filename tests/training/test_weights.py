@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from contraport import KL, Balanced, Gibbs, Joint, Objective, Pairs, nt_xent
+from contraport import KL, Balanced, ByPlan, Gibbs, Joint, Objective, Pairs, nt_xent
 from contraport.data import from_arrays
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
@@ -123,7 +123,14 @@ def test_a_batch_of_which_nothing_counts_adds_nothing(table: dict[str, Any]) -> 
         ({"weights": "none.npy"}, "weights: none.npy cannot be read as a file: .*No such file"),
         ({"weights": "pipe.npy"}, "weights: pipe.npy is no regular file"),
         ({"weights": "junk.npy"}, "weights: junk.npy cannot be read as an .npy array"),
-        ({"weights": "long.npy"}, r"weights: expected one for each of 64 items, got \(80,\)"),
+        ({"weights": "long.npy"}, r"weights: expected one for each of 64 items, got \(70,\)"),
+        ({"weights": "plan:2"}, "strength: expected a number from 0 to 1, got 2"),
+        (
+            {"weights": "plan", "objective": Pull()},
+            "weights: an objective's plan tells them, and the objective is Pull",
+        ),
+        ({"weights": "plan", "objective": "vic-reg"}, "weights: a plan tells them of embeddings of all views"),
+        ({"weights": "plan", "prototypes": 3}, "weights: a plan tells them of embeddings of all views"),
         ({"weights": "square.npy"}, r"weights: square.npy: expected one number per item, got float64 of shape \(64, 2"),
         ({"weights": "negative.npy"}, "weights: negative.npy: expected numbers from 0 on, got -1"),
         ({"weights": "nan.npy"}, "weights: nan.npy: expected finite numbers, got NaN or infinity in 64 of 64 rows"),
@@ -141,7 +148,7 @@ def test_a_batch_of_which_nothing_counts_adds_nothing(table: dict[str, Any]) -> 
 )
 def test_what_weighs_nothing_is_told(table: dict[str, Any], wrong: dict[str, Any], message: str) -> None:
     for name, values in {
-        "long": np.ones(80), "square": np.ones((64, 2)), "negative": -np.ones(64), "nan": np.full(64, np.nan),
+        "long": np.ones(70), "square": np.ones((64, 2)), "negative": -np.ones(64), "nan": np.full(64, np.nan),
         "zero": np.arange(64),
     }.items():  # fmt: skip
         np.save(f"{name}.npy", values)
@@ -159,3 +166,38 @@ def test_arrays_bring_their_weights() -> None:
     assert dataset.with_weights(None).weights is None
     with pytest.raises(UsageError, match=r"weights: expected one for each of 3 items, got \(2,\)"):
         from_arrays(np.ones((3, 2)), weights=[1, 2])
+
+
+def test_the_plan_of_a_batch_weighs_its_items_times_the_column(table: dict[str, Any]) -> None:
+    built = build(Settings(**table, augment="none", columns={"weights": "worth"}, weights="plan:0.7"))
+    batch = built.dataset.__getitems__([5, 60, 0, 33])
+    model = built.pipeline.model
+    with torch.no_grad():
+        (z,) = model.project(model.encode([torch.cat([batch.views[0]] * 2)]))
+        z0, z1 = z.chunk(2)
+        for step, strength in ((0, 0.7), (9, 0.7)):
+            loss = float(built.pipeline(batch, step))
+            expected = nt_xent()(z0, z1, weights=ByPlan(strength, given=batch.weights))
+            assert loss == pytest.approx(float(expected), rel=1e-5)
+    assert loss != pytest.approx(float(nt_xent()(z0, z1, weights=batch.weights)), rel=1e-4)
+
+
+def test_a_run_weighed_by_plans_goes_on_and_is_evaluated(table: dict[str, Any]) -> None:
+    chosen = {"weights": "plan:0.9", "negatives": "queue", "columns": {"views": [["a", "b", "c", "d"]]}}
+    chosen |= {"sched": "constant", "warmup_epochs": 0}
+    whole = train(**table, **chosen, out="whole")
+    train(**table | {"epochs": 1}, **chosen, out="part")
+    assert same(weights_of(train(resume=True, out="part", epochs=2, progress=False)), weights_of(whole))
+    assert not same(weights_of(train(**table, **chosen | {"weights": None}, out="plain")), weights_of(whole))
+    assert "linear_probe" in evaluate(whole, progress=False)["rows"]["trained"]
+
+
+def test_a_file_may_have_a_number_for_each_row_of_the_data(table: dict[str, Any]) -> None:
+    dataset = build(Settings(**table, weights="worth")).dataset
+    assert dataset.weights is not None
+    rows = np.zeros(80)
+    rows[dataset.rows] = dataset.weights
+    np.save("rows.npy", rows)
+    by_row = build(Settings(**table, weights="rows.npy", columns={"views": [["a", "b", "c", "d"]]})).dataset
+    assert by_row.weights is not None
+    assert torch.equal(by_row.weights, dataset.weights)

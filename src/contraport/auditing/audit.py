@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ from contraport.auditing.crossfit import Round, crossfit
 from contraport.auditing.frozen import frozen_rounds
 from contraport.auditing.report import Audit, of_training
 from contraport.data import Dataset, from_arrays, load
-from contraport.data.dataset import Store
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, unknown_name
 from contraport.pairs import Sides, better_partners, check_pairs
 from contraport.training.train import train
 from contraport.verbs.audit import VERB, AuditOptions
@@ -153,33 +151,22 @@ def _dataset(asked: AuditOptions) -> Dataset:
         dataset = read()
         if dataset.held_out:  # by no one but us, so that all are judged, in the order of the data
             dataset = read(test_fraction=NONE_HELD_OUT)
-    return _chosen(dataset, tuple(asked.views)) if asked.views else dataset
+    return _chosen(dataset, asked.views) if asked.views else dataset
 
 
-@dataclass(frozen=True)
-class _SomeViews:
-    """Some of another store's views."""
-
-    store: Store
-    views: tuple[int, ...]
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(self.store.shapes[view] for view in self.views)
-
-    @property
-    def in_memory(self) -> bool:
-        return self.store.in_memory
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        fetched = self.store.fetch(positions)
-        return tuple(fetched[view] for view in self.views)
+def _chosen(dataset: Dataset, views: Sequence[int | str]) -> Dataset:
+    numbers = tuple(_number(dataset, view) for view in views)
+    check(len(set(numbers)) == 2, f"views: expected two different ones, got {list(views)}, which are one.")
+    return dataset.of_views(numbers)
 
 
-def _chosen(dataset: Dataset, views: tuple[int, ...]) -> Dataset:
-    there = len(dataset.shapes)
-    check(max(views) < there, f"views: {dataset.name!r} has {there}, numbered from 0; got {list(views)}.")
-    return dataset.with_store(_SomeViews(dataset.store, views), [dataset.view_names[view] for view in views])
+def _number(dataset: Dataset, view: int | str) -> int:
+    """Return the number of a view, which is given by its number or its name."""
+    names = dataset.view_names
+    if str(view).isdigit() and str(view) not in names:
+        known = f"{dataset.name!r} has {len(names)}, numbered from 0: {', '.join(names)}"
+        check(int(view) < len(names), f"views: {known}; got {view}.")
+        return int(view)
+    if view not in names:
+        raise unknown_name(f"views: view of {dataset.name!r}", str(view), names)
+    return names.index(str(view))

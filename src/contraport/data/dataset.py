@@ -102,6 +102,32 @@ class ChosenStore:
         return self.store.fetch(self.positions[positions])
 
 
+@dataclass(frozen=True)
+class ChosenViews:
+    """Some of the views of another store, by their numbers."""
+
+    store: Store
+    views: tuple[int, ...]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+        return tuple(self.store.shapes[view] for view in self.views)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a fetch only copies memory."""
+        return self.store.in_memory
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the views at some positions, stacked."""
+        fetched = self.store.fetch(positions)
+        return tuple(fetched[view] for view in self.views)
+
+
 class Dataset(torch.utils.data.Dataset[Batch]):
     """The items of one split of one source, fetched a batch at a time.
 
@@ -237,6 +263,18 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def without_labels(self) -> Dataset:
         """Return the same items without classes."""
         return self._but(labels=None, class_names=None)
+
+    def of_views(self, views: Sequence[int]) -> Dataset:
+        """Return the same items with some of their views, by their numbers.
+
+        >>> import numpy as np
+        >>> from contraport.data import from_arrays
+        >>> from_arrays({"ear": np.ones((3, 2)), "eye": np.ones((3, 4))}).of_views([1]).shapes
+        ((4,),)
+        """
+        present = None if self.present is None else self.present[:, list(views)]
+        names = [self.view_names[view] for view in views]
+        return self._but(store=ChosenViews(self.store, tuple(views)), present=present, view_names=names)
 
     def with_weights(self, weights: Tensor | None) -> Dataset:
         """Return the same items with other weights, or with none."""

@@ -83,7 +83,7 @@ def load_asked(
             not is_object(settings.data),
             f"data: the run was trained on the object {settings.data}, which is not in its folder; pass data=.",
         )
-        own = None if settings.weighs_by_file else settings.weights  # a column of weights is none of features
+        own = settings.weights if settings.weighs_by_column else None  # a column of weights is none of features
         return build_dataset(replace(asked, columns=columns or settings.columns, weights=own), split)
     return build_dataset(replace(asked, data=data, columns=columns, weights=None, test_fraction=None), split)
 

@@ -71,6 +71,7 @@ from contraport.objectives.targets import (
 )
 from contraport.objectives.total import Total
 from contraport.objectives.transport import Transport, sinkhorn_divergence, transport
+from contraport.objectives.weighting import ByPlan
 
 __all__ = [
     "KL",
@@ -80,6 +81,7 @@ __all__ = [
     "Alike",
     "Balanced",
     "Block",
+    "ByPlan",
     "ClosedFormQuadratic",
     "Columns",
     "Constraint",

@@ -18,6 +18,7 @@ from contraport.notebook import html_table
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.outcome import Outcome
 from contraport.objectives.targets import Target
+from contraport.objectives.weighting import ByPlan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,7 +126,7 @@ class Loss(nn.Module, ABC):
         labels: Facts | None = None,
         domains: Facts | None = None,
         ids: Facts | None = None,
-        weights: Facts | None = None,
+        weights: Facts | ByPlan | str | None = None,
         column_weights: Facts | None = None,
         features: Facts | None = None,
         target: Tensor | Target | list[Sequence[int]] | None = None,
@@ -149,7 +150,8 @@ class Loss(nn.Module, ABC):
             labels: class of each item, (n,) integers, for targets that ask for it; or (n, classes) zeros and ones.
             domains: domain of each item, (n,) integers, likewise.
             ids: identity of each item, (n,) integers; items with equal ids are never each other's negatives.
-            weights: importance of each item, (n,), nonnegative: the loss is the weighted mean of the rows' values.
+            weights: importance of each item, (n,), nonnegative: the loss is the weighted mean of the rows' values; or
+                ``"plan"``, how sure the batch's own balanced plan is of each item's pair, see `ByPlan`.
             column_weights: how much each item counts as a column, (n,), positive: the kernel is w_j K_ij, a reference
                 measure. With w = 1/q, q_j how often item j is drawn, it is the log-q correction of sampled softmax,
                 log K_ij - log q_j (Yi et al., 2019, Sampling-bias-corrected neural modeling).

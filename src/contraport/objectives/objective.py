@@ -20,6 +20,7 @@ from contraport.objectives.outcome import Outcome
 from contraport.objectives.plan import Plan
 from contraport.objectives.posed import Posed, Side, as_target, pose
 from contraport.objectives.targets import Pairs, Target
+from contraport.objectives.weighting import as_weighting
 
 
 class Objective(Loss):
@@ -199,7 +200,12 @@ class Objective(Loss):
     def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
         temperature = _temperature(known.pop("temperature", None), world())
+        weighting = as_weighting(known.get("weights"))
+        if weighting is not None:
+            known["weights"] = weighting.given
         posed = pose(self.layout, self.target, views, known)
+        if weighting is not None:
+            posed = posed.weighed(weighting, self.kernel)
         if posed.negatives is not None and self.constraint.weighted:
             raise UsageError(f"negatives: {self.constraint!r} gives columns the weights of items, and these show none.")
         with torch.autocast(posed.call.views[0].device.type, enabled=False):

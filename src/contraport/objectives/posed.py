@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from contraport.distributed import Processes, world
+from contraport.engine import Kernel
 from contraport.errors import UsageError, check, in_short
 from contraport.objectives.call import Attributes, Call, Negatives, read_call, read_negatives, views_of
 from contraport.objectives.layouts import Block, Layout, check_views
 from contraport.objectives.targets import Listed, Matrix, Target, TargetPlan
 from contraport.objectives.targets.features import features_of_call
+from contraport.objectives.weighting import ByPlan
 
 _OF_NEGATIVES = ("negatives", "negative_ids", "shared_negatives")
 
@@ -72,6 +74,21 @@ class Posed:
     def mirrors(self) -> bool:
         """Whether the second direction of a block compares the pairs of the first, no less and no more."""
         return self.negatives is None and not self.layout.guided and "column_weights" not in self.attributes
+
+    def weighed(self, weighting: ByPlan, kernel: Kernel) -> Posed:
+        """Return the same with weights that the views themselves tell, times those that were given.
+
+        Raises:
+            UsageError: the call has no two views of the same items.
+        """
+        call = self.call
+        wholly = self.layout.of_items and not self.columns and self.similarities is None and call.present is None
+        check(wholly, "weights: a plan tells them of embeddings of all views of some items; this call has others.")
+        weights = weighting(call.views, kernel)
+        given = call.attributes.get("weights")
+        if given is not None:
+            weights = weights * given.to(weights.dtype)
+        return replace(self, call=call._replace(attributes=call.attributes | {"weights": weights}))
 
     def sides(self) -> Iterator[list[Side]]:
         """Yield the directions of each block: one, or both where the columns are matched to the rows as well."""

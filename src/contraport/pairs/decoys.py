@@ -84,6 +84,9 @@ def with_decoys(dataset: Dataset, *, seed: int) -> Decoyed:
         flips=dataset.flips,
         skipped=dataset.skipped,
         held_out=dataset.held_out,
+        rows=dataset.rows,
+        keys=dataset.keys,
+        view_names=dataset.view_names,
     )
     decoyed.decoys = decoys
     return decoyed

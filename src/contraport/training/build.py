@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from contraport import distributed
 from contraport.catalog import objective
@@ -30,6 +30,7 @@ from contraport.errors import UsageError, check, check_file, reason
 from contraport.measures.monitoring import parse_watches
 from contraport.objectives import Loss, Objective, Target, Temperature
 from contraport.objectives.schedules import Schedule, parse_constraint
+from contraport.objectives.weighting import PlanWeights, parse_weights
 from contraport.pairs import Decoyed, with_decoys
 from contraport.runs import Run
 from contraport.training.loop.loggers import check_loggers
@@ -169,6 +170,8 @@ def check_parts(settings: Settings) -> None:
     if settings.target is not None:
         read_target(settings.target)
     build_objective(settings)
+    if settings.weighs_by_plan:
+        parse_weights(str(settings.weights), 1)
     if settings.weighs_by_file:
         check_file("weights", str(settings.weights))
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -206,7 +209,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if settings.data is None:
         raise UsageError("data: expected a name, a folder, a file or a Dataset, got nothing.")
     columns, weights = settings.columns, settings.weights
-    if weights is not None and not settings.weighs_by_file:
+    if settings.weighs_by_column:
         check("weights" not in (columns or {}), "weights: given twice, by itself and in columns.")
         columns = {**(columns or {}), "weights": str(weights)}
     dataset = load(
@@ -219,7 +222,10 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         ignore_labels=settings.ignore_labels,
     )
     if settings.weighs_by_file and split == "train":
-        dataset = dataset.with_weights(weights_of(f"weights: {weights}", read_npy("weights", str(weights))))
+        given = weights_of(f"weights: {weights}", read_npy("weights", str(weights)))
+        if len(given) > len(dataset) and len(given) > int(dataset.rows.max()):
+            given = given[dataset.rows]  # there is one for each row of the source, those of other splits too
+        dataset = dataset.with_weights(given)
     return dataset
 
 
@@ -280,12 +286,13 @@ def build_pipeline(
     views, steps = build_views(settings, dataset), settings.epochs * epoch
     momentum = None if settings.momentum is None else parse_momentum(settings.momentum, steps)
     schedules = build_schedules(settings, compared, steps=steps, epoch=epoch)
-    _check_weights(compared, dataset.weights)
+    weights = parse_weights(str(settings.weights), steps) if settings.weighs_by_plan else None
+    _check_weights(compared, dataset, weights)
     with _seeded(settings):
         model = _model(settings, views, begun)
         _check_encodes(model, views)
         check(len(views.shapes) >= 2, f"views: expected at least 2, to compare them, got {len(views.shapes)}.")
-        comparison = _comparison(settings, dataset, model, views, compared)
+        comparison = _comparison(settings, dataset, model, views, compared, weights)
         _check_gaps(comparison, dataset)
         target = None if momentum is None else MomentumTarget(model, momentum)
         predictor = Predictor(_sizes(model)) if settings.predictor else None
@@ -297,6 +304,7 @@ def build_pipeline(
         target=target,
         predictor=predictor,
         schedules=schedules,
+        weights=weights,
         cache_chunk=settings.cache_chunk,
         freezing=_freezing(settings, model, target, epoch),
     )
@@ -438,7 +446,12 @@ def _sizes(model: Model) -> list[int]:
 
 
 def _comparison(
-    settings: Settings, dataset: Dataset, model: Model, views: Views, compared: nn.Module | None
+    settings: Settings,
+    dataset: Dataset,
+    model: Model,
+    views: Views,
+    compared: nn.Module | None,
+    weights: PlanWeights | None,
 ) -> Comparison:
     if settings.predict is not None:
         return Reconstructed(model, views.shapes, settings.predict)
@@ -456,7 +469,7 @@ def _comparison(
             comparison = InTurn(compared, memory, views=made, wanted=wanted)
         else:
             comparison = Together(compared, views=made, wanted=wanted)
-    _check_fits(comparison, dataset, made, sizes[0], settings.predictor)
+    _check_fits(comparison, dataset, made, sizes[0], weights, predictor=settings.predictor)
     return comparison
 
 
@@ -476,7 +489,15 @@ def _memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -
     return None
 
 
-def _check_fits(comparison: Comparison, dataset: Dataset, views: int, dimensions: int, predictor: bool) -> None:
+def _check_fits(
+    comparison: Comparison,
+    dataset: Dataset,
+    views: int,
+    dimensions: int,
+    by_plan: PlanWeights | None,
+    *,
+    predictor: bool,
+) -> None:
     """Raise `UsageError` where the objective refuses what it would be called on, before any data is read."""
     objective, weights = comparison.objective, dataset.weights
     if not isinstance(objective, Loss):
@@ -494,6 +515,8 @@ def _check_fits(comparison: Comparison, dataset: Dataset, views: int, dimensions
         call["ids"] = torch.arange(4) + max(len(dataset) - 4, 0)  # the last ones, which may be more than it keeps
     if weights is not None:
         call["weights"] = torch.stack([weights.max(), weights.max(), weights.max(), weights.min()])
+    if by_plan is not None:
+        call["weights"] = replace(by_plan.at(0), given=call.get("weights"))
     embeddings = [z] * views if isinstance(comparison, Together) and takes_several(objective) else [z, z]
     if isinstance(comparison, Clustered):
         embeddings, call["target"] = [z, comparison.prototypes.detach()], torch.ones(4, len(comparison.prototypes))
@@ -506,11 +529,20 @@ def _check_fits(comparison: Comparison, dataset: Dataset, views: int, dimensions
         copy.deepcopy(objective)(*embeddings, **call)
 
 
-def _check_weights(compared: nn.Module | None, weights: Tensor | None) -> None:
+def _check_weights(compared: nn.Module | None, dataset: Dataset, by_plan: PlanWeights | None) -> None:
     """Raise `UsageError` where there are weights that nothing takes, or none where they are asked for."""
+    weights = dataset.weights
     weighted = isinstance(compared, Objective) and compared.constraint.weighted
     check(
-        weights is not None or not weighted,
+        by_plan is None or isinstance(compared, Loss),
+        f"weights: an objective's plan tells them, and the objective is {compared!r}.",
+    )
+    check(
+        by_plan is None or dataset.present is None,
+        f"weights: a plan tells them of items with all views, and some of {dataset.name!r} lack one.",
+    )
+    check(
+        weights is not None or by_plan is not None or not weighted,
         "constraint: its marginals are weights, and the data have none; expected --weights, a column or an .npy.",
     )
     if weights is not None and (compared is None or "weights" not in taken_by(compared)):

@@ -13,8 +13,9 @@ from contraport.verbs import EXTRA, Verb
 
 
 def _two_views(name: str, value: Any) -> None:
-    good = fits(value, Sequence[int]) and len(value) in (0, 2) and len(set(value)) == len(value)
-    check(good and min(value, default=0) >= 0, f"{name}: expected two different numbers from 0 on, got {value!r}.")
+    good = fits(value, Sequence[int | str]) and len(value) in (0, 2) and len(set(map(str, value))) == len(value)
+    good = good and all(isinstance(view, str) or view >= 0 for view in value)
+    check(good, f"{name}: expected two different names or numbers from 0 on, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,11 @@ class AuditOptions(Options):
         "a test split of their own it is not judged.",
         group="the pairs",
     )
-    views: Sequence[int] = option(
-        (), "the numbers of the two views, from 0, where the data have more.", check=_two_views
+    views: Sequence[int | str] = option(
+        (),
+        "the two views, where the data have more, by their names (the columns of a table, `view0` of an .npz) or their "
+        "numbers from 0.",
+        check=_two_views,
     )
     columns: dict[str, Any] | None = option(
         None, "what the columns of a table are for, as in `contraport train`; default: by their names and types."

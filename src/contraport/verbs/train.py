@@ -313,7 +313,9 @@ class Settings(Options):
     weights: str | Path | None = option(
         None,
         "how much each item counts: the loss of a batch is the weighted mean of its rows' values. A column of the "
-        "table, or an .npy FILE with a nonnegative number for each training item. With the constraints "
+        "table; an .npy FILE with a nonnegative number for each training item, or for each row of the data, those that "
+        "are held out too; or plan, by how sure the batch's own balanced plan is of an item's pair, times the weights "
+        "of the data: plan:0.9, with a strength from 0 to 1 or its course over the training. With the constraints "
         "balanced:marginals=weights and unbalanced:marginals=weights they are the masses that the plan's rows and "
         "columns are to have; default: those that an .npz names `weights`, else all alike.",
     )
@@ -423,7 +425,17 @@ class Settings(Options):
     @property
     def weighs_by_file(self) -> bool:
         """Whether the weights are in a file by themselves, rather than in a column of the data."""
-        return self.weights is not None and Path(self.weights).suffix == ".npy"
+        return self.weights is not None and not self.weighs_by_plan and Path(self.weights).suffix == ".npy"
+
+    @property
+    def weighs_by_column(self) -> bool:
+        """Whether the weights are in a column of the data that is named."""
+        return self.weights is not None and not self.weighs_by_plan and not self.weighs_by_file
+
+    @property
+    def weighs_by_plan(self) -> bool:
+        """Whether the weights are those of each batch's own plan."""
+        return str(self.weights).partition(":")[0] == "plan"
 
     @property
     def represented(self) -> str:

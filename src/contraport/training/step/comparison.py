@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from contraport.data import Batch
 from contraport.distributed import gather
 from contraport.encoders import Decoder, Model
 from contraport.errors import UsageError, check, unknown_name
-from contraport.objectives import Cross, Loss, Objective, assignments
+from contraport.objectives import ByPlan, Cross, Loss, Objective, assignments
 from contraport.training.step.memory import Memory
 from contraport.training.step.wanted import Wanted
 
@@ -38,6 +39,7 @@ class Embedded(NamedTuple):
         keys: what each query is compared with, ``(b, P)`` for each of the first views: all, or the large ones of
             multi-crop.
         present: which items have which views, ``(b, views)``; None where all have all.
+        weighting: by what plan items count, times the batch's weights; None where by these alone.
     """
 
     batch: Batch
@@ -46,12 +48,19 @@ class Embedded(NamedTuple):
     queries: tuple[Tensor, ...]
     keys: tuple[Tensor, ...]
     present: Tensor | None = None
+    weighting: ByPlan | None = None
 
-    def gaps(self, *views: int) -> dict[str, Any]:
-        """Return what an objective of some views is told of the items that lack one; of all views by default."""
-        if self.present is None:
-            return {}
-        return {"present": self.present[:, list(views)] if views else self.present}
+    def facts(self, *views: int) -> dict[str, Any]:
+        """Return what an objective of some views is told beside the batch, of all views by default.
+
+        That is which items lack a view, and by what they count where the batch does not say it.
+        """
+        told: dict[str, Any] = {}
+        if self.present is not None:
+            told["present"] = self.present[:, list(views)] if views else self.present
+        if self.weighting is not None:
+            told["weights"] = replace(self.weighting, given=self.batch.weights)
+        return told
 
     def turns(self) -> Iterator[tuple[int, int]]:
         """Yield each view with each other view that has keys."""
@@ -165,10 +174,13 @@ class Together(Compared):
         """Return the loss of a batch."""
         queries = embedded.queries
         if self._takes_several or len(queries) == 2:
-            return self.compare(embedded.batch, *queries, **embedded.gaps())
+            return self.compare(embedded.batch, *queries, **embedded.facts())
         pairs = [(w, v) for v, w in embedded.turns() if w < v]
         return _mean(
-            [self.compare(embedded.batch, queries[v], queries[w], turn=(v, w), **embedded.gaps(v, w)) for v, w in pairs]
+            [
+                self.compare(embedded.batch, queries[v], queries[w], turn=(v, w), **embedded.facts(v, w))
+                for v, w in pairs
+            ]
         )
 
 
@@ -207,13 +219,13 @@ class InTurn(Compared):
         losses = []
         for v, w in embedded.turns():
             positives = keys[w]
-            known: dict[str, Tensor | bool | None] = {}
+            known: dict[str, Any] = {}
             if self.memory is not None:
                 positives, negatives = self.memory.offer(w, keys[w], batch.ids)
                 if negatives is not None:
                     known = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
                     known["shared_negatives"] = True  # the memory is the same on every process
-            known |= embedded.gaps(v, w)
+            known |= embedded.facts(v, w)
             losses.append(self.compare(batch, embedded.queries[v], positives, turn=(v, w), **known))
         if self.memory is not None:
             self.memory.keep(keys, batch.ids)

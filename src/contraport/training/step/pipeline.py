@@ -13,6 +13,7 @@ from contraport.data import Batch, Share, Views
 from contraport.encoders import Model
 from contraport.objectives import Loss
 from contraport.objectives.schedules import Schedule
+from contraport.objectives.weighting import PlanWeights
 from contraport.training.step.comparison import Comparison, Embedded
 from contraport.training.step.freezing import Freezing
 from contraport.training.step.gaps import Embed, of_those_present
@@ -36,6 +37,7 @@ class Pipeline(nn.Module):
         target: gives the keys; default: the model does.
         predictor: is put on the model's projections, which then are fixed where they are keys.
         schedules: set the objective's properties at each step.
+        weights: by what plan items count at each step; default: as the data have it.
         cache_chunk: most items, of all processes, whose activations are kept at a time; default: the batch.
         freezing: holds the encoders; default: they learn.
 
@@ -53,6 +55,7 @@ class Pipeline(nn.Module):
         target: MomentumTarget | None = None,
         predictor: Predictor | None = None,
         schedules: Sequence[Schedule] = (),
+        weights: PlanWeights | None = None,
         cache_chunk: int | None = None,
         freezing: Freezing | None = None,
     ) -> None:
@@ -64,6 +67,7 @@ class Pipeline(nn.Module):
         self.target = target
         self.predictor = predictor
         self.schedules = tuple(schedules)
+        self.weights = weights
         self.cache_chunk = cache_chunk
         self.freezing = freezing
         self.encoded = False
@@ -86,12 +90,13 @@ class Pipeline(nn.Module):
         for schedule in self.schedules:
             assert isinstance(self.objective, Loss)
             schedule.apply(self.objective, step)
+        weighting = None if self.weights is None else self.weights.at(step)
         if self.freezing is not None:
             self.freezing.apply(step)
         self._seed(step, part, 0)
         views = one_draw(batch.views) if self.encoded else self.views(batch.views, share)
         self._seed(step, part, 1, 0 if share is None else share.start)
-        embedded = self._embed(batch, views, share)
+        embedded = self._embed(batch, views, share)._replace(weighting=weighting)
         self._seed(step, part, 2)
         try:
             loss: Tensor = self.comparison(embedded)

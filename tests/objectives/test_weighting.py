@@ -1,0 +1,101 @@
+"""Weights by the batch's own balanced plan, against the plan written out in double precision."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import contraport
+from contraport import ByPlan, UsageError
+from contraport.course import Course
+from contraport.objectives.weighting import PlanWeights, parse_weights
+
+sys.path.insert(0, str(Path(__file__).parent))
+from comparing import POLICIES, assert_same, build, outcome, views
+
+pytestmark = pytest.mark.usefixtures("uneven_tiles")
+
+GIVEN = torch.tensor([0.5, 0.0, 2.0, 4.0, 0.1, 1.0, 3.0], dtype=torch.float64)
+
+
+def by_formula(z0, z1, temperature, strength, iterations):
+    u, v = (torch.nn.functional.normalize(z.detach().double()) for z in (z0, z1))
+    kernel, n = torch.exp(u @ v.T / temperature), len(u)
+    a, b = torch.ones(n, dtype=torch.float64), torch.ones(n, dtype=torch.float64)
+    for _ in range(iterations):
+        a = 1 / n / (kernel @ b)
+        b = 1 / n / (kernel.T @ a)
+    return 1 - strength + strength * n * (a * kernel.diag() * b)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("given", [None, GIVEN], ids=["alone", "times-given"])
+@pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-uot", "iot"])
+def test_value_and_gradient_are_those_of_the_weights_written_out(name, given, policy):
+    z0, z1 = views()
+    loss = build(name)
+    weights = by_formula(z0, z1, loss.temperature, 0.7, 6) * (1 if given is None else given)
+    with contraport.engine.policy(policy):
+        ours = outcome(lambda *z: build(name)(*z, weights=ByPlan(0.7, 6, given)), z0, z1)
+        expected = outcome(lambda *z: build(name)(*z, weights=weights), z0, z1)
+    assert_same(ours, expected)
+
+
+def test_of_several_views_it_is_the_mean_over_their_pairs():
+    z = views(k=3)
+    loss = build("cmc")
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    weights = sum(by_formula(z[v], z[w], loss.temperature, 0.9, 20) for v, w in pairs) / 3
+    assert_same(outcome(lambda *z: loss(*z, weights="plan"), *z), outcome(lambda *z: loss(*z, weights=weights), *z))
+
+
+def test_marginals_are_the_weights_too():
+    z0, z1 = views()
+    allowed = contraport.Balanced(4, marginals="weights")
+    loss = contraport.Objective(
+        contraport.Cross(), contraport.Gibbs("cosine", 0.5), allowed, contraport.Pairs(), contraport.KL()
+    )
+    weights = by_formula(z0, z1, 0.5, 0.9, 20)
+    torch.testing.assert_close(loss(z0, z1, weights="plan"), loss(z0, z1, weights=weights))
+
+
+def test_what_the_batch_contradicts_counts_less():
+    z0 = torch.nn.functional.normalize(torch.randn(40, 8, generator=torch.Generator().manual_seed(0)))
+    z1 = z0.clone()
+    z1[:10] = z0[:10].roll(1, 0)
+    weights = ByPlan(1.0)((z0, z1), contraport.Gibbs("cosine", 0.1))
+    assert weights[:10].max() < weights[10:].min()
+
+
+def test_at_no_strength_all_count_alike():
+    ours = outcome(lambda *z: build("nt-xent")(*z, weights=ByPlan(0)), *views())
+    assert_same(ours, outcome(build("nt-xent"), *views()), 1e-12)
+
+
+def test_the_strength_goes_over_the_steps():
+    assert parse_weights("plan", 10) == PlanWeights(Course(0.9, 0.9, 10, "constant"), 20)
+    assert parse_weights("plan:0.5", 10).at(0).strength == 0.5
+    course = parse_weights("plan:strength=0.2:0.6:linear,iterations=3", 10)
+    assert (course.at(5).strength, course.at(5).iterations) == (0.4, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: build("nt-xent")(*views(), weights="plans"), "weights: expected a number for each item, or 'plan'"),
+        (lambda: build("vic-reg")(*views(), weights="plan"), "weights: a plan tells them of embeddings of all views"),
+        (lambda: build("nt-xent")(views()[0], weights="plan", target=[[0, 1]]), "weights: the plan .* got one"),
+        (
+            lambda: build("nt-xent")(*views(), weights="plan", present=torch.eye(7, 2).flip(0) < 1),
+            "weights: a plan tells them of embeddings of all views",
+        ),
+        (lambda: ByPlan(1.5), "strength: expected a number from 0 to 1, got 1.5"),
+        (lambda: ByPlan(iterations=0), "iterations: expected"),
+        (lambda: parse_weights("plan:power=2", 1), "weights: setting of plan: unknown name 'power'"),
+        (lambda: parse_weights("plan:strength=0:2", 1), "strength: expected a number from 0 to 1, got 2"),
+    ],
+)
+def test_mistakes_cost_one_line(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()
