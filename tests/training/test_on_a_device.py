@@ -26,7 +26,15 @@ def data(tmp_path_factory):
 
 
 def train(data, out, **options):
-    settings = {"encoder": "small-cnn", "epochs": 2, "batch_size": 64, "seed": 3, "sched": "constant", "device": "cuda", "progress": False}
+    settings = {
+        "encoder": "small-cnn",
+        "epochs": 2,
+        "batch_size": 64,
+        "seed": 3,
+        "sched": "constant",
+        "device": "cuda",
+        "progress": False,
+    }
     return contraport.train(data=str(data), out=str(out), **settings | options)
 
 

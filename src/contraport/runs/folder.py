@@ -87,6 +87,7 @@ class Run:
         self.model_path = self.path / "model"
         self.initial_path = self.path / "initial"
         self.features_path = self.path / "features"
+        self.decoded_path = self.path / "decoded"
         self.trained_path = self.model_path / "training.json"
         self.evaluation_path = self.path / "evaluation.json"
         self.samples_path = self.path / "samples.npz"
@@ -387,7 +388,8 @@ class Run:
 
     @property
     def _folders(self) -> tuple[Path, ...]:
-        return (self.checkpoints, self.model_path, self.initial_path, self.features_path, self.loggers_path)
+        kept = (self.features_path, self.decoded_path)
+        return (self.checkpoints, self.model_path, self.initial_path, *kept, self.loggers_path)
 
     @property
     def _written(self) -> tuple[Path, ...]:

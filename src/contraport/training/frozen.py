@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib.format import open_memmap
 from torch import Tensor
 
 from contraport._version import __version__
 from contraport.data import Dataset, Views, loader
+from contraport.data.decoded import digest_of
 from contraport.embedding import Reader, check_finite, frozen, seeded
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.files import replacing, write_json
+from contraport.kept import making, opened, size_of
 from contraport.training.build import Built, draws_kept
-from contraport.training.step.kept_features import MADE_OF, KeptFeatures, opened, path_of
+from contraport.training.step.kept_features import KeptFeatures
 from contraport.verbs.train import Settings
-
-SAMPLED = 1_000
-"""Of data in files so many items are read to tell whether they are still the same, beside their names."""
 
 log = logging.getLogger("contraport.training")
 
@@ -48,17 +43,17 @@ def on_features(built: Built, settings: Settings, folder: Path) -> Built:
     views = built.pipeline.views
     draws = 1 if views.augment == "none" else draws_kept(settings)
     made_of = _made_of(built, settings, views, draws)
-    kept, why = opened(folder, made_of)
-    if kept is None:
+    arrays, why = opened(folder, made_of)
+    if arrays is not None:
+        log.info("the features of the frozen encoder are those in %s", folder)
+    else:
         if why:
             log.warning("the features in %s are made again: %s", folder, why)
         try:
-            kept = _make(built, settings, views, folder, made_of)
+            arrays = _make(built, settings, views, folder, made_of)
         except OSError as error:
             raise UsageError(f"features: {folder} cannot be written to: {error}.") from error
-    else:
-        log.info("the features of the frozen encoder are those in %s", folder)
-    dataset = built.dataset.with_store(kept)
+    dataset = built.dataset.with_store(KeptFeatures(arrays))
     batches = loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, workers=0, drop_last=True, shared=True
     )
@@ -66,21 +61,20 @@ def on_features(built: Built, settings: Settings, folder: Path) -> Built:
     return built._replace(dataset=dataset, batches=batches)
 
 
-def _make(built: Built, settings: Settings, views: Views, folder: Path, made_of: Mapping[str, Any]) -> KeptFeatures:
+def _make(
+    built: Built, settings: Settings, views: Views, folder: Path, made_of: Mapping[str, Any]
+) -> tuple[np.ndarray, ...]:
     model, shapes = built.pipeline.model, made_of["shapes"]
-    size = sum(4 * int(np.prod(shape)) for shape in shapes)
     log.info(
         "encoding %d random views of each item once, into %s: %.1f MB",
         made_of["draws"] * len(shapes),
         folder,
-        size / 1e6,
+        size_of(made_of) / 1e6,
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MADE_OF).unlink(missing_ok=True)  # what it tells is no more so
     reader = Reader(256, device_of(settings.device), settings.workers, settings.progress)
     model.to(reader.device)
     views.to(reader.device)
-    with seeded(settings.seed, reader.device), frozen(model), _files(folder, shapes) as files:
+    with seeded(settings.seed, reader.device), frozen(model), making(folder, made_of) as files:
         for draw in range(made_of["draws"]):
             first = 0
             for part in _encoded(model, views, built.dataset, reader, f"features, draw {draw + 1}"):
@@ -88,11 +82,10 @@ def _make(built: Built, settings: Settings, views: Views, folder: Path, made_of:
                 for file, features in zip(files, part.split([shape[-1] for shape in shapes], dim=1), strict=True):
                     file[first : first + len(part), draw] = features.numpy()
                 first += len(part)
-    write_json(folder / MADE_OF, made_of)
-    kept, why = opened(folder, made_of)
-    if kept is None:
+    arrays, why = opened(folder, made_of)
+    if arrays is None:
         raise OSError(why)
-    return kept
+    return arrays
 
 
 def _encoded(model: Model, views: Views, dataset: Dataset, reader: Reader, told: str) -> Iterator[Tensor]:
@@ -104,31 +97,19 @@ def _encoded(model: Model, views: Views, dataset: Dataset, reader: Reader, told:
     return reader.parts(encode, model, views, dataset, told)
 
 
-@contextmanager
-def _files(folder: Path, shapes: Sequence[Sequence[int]]) -> Iterator[list[np.ndarray]]:
-    """Give arrays in files that take their places when the block ends well."""
-    with ExitStack() as places:
-        files = []
-        for view, shape in enumerate(shapes):
-            temporary = places.enter_context(replacing(path_of(folder, view)))
-            files.append(open_memmap(temporary, mode="w+", dtype=np.float32, shape=tuple(shape)))
-        yield list(files)
-        for file in files:
-            file.flush()
-
-
 def _made_of(built: Built, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
     """Return what features are made of, as JSON has it: as long as it is the same, they are."""
     model, items = built.pipeline.model, len(built.dataset)
     widths = [model.tower(view).num_features for view in range(len(views.shapes))]
     return {
         "version": __version__,
-        "data": _digest_of_data(built.dataset),
+        "data": digest_of(built.dataset),
         "weights": _digest_of_weights(model),
         "views": [views.augment, [list(shape) for shape in views.shapes]],
         "draws": draws,
         "seed": None if views.augment == "none" else settings.seed,
         "shapes": [[items, draws, width] for width in widths],
+        "dtype": "float32",
     }
 
 
@@ -141,30 +122,6 @@ def _digest_of_weights(model: Model) -> str:
             digest.update(f"{number} {name} {tuple(value.shape)} {value.dtype}".encode())
             digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _digest_of_data(dataset: Dataset) -> str:
-    """Return a digest of items: of all in memory; else of some, and of the names, sizes and times of their files."""
-    digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
-    if dataset.in_memory:
-        read = torch.arange(len(dataset))
-    else:
-        read = torch.linspace(0, len(dataset) - 1, min(SAMPLED, len(dataset)), dtype=torch.float64).round().long()
-        for key in dataset.keys or ():
-            digest.update(f"{key} {_state_of_file(key)}".encode())
-    for positions in read.split(256):
-        for view in dataset.store.fetch(positions):
-            digest.update(view.contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _state_of_file(key: str) -> tuple[int, int] | None:
-    """Return the size and the time of the file that an item is, None where it is none."""
-    try:
-        state = os.stat(key)
-    except OSError:
-        return None
-    return state.st_size, state.st_mtime_ns
 
 
 def device_of(name: str) -> torch.device:

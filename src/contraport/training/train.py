@@ -11,7 +11,8 @@ import torch
 
 from contraport._version import __version__
 from contraport.catalog.recipes import settings_of_recipe
-from contraport.data import Dataset
+from contraport.data import Dataset, loader
+from contraport.data.decoded import decoded, holds_encoded
 from contraport.distributed import from_first, is_first, joined, together, world
 from contraport.errors import check
 from contraport.runs import Run, default_path
@@ -114,6 +115,8 @@ def _fit(settings: Settings, built: Built, run: Run, done: Position, monitored: 
         foretell(settings, built.dataset, built.pipeline.comparison, steps=steps)
         if draws_kept(settings) > 0:
             built = on_features(built, settings, Path(settings.features or run.features_path))
+        elif settings.epochs > 1 and settings.decoded != "none":
+            built = _with_decoded(built, settings, Path(settings.decoded or run.decoded_path))
         module = ContrastiveModule(built.pipeline, settings, steps=steps, warmup=int(settings.warmup * built.epoch))
         loggers = make_loggers(settings.logger, run, settings.kept(), step=done.step) if is_first() else []
         meter = fit(
@@ -132,6 +135,24 @@ def _fit(settings: Settings, built: Built, run: Run, done: Position, monitored: 
                 run.save_model(model, epochs=settings.epochs)
         ended = f"all {settings.epochs} epochs were done before; more epochs go on"
         log.info("%s; the model is in %s", meter.summary() if meter.steps else ended, run.model_path)
+
+
+def _with_decoded(built: Built, settings: Settings, folder: Path) -> Built:
+    """Return the same training with its images decoded once; of several processes the first decodes them."""
+    dataset = built.dataset
+    if settings.audit or not holds_encoded(dataset):
+        return built
+    with together():
+        if is_first():
+            dataset = decoded(dataset, folder, workers=settings.workers)
+    if not is_first():
+        dataset = decoded(dataset, folder)
+    if not dataset.in_memory:
+        return built
+    batches = loader(
+        dataset, settings.batch_size, shuffle=True, seed=settings.seed, workers=0, drop_last=True, shared=True
+    )
+    return built._replace(dataset=dataset, batches=batches)
 
 
 def replaced(settings: Settings) -> list[str]:

@@ -334,6 +334,13 @@ class Settings(Options):
         check=whole(0),
         holds="machine",
     )
+    decoded: str | Path | None = option(
+        None,
+        "the folder where encoded images are kept as pixels of the size that is trained on, decoded once, which "
+        "several trainings of the same data may share; none: each epoch decodes them; default: `decoded` in the run "
+        "folder, none for one epoch.",
+        holds="machine",
+    )
     device: str = option(
         "auto",
         "auto, cpu, cuda or mps.",

@@ -1,22 +1,13 @@
-"""Features of random views, which a frozen encoder computes once: where they are kept, and how one is drawn.
-
-A folder of them is `view0.npy`, `view1.npy` and so on, arrays ``(n, draws, F)`` float32 in the order of the items, and
-`made_of.json`, which tells of what and by which weights they were made, and is written last.
-"""
+"""Features of random views, which a frozen encoder computes once and which are kept, and how one is drawn."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-
-MADE_OF = "made_of.json"
 
 
 @dataclass(frozen=True)
@@ -59,33 +50,3 @@ def _one_each(view: Tensor) -> Tensor:
     items, draws = view.shape[:2]
     each = torch.arange(items, device=view.device)
     return view[each, torch.randint(draws, (items,), device=view.device)]
-
-
-def path_of(folder: Path, view: int) -> Path:
-    """Return where the features of a view are."""
-    return folder / f"view{view}.npy"
-
-
-def opened(folder: Path, made_of: Mapping[str, Any]) -> tuple[KeptFeatures | None, str]:
-    """Return what a folder keeps where it was made of this, or else why it is of no use, where it keeps something.
-
-    Args:
-        folder: where they are.
-        made_of: what they have to be made of, as JSON has it; its ``shapes`` are those of the arrays.
-    """
-    told = folder / MADE_OF
-    if not told.exists():
-        return None, ""
-    try:
-        kept = json.loads(told.read_text("utf-8"))
-        differing = [name for name in made_of if kept.get(name) != made_of[name]]
-        if differing:
-            return None, f"they are of other {' and '.join(differing)}"
-        views = tuple(np.load(path_of(folder, view), mmap_mode="r") for view in range(len(made_of["shapes"])))
-        good = all(
-            list(view.shape) == shape and view.dtype == np.float32
-            for view, shape in zip(views, made_of["shapes"], strict=True)
-        )
-    except (OSError, ValueError, TypeError, AttributeError, EOFError):
-        return None, "they are damaged"
-    return (KeptFeatures(views), "") if good else (None, "they are damaged")

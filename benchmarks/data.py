@@ -1,0 +1,135 @@
+"""What data cost: waiting for JPEG files, training on frozen features, and embedding beside the encoder's own pass.
+
+Each figure is a ratio of things timed in one run, or a share of the time of one training, as its
+`metrics.jsonl` has it.
+
+    python -m benchmarks.data [--images 2048] [--side 96] [--encoder resnet18] [--out benchmarks/results/data.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+import contraport
+from benchmarks.engine import machine
+from contraport.data import from_arrays, load, loader
+from contraport.embedding import BLOCK, frozen, in_blocks
+from contraport.runs import Run
+
+BATCH = 128
+WAITED = ("each epoch decodes", "decoded once")
+
+
+def photographs(folder: Path, images: int, side: int) -> None:
+    """Write JPEG files of smooth random colours with noise, which decode as photographs do."""
+    random = np.random.default_rng(0)
+    for number in range(images):
+        small = Image.fromarray(random.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+        pixels = np.asarray(small.resize((side, side), Image.Resampling.BICUBIC), np.float32)
+        noisy = (pixels + random.normal(0, 12, pixels.shape)).clip(0, 255).astype(np.uint8)
+        Image.fromarray(noisy).save(folder / f"{number:05d}.jpg", quality=90)
+
+
+def waiting(photos: Path, folder: Path, encoder: str, size: int) -> dict[str, float]:
+    """Return which share of the second epoch and later ones a training waits for data, decoding anew and once."""
+    shares = {}
+    for told, decoded in zip(WAITED, ("none", None), strict=True):
+        run = contraport.train(
+            data=photos, encoder=encoder, image_size=size, epochs=3, batch_size=BATCH, log_every=1, decoded=decoded,
+            out=folder / told.replace(" ", "-"), progress=False,
+        )  # fmt: skip
+        shares[told] = statistics.mean(row["data_wait"] for row in run.metrics() if row["epoch"] > 1)
+    return shares
+
+
+def training(photos: Path, folder: Path, encoder: str, size: int) -> dict[str, float]:
+    """Return images per second of a training of all weights, and of one on the features of the frozen encoder."""
+    given = {"data": photos, "encoder": encoder, "image_size": size, "batch_size": BATCH, "log_every": 1}
+    given |= {"progress": False}
+    full = contraport.train(**given, epochs=2, out=folder / "full")
+    head = contraport.train(**given, epochs=40, init=full.path, freeze=True, frozen_draws=1, out=folder / "frozen")
+    return {"full": _speed(full, from_epoch=2), "frozen": _speed(head, from_epoch=11)}
+
+
+def _speed(run: Run, *, from_epoch: int) -> float:
+    return statistics.median(row["images_per_second"] for row in run.metrics() if row["epoch"] >= from_epoch)
+
+
+def embedding(photos: Path, folder: Path, run: Run, size: int) -> dict[str, float]:
+    """Return the seconds of the encoder's own pass over images in memory, and of `embed` of these and of the files."""
+    dataset, model = load(photos, image_size=size), run.model()
+    (pixels,) = next(iter(loader(dataset, len(dataset)))).views
+    arrays = pixels.numpy()
+
+    def passed() -> None:
+        with frozen(model):
+            in_blocks(model, [pixels], model=model)
+
+    def embed(data: object) -> None:
+        contraport.embed(run, data=data, out=folder / "features.npy", overwrite=True, progress=False)
+
+    held = from_arrays(arrays)
+    parts = {"forward": passed, "arrays": lambda: embed(held), "files": lambda: embed(dataset)}
+    return {name: min(_seconds(part) for _ in range(3)) for name, part in parts.items()}
+
+
+def _seconds(part: object) -> float:
+    start = time.perf_counter()
+    part()  # type: ignore[operator]
+    return time.perf_counter() - start
+
+
+def measure(images: int, side: int, size: int, encoder: str) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as place:
+        folder, photos = Path(place), Path(place) / "photos"
+        photos.mkdir()
+        photographs(photos, images, side)
+        waited = waiting(photos, folder, encoder, size)
+        speeds = training(photos, folder, encoder, size)
+        seconds = embedding(photos, folder, Run(folder / "full"), size)
+    return {
+        "machine": machine(), "images": images, "side": side, "size": size, "encoder": encoder, "block": BLOCK,
+        "threads": torch.get_num_threads(), "data_wait": waited, "images_per_second": speeds,
+        "seconds_to_embed": seconds,
+    }  # fmt: skip
+
+
+def show(found: dict[str, object]) -> None:
+    waited, speeds, seconds = found["data_wait"], found["images_per_second"], found["seconds_to_embed"]
+    table = Table("what", "figure", title=f"{found['images']} JPEG files, {found['encoder']} at {found['size']} pixels")
+    for told in WAITED:
+        table.add_row(f"waiting for data from the second epoch on, {told}", f"{waited[told]:.1%}")
+    table.add_row("images/s, all weights", f"{speeds['full']:,.0f}")
+    table.add_row("images/s, frozen features", f"{speeds['frozen']:,.0f}")
+    table.add_row("frozen over full", f"{speeds['frozen'] / speeds['full']:.0f} x")
+    for what in ("arrays", "files"):
+        table.add_row(f"embed of {what} over the encoder's own pass", f"{seconds[what] / seconds['forward']:.2f} x")
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=2_048)
+    parser.add_argument("--side", type=int, default=96)
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--encoder", default="resnet18")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/data.json"))
+    asked = parser.parse_args()
+    found = measure(asked.images, asked.side, asked.size, asked.encoder)
+    asked.out.write_text(json.dumps(found, indent=2) + "\n")
+    show(found)
+
+
+if __name__ == "__main__":
+    main()

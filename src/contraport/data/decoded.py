@@ -1,0 +1,153 @@
+"""Images decoded once: as squares in a file that is mapped to memory, so that later epochs read bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contraport._version import __version__
+from contraport.data.dataset import Dataset, JoinedStore, Store
+from contraport.data.decoding import ImageStore
+from contraport.data.loading import loader
+from contraport.errors import UsageError
+from contraport.kept import making, opened, size_of
+
+SAMPLED = 1_000
+"""Of data in files so many items are read to tell whether they are still the same, beside their names."""
+
+TOGETHER = 256
+LARGEST_SHARE = 0.5
+"""At most so much of the free space of the disk is taken."""
+
+log = logging.getLogger("contraport.data")
+
+
+@dataclass(frozen=True)
+class DecodedImages:
+    """Images as one view, ``(n, 3, size, size)`` uint8, read from their file when they are fetched."""
+
+    pixels: np.ndarray
+    in_memory: bool = True
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+        return (self.pixels.shape[1:],)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the images at some positions, stacked."""
+        return (torch.from_numpy(self.pixels[positions.numpy()]),)
+
+
+def holds_encoded(dataset: Dataset) -> bool:
+    """Return whether items have views that are decoded whenever they are fetched."""
+    return any(isinstance(store, ImageStore) for store in _stores(dataset))
+
+
+def decoded(dataset: Dataset, folder: Path, *, workers: int | None = None) -> Dataset:
+    """Return the same items with their images decoded, taken from a folder, or decoded and put there.
+
+    They are decoded again where the folder has those of other data, of another size or version, and the log says so.
+    Where the disk has not twice the space, or no view is an encoded image, the data are returned as they are; the log
+    says that too.
+
+    Args:
+        dataset: what is to be read often.
+        folder: where the images are kept, and `contraport.kept` says how.
+        workers: processes that decode; default: as `loader` has it.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
+    stores = _stores(dataset)
+    encoded = [store for store in stores if isinstance(store, ImageStore)]
+    if not encoded:
+        return dataset
+    shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
+    made_of = {"version": __version__, "data": digest_of(dataset), "shapes": shapes, "dtype": "uint8"}
+    pixels, why = opened(folder, made_of)
+    if pixels is not None:
+        log.info("the images are those decoded in %s", folder)
+    else:
+        if why:
+            log.warning("the images in %s are decoded again: %s", folder, why)
+        try:
+            pixels = _make(dataset, encoded, folder, made_of, workers)
+        except OSError as error:
+            raise UsageError(f"decoded: {folder} cannot be written to: {error}.") from error
+        if pixels is None:
+            return dataset
+    kept = iter(pixels)
+    replaced = tuple(DecodedImages(next(kept)) if isinstance(store, ImageStore) else store for store in stores)
+    return dataset.with_store(replaced[0] if len(replaced) == 1 else JoinedStore(replaced))
+
+
+def _make(
+    dataset: Dataset, encoded: Sequence[ImageStore], folder: Path, made_of: Mapping[str, Any], workers: int | None
+) -> tuple[np.ndarray, ...] | None:
+    size = size_of(made_of)
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if size > LARGEST_SHARE * free:
+        log.warning(
+            "decoded, the images take %.1f GB, and %.1f GB are free: each epoch decodes them anew",
+            size / 1e9,
+            free / 1e9,
+        )
+        return None
+    log.info("decoding %s images once, into %s: %.1f MB", f"{len(dataset):,}", folder, size / 1e6)
+    images = Dataset(JoinedStore(tuple(encoded)), name=dataset.name, split=dataset.split)
+    batches, first = loader(images, TOGETHER, workers=workers), 0
+    try:
+        with making(folder, made_of) as arrays:
+            for batch in batches:
+                for array, view in zip(arrays, batch.views, strict=True):
+                    array[first : first + len(view)] = view.numpy()
+                first += len(batch.ids)
+    finally:
+        batches.close()
+    pixels, why = opened(folder, made_of)
+    if pixels is None:
+        raise OSError(why)
+    return pixels
+
+
+def _stores(dataset: Dataset) -> tuple[Store, ...]:
+    return dataset.store.stores if isinstance(dataset.store, JoinedStore) else (dataset.store,)
+
+
+def digest_of(dataset: Dataset) -> str:
+    """Return a digest of items: of all in memory; else of some, and of the names, sizes and times of their files."""
+    digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
+    if dataset.in_memory:
+        read = torch.arange(len(dataset))
+    else:
+        read = torch.linspace(0, len(dataset) - 1, min(SAMPLED, len(dataset)), dtype=torch.float64).round().long()
+        for key in dataset.keys or ():
+            digest.update(f"{key} {_state_of_file(key)}".encode())
+    for positions in read.split(256):
+        for view in dataset.store.fetch(positions):
+            digest.update(view.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _state_of_file(key: str) -> tuple[int, int] | None:
+    """Return the size and the time of the file that an item is, None where it is none."""
+    try:
+        state = os.stat(key)
+    except OSError:
+        return None
+    return state.st_size, state.st_mtime_ns

@@ -1,0 +1,74 @@
+"""Arrays that are made once and kept in a folder, mapped to memory, with what they were made of.
+
+A folder of them is `view0.npy`, `view1.npy` and so on, and `made_of.json`, which is written last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import open_memmap
+
+from contraport.files import replacing, write_json
+
+MADE_OF = "made_of.json"
+
+
+def path_of(folder: Path, view: int) -> Path:
+    """Return where the array of a view is."""
+    return folder / f"view{view}.npy"
+
+
+def opened(folder: Path, made_of: Mapping[str, Any]) -> tuple[tuple[np.ndarray, ...] | None, str]:
+    """Return the arrays in a folder where they were made of this, or else why they are of no use, where some are.
+
+    Args:
+        folder: where they are.
+        made_of: what they have to be made of, as JSON has it; its ``shapes`` and ``dtype`` are those of the arrays.
+    """
+    told = folder / MADE_OF
+    if not told.exists():
+        return None, ""
+    try:
+        kept = json.loads(told.read_text("utf-8"))
+        differing = [name for name in made_of if kept.get(name) != made_of[name]]
+        if differing:
+            return None, f"they are of other {' and '.join(differing)}"
+        arrays = tuple(np.load(path_of(folder, view), mmap_mode="r") for view in range(len(made_of["shapes"])))
+        good = all(
+            list(array.shape) == shape and array.dtype.name == made_of["dtype"]
+            for array, shape in zip(arrays, made_of["shapes"], strict=True)
+        )
+    except (OSError, ValueError, TypeError, AttributeError, EOFError):
+        return None, "they are damaged"
+    return (arrays, "") if good else (None, "they are damaged")
+
+
+def size_of(made_of: Mapping[str, Any]) -> int:
+    """Return how many bytes arrays take."""
+    return sum(np.dtype(made_of["dtype"]).itemsize * int(np.prod(shape)) for shape in made_of["shapes"])
+
+
+@contextmanager
+def making(folder: Path, made_of: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
+    """Give arrays to fill, which take their places in a folder when the block ends well.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MADE_OF).unlink(missing_ok=True)  # what it tells is no more so
+    with ExitStack() as places:
+        arrays = []
+        for view, shape in enumerate(made_of["shapes"]):
+            temporary = places.enter_context(replacing(path_of(folder, view)))
+            arrays.append(open_memmap(temporary, mode="w+", dtype=made_of["dtype"], shape=tuple(shape)))
+        yield arrays
+        for array in arrays:
+            array.flush()
+    write_json(folder / MADE_OF, made_of)

@@ -1,0 +1,88 @@
+"""Images that are decoded once: the same pixels, made again where they are of something else."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from contraport import train
+from contraport.data import load
+from contraport.data.decoded import decoded, holds_encoded
+from contraport.errors import UsageError
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(20):
+        pixels = np.random.default_rng(number).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:02d}.jpg")
+    return folder
+
+
+def test_they_are_what_is_decoded_anew(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "contraport")
+    dataset = load(photos)
+    kept = decoded(dataset, tmp_path / "kept", workers=0)
+    assert holds_encoded(dataset)
+    assert not holds_encoded(kept)
+    assert kept.in_memory
+    everything = list(range(len(dataset)))
+    assert torch.equal(kept.__getitems__(everything).views[0], dataset.__getitems__(everything).views[0])
+    assert (kept.keys, kept.shapes, kept.flips) == (dataset.keys, dataset.shapes, dataset.flips)
+    assert "decoding 16 images once, into" in caplog.text
+    assert ": 0.0 MB" in caplog.text
+    caplog.clear()
+    decoded(dataset, tmp_path / "kept")
+    assert caplog.messages == [f"the images are those decoded in {tmp_path / 'kept'}"]
+
+
+def test_they_are_decoded_again_for_other_data_or_a_damaged_file(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = tmp_path / "kept"
+    decoded(load(photos), kept, workers=0)
+    decoded(load(photos, image_size=8), kept, workers=0)
+    assert "are decoded again: they are of other data and shapes" in caplog.text
+    caplog.clear()
+    changed = load(photos, image_size=8).keys[0]
+    Image.new("RGB", (9, 9), (255, 0, 0)).save(changed)
+    os.utime(changed, ns=(1, 1))
+    again = decoded(load(photos, image_size=8), kept, workers=0)
+    assert "are decoded again: they are of other data" in caplog.text
+    assert again.__getitems__([0]).views[0][0, 0].min() > 200
+    caplog.clear()
+    (kept / "view0.npy").write_bytes(b"nothing")
+    decoded(load(photos, image_size=8), kept, workers=0)
+    assert "are decoded again: they are damaged" in caplog.text
+
+
+def test_a_full_disk_and_a_file_in_place_of_the_folder_are_told(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"decoded: .*file cannot be written to"):
+        decoded(load(photos), tmp_path / "file")
+    monkeypatch.setattr("contraport.data.decoded.LARGEST_SHARE", 1e-12)
+    dataset = load(photos)
+    assert decoded(dataset, tmp_path / "kept") is dataset
+    assert "each epoch decodes them anew" in caplog.text
+
+
+def test_a_training_is_the_same_with_and_without(photos: Path, tmp_path: Path) -> None:
+    given = {"data": photos, "epochs": 2, "batch_size": 8, "workers": 0, "progress": False}
+    with_them = train(**given, out=tmp_path / "with")
+    without = train(**given, decoded="none", out=tmp_path / "without")
+    assert sorted(path.name for path in with_them.decoded_path.iterdir()) == ["made_of.json", "view0.npy"]
+    assert not without.decoded_path.exists()
+    one, other = with_them.model().state_dict(), without.model().state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    train(**given | {"epochs": 1}, out=tmp_path / "with", overwrite=True)
+    assert not with_them.decoded_path.exists()
