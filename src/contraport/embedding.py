@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from contraport.data import Batch, Dataset, Views, loader
 from contraport.encoders import Model
+from contraport.encoders.texts import bags_of_pieces
 from contraport.errors import check
+from contraport.texts import are_texts
 
 RAW_FEATURES = 4_096
 """Images of more numbers than this are shrunk before they count as raw inputs."""
@@ -38,7 +40,10 @@ class Embeddings(NamedTuple):
 
 
 class RawInputs(nn.Module):
-    """The items themselves as features `(b, F)`, images in [0, 1]; `side` is what large ones are shrunk to, or none."""
+    """The items themselves as features `(b, F)`: images in [0, 1], texts by how often they have which words and pieces.
+
+    `side` is what large images are shrunk to, or none.
+    """
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         super().__init__()
@@ -55,6 +60,8 @@ class RawInputs(nn.Module):
         return torch.cat(self.encode(views), dim=1)
 
     def _rows(self, items: Tensor) -> Tensor:
+        if are_texts(items):
+            return bags_of_pieces(items, RAW_FEATURES)
         floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()
         if self.side is not None and items.ndim == 4:
             floats = F.interpolate(floats, size=(self.side, self.side), mode="area")

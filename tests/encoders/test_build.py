@@ -166,7 +166,6 @@ def test_an_encoder_of_your_own(name, features):
         ("small-cnn", (7,), "takes images"),
         ("resnet18", (7,), "takes images"),
         ("test_vit", (3, 2, 2), "does not take items of shape"),
-        ("mlp", (), "shape"),
         ("mlp", (0,), "shape"),
         ("mlp", (1, 2, 3, 4), "shape"),
         ("small-tcn", (7,), "takes time series"),

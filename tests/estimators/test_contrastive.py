@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 import torch
@@ -315,3 +316,43 @@ def test_an_audit_leaves_wrong_pairs_out_and_tells_of_them() -> None:
         encoder.partial_fit((first, second))
     with pytest.raises(UsageError, match="judged by two given views"):
         encoder.fit(first)
+
+
+TEXTS = [f"{color} {thing} {number}" for color in ("red", "blue") for thing in ("bag", "shoe") for number in range(9)]
+
+
+@pytest.mark.parametrize("X", [TEXTS, np.array(TEXTS), pd.Series(TEXTS)], ids=["list", "array", "series"])
+def test_a_list_of_texts_is_one_item_after_the_other(X):
+    encoder = ContrastiveEncoder(epochs=1, batch_size=12, random_state=0).fit(X)
+    got = encoder.transform(X)
+    assert got.shape == (36, 256)
+    assert np.array_equal(encoder.transform(X[3:5] if isinstance(X, list) else list(X[3:5])), got[3:5])
+    assert encoder.score(X) > 0
+
+
+def test_texts_are_views_beside_others():
+    encoder = ContrastiveEncoder(epochs=1, batch_size=12, random_state=0)
+    views = {"caption": TEXTS, "vector": np.random.default_rng(0).normal(size=(36, 4))}
+    assert encoder.fit(views).transform({"caption": TEXTS[:2]}).shape == (2, 256)
+    pair = ContrastiveEncoder(epochs=1, batch_size=12, random_state=0).fit((TEXTS, TEXTS[::-1]))
+    assert pair.transform((TEXTS[:2], TEXTS[:2])).shape == (2, 512)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (["a", ""], "X: expected a text in each row, got an empty one"),
+        (["a", 3.0], "X: expected texts throughout, got 3.0 in row 1"),
+        (["a"], "X: expected 2 texts or more, got 1"),
+    ],
+    ids=["empty", "mixed", "one"],
+)
+def test_texts_that_are_none_are_told(X, message):
+    with pytest.raises(UsageError, match=message):
+        ContrastiveEncoder().fit(X)
+
+
+def test_an_encoder_of_texts_takes_no_numbers():
+    encoder = ContrastiveEncoder(epochs=1, random_state=0).fit(TEXTS)
+    with pytest.raises(UsageError, match="as in fit"):
+        encoder.transform(np.ones((2, 3)))

@@ -40,6 +40,11 @@ ENCODERS = {
             "residual blocks of dilated convolutions, for time series",
             "contraport.encoders.networks:SmallTCN",
         ),
+        Encoder(
+            "small-text",
+            "hashed words and pieces of words, for texts in any language; needs no vocabulary",
+            "contraport.encoders.texts:SmallText",
+        ),
     )
 }
 """Our own encoders."""
@@ -49,7 +54,7 @@ def list_encoders() -> tuple[Encoder, ...]:
     """Return the rows of the table of encoders, and how those of others are named.
 
     >>> [encoder.name for encoder in list_encoders()]
-    ['small-cnn', 'mlp', 'small-tcn', 'any timm name', 'module:attribute']
+    ['small-cnn', 'mlp', 'small-tcn', 'small-text', 'any timm name', 'module:attribute']
     """
     return (
         *ENCODERS.values(),

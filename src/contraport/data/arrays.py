@@ -11,16 +11,18 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from contraport.data.dataset import Dataset
+from contraport.data.dataset import Dataset, JoinedStore, Store
 from contraport.data.splits import Codes, Positions
+from contraport.data.text_store import TextStore
 from contraport.errors import UsageError, check, check_each
+from contraport.texts import check_full, shape_of, strings_in
 
 Array: TypeAlias = np.ndarray | Tensor
 
 
 @dataclass(frozen=True)
 class ArrayStore:
-    """Views held as tensors; a fetch indexes them."""
+    """Views held as tensors, texts too; a fetch indexes them."""
 
     views: tuple[Tensor, ...]
     in_memory: bool = True
@@ -28,7 +30,7 @@ class ArrayStore:
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of one item of each view."""
-        return tuple(tuple(view.shape[1:]) for view in self.views)
+        return tuple(map(shape_of, self.views))
 
     def __len__(self) -> int:
         return len(self.views[0])
@@ -59,7 +61,8 @@ def from_arrays(
             H, W, C)`` or ``(n, C, H, W)``: the smaller of the two outer axes holds the channels, of which there may be
             many, the first where they are equal; or, of 8 or 16 bits, ``(n, H, W)``. uint8 stands for [0, 1]; other
             numbers, such as the 16 bits of a scanner or a satellite, or floats, are taken as they come.
-            Time series are floats, ``(n, C, T)``. Vectors are ``(n, d)``.
+            Time series are floats, ``(n, C, T)``. Vectors are ``(n, d)``. Texts are a list or an array of
+            strings, ``(n,)``.
         labels: the class of each item, integers or strings.
         domains: the domain of each item, integers or strings.
         weights: how much each item counts in a training, nonnegative numbers.
@@ -69,12 +72,15 @@ def from_arrays(
         flips: whether a horizontal flip keeps the meaning of an image.
         argument: what messages call the views.
         present: which items have which views, Booleans ``(n, views)``; default: of several views, an item lacks those
-            whose whole row is NaN. What stands in place of a view that is lacking is not looked at.
+            whose whole row is NaN, or whose text is empty. What stands in place of a view that is lacking is not looked
+            at.
 
     Raises:
-        UsageError: a wrong shape or type, values that are not finite, or unequal numbers of rows.
+        UsageError: a wrong shape or type, values that are not finite, texts that are empty, or unequal numbers of rows.
 
     >>> import numpy as np
+    >>> from_arrays(["a red bag", "a blue shoe"]).shapes
+    ((),)
     >>> two_sensors = from_arrays((np.ones((4, 3)), np.ones((4, 7))), labels=["cat", "dog", "dog", "cat"])
     >>> two_sensors.shapes, two_sensors.class_names, two_sensors.labels.tolist()
     (((3,), (7,)), ('cat', 'dog'), [0, 1, 1, 0])
@@ -85,15 +91,16 @@ def from_arrays(
     else:
         given = {argument: views}
     check(len(given) > 0, f"{argument}: expected at least one array, got none.")
+    given = {place: _texts_or(place, view) for place, view in given.items()}
     if present is not None or len(given) > 1:
         given, present = _without_gaps(given, present)
-    tensors = tuple(as_view(place, view) for place, view in given.items())
-    rows = [len(view) for view in tensors]
+    stores = [_store(place, view, whole=present is None) for place, view in given.items()]
+    rows = [len(store) for store in stores]
     check(len(set(rows)) == 1, f"{argument}: expected equal numbers of rows, got {rows}.")
     label_codes, class_names = tensor_codes_of("labels", labels)
     domain_codes, domain_names = tensor_codes_of("domains", domains)
     return Dataset(
-        ArrayStore(tensors),
+        stores[0] if len(stores) == 1 else JoinedStore(tuple(stores)),
         name=name,
         split=split,
         labels=label_codes,
@@ -108,16 +115,36 @@ def from_arrays(
     )
 
 
+def _texts_or(argument: str, values: Any) -> Any:
+    """Return strings as an array of objects, ``(n,)``, and everything else as it is."""
+    texts = strings_in(argument, values)
+    return values if texts is None else np.array(texts, dtype=np.object_)
+
+
+def _is_texts(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype == np.object_ and array.ndim == 1
+
+
+def _store(argument: str, view: Any, *, whole: bool) -> Store:
+    """Return a view's store; `whole` says whether all items have it."""
+    if not _is_texts(view):
+        return ArrayStore((as_view(argument, view),))
+    if whole:
+        check_full(argument, view)
+    return TextStore.of(view, argument)
+
+
 def _without_gaps(
     views: Mapping[str, Any], present: ArrayLike | Tensor | None
 ) -> tuple[dict[str, Any], np.ndarray | None]:
     """Return the views with zeros where an item lacks one, and which items have which; None where all have all."""
-    arrays = {place: _array(place, view) for place, view in views.items() if not isinstance(view, list)}
+    known = {place: view for place, view in views.items() if not isinstance(view, list)}
+    arrays = {place: view if _is_texts(view) else _array(place, view) for place, view in known.items()}
     if len(arrays) < len(views) or len({len(array) for array in arrays.values() if array.ndim}) != 1:
         check(present is None, "present: expected arrays with equal numbers of rows.")
         return dict(views), None
     if present is None:
-        marks = np.stack([~_all_nan(array) for array in arrays.values()], axis=1)
+        marks = np.stack([~_nothing(array) for array in arrays.values()], axis=1)
     else:
         marks, shape = _array("present", present), (len(next(iter(arrays.values()))), len(arrays))
         good = marks.dtype == np.bool_ and marks.shape == shape
@@ -126,12 +153,14 @@ def _without_gaps(
         return dict(views), None
     filled = {place: array.copy() for place, array in arrays.items()}
     for array, there in zip(filled.values(), marks.T, strict=True):
-        array[~there] = 0
+        array[~there] = "" if _is_texts(array) else 0
     return filled, marks
 
 
-def _all_nan(array: np.ndarray) -> np.ndarray:
-    """Return which rows are NaN throughout."""
+def _nothing(array: np.ndarray) -> np.ndarray:
+    """Return which rows are NaN throughout, or empty texts."""
+    if _is_texts(array):
+        return np.array([not text.strip() for text in array], dtype=np.bool_)
     if array.dtype.kind != "f" or array.ndim < 2 or array.size == 0:
         return np.zeros(len(array), dtype=np.bool_)
     marks: np.ndarray = np.isnan(array.reshape(len(array), -1)).all(axis=1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from contraport.errors import check
+from contraport.texts import is_text
 
 STATISTICS_ITEMS = 10_000
 STATISTICS_FILES = 1_000
@@ -24,8 +25,8 @@ class Batch(NamedTuple):
     """Some items of a dataset, raw, as views.
 
     Images are ``(b, C, H, W)``, uint8, which stands for [0, 1], or float32 as they came; time series ``(b, C, T)`` and
-    vectors ``(b, d)`` float32. Where items lack a view, `present` says which have which, ``(b, views)``; what stands in
-    place of the others means nothing.
+    vectors ``(b, d)`` float32; texts uint8 ``(b, bytes)``, zeros behind the shorter ones. Where items lack a view,
+    `present` says which have which, ``(b, views)``; what stands in place of the others means nothing.
     """
 
     views: tuple[Tensor, ...]
@@ -136,7 +137,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         split: ``"train"`` or ``"test"``.
         view_names: what the views are called, such as the columns of a table: ``view0``, ``view1`` and so on unless the
             source says more.
-        shapes: the shape of one item of each view: ``(C, H, W)`` an image, ``(C, T)`` a time series, ``(d,)`` a vector.
+        shapes: the shape of one item of each view: ``(C, H, W)`` an image, ``(C, T)`` a time series, ``(d,)`` a vector,
+            ``()`` a text.
         labels: class of each item, int64 ``(n,)`` in ``0..len(class_names)-1``, or None.
         domains: domain of each item, int64 ``(n,)``, or None.
         weights: how much each item counts in a training, float32 ``(n,)``, nonnegative, or None.
@@ -322,9 +324,9 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def statistics(self, view: int = 0) -> tuple[list[float], list[float]]:
         """Return the mean and the standard deviation of one view.
 
-        Per channel for images (in units of [0, 1]) and time series, per feature for vectors; over at most 10,000 items
-        that have it, spread evenly (1,000 where each has to be decoded from a file). What is constant has standard
-        deviation 1, so that standardising makes it 0.
+        Per channel for images (in units of [0, 1]) and time series, per feature for vectors, nothing for texts; over at
+        most 10,000 items that have it, spread evenly (1,000 where each has to be decoded from a file). What is constant
+        has standard deviation 1, so that standardising makes it 0.
 
         Args:
             view: which view, from 0.
@@ -337,6 +339,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         >>> from_arrays(np.array([[1.0, 5.0], [3.0, 5.0]])).statistics()
         ([2.0, 5.0], [1.0, 1.0])
         """
+        if 0 <= view < len(self.shapes) and is_text(self.shapes[view]):
+            return [], []
         shift: Tensor | float = 0.0
         total = square = torch.zeros(self.shapes[view][0], dtype=torch.float64)
         count = 0

@@ -22,20 +22,21 @@ from torch.nn.parameter import is_lazy
 from contraport.catalog.encoders import ENCODERS, OWN, TIMM
 from contraport.errors import UsageError, check, unknown_name
 from contraport.importing import imported
+from contraport.texts import blank
 
 LARGEST_LOW_RESOLUTION = 64
 
 Shape = tuple[int, ...]
 
 
-_DEFAULTS = {1: "mlp", 2: "small-tcn", 3: "small-cnn"}
+_DEFAULTS = {0: "small-text", 1: "mlp", 2: "small-tcn", 3: "small-cnn"}
 
 
 def default_encoder(shape: Shape) -> str:
     """Return the name of the encoder for items of a shape for which none was asked: one of our own.
 
-    >>> default_encoder((6,)), default_encoder((6, 100)), default_encoder((1, 28, 28))
-    ('mlp', 'small-tcn', 'small-cnn')
+    >>> default_encoder((6,)), default_encoder((6, 100)), default_encoder((1, 28, 28)), default_encoder(())
+    ('mlp', 'small-tcn', 'small-cnn', 'small-text')
     """
     return _DEFAULTS[len(shape)]
 
@@ -94,10 +95,10 @@ def build(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -
     """Return an encoder with an attribute ``num_features``, untrained where it is built by its name.
 
     Args:
-        name: a module, of which a copy is returned; ``small-cnn``, ``mlp``, ``small-tcn``, a timm name, or
-            ``module:attribute`` of an importable callable that takes the shape of an item and returns an ``nn.Module``,
-            mapping ``(b, *shape)`` to ``(b, num_features)``.
-        shape: of one item: an image ``(C, H, W)``, a vector ``(d,)`` or a time series ``(C, T)``.
+        name: a module, of which a copy is returned; ``small-cnn``, ``mlp``, ``small-tcn``, ``small-text``, a timm name,
+            or ``module:attribute`` of an importable callable that takes the shape of an item and returns an
+            ``nn.Module``, mapping ``(b, *shape)``, texts ``(b, bytes)``, to ``(b, num_features)``.
+        shape: of one item: an image ``(C, H, W)``, a vector ``(d,)``, a time series ``(C, T)`` or a text ``()``.
         low_resolution: give a ResNet of timm the stem for small images (a convolution of stride 1, no pooling) where
             they have at most 64 pixels a side; weights that were trained without it do not fit one that has it.
 
@@ -108,8 +109,8 @@ def build(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -
     256
     """
     shape = tuple(int(side) for side in shape)
-    good = len(shape) in _DEFAULTS and min(shape) > 0
-    check(good, f"shape: expected (C, H, W), (d,) or (C, T), all positive, got {shape}.")
+    good = len(shape) in _DEFAULTS and all(side > 0 for side in shape)
+    check(good, f"shape: expected (C, H, W), (d,), (C, T), all positive, or (), got {shape}.")
     check(isinstance(name, str | nn.Module), f"encoder: expected a name or a module, got {name!r}.")
     if isinstance(name, nn.Module):
         lazy = any(is_lazy(value) for value in [*name.parameters(), *name.buffers()])
@@ -137,7 +138,7 @@ def _features(encoder: nn.Module, name: str, shape: Shape) -> int:
     training = encoder.training
     try:
         with torch.no_grad():
-            output = encoder.eval()(torch.zeros(2, *shape))
+            output = encoder.eval()(blank(2, shape))
     except (
         Exception,
         SystemExit,

@@ -19,6 +19,7 @@ from contraport.encoders.tower import Tower
 from contraport.encoders.view_names import each_view, view_called
 from contraport.errors import UsageError, check, reason
 from contraport.files import check_checksum, checksum_of, write_checksum
+from contraport.texts import channels, joined, shape_of
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -44,7 +45,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         encoder: a name or a module, as `build` takes it; or one per tower; or those of some views, by the name or the
             kind of each, as in ``{"image": "resnet18"}``; default: `default_encoder` of each tower's shape.
         shapes: of one item of each plain view, of which the representation is made: images ``(C, H, W)``, vectors
-            ``(d,)`` or time series ``(C, T)``.
+            ``(d,)``, time series ``(C, T)`` or texts ``()``.
         projection: number of features that the loss sees; 0: no projector, it sees the encoder's.
         mean: for each tower, the mean of each channel (images in units of [0, 1], time series) or feature (vectors), to
             be subtracted; default: 0.
@@ -105,8 +106,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         rows = (
             inputs,
             _one_each("encoder", encoder, inputs),
-            _one_each("mean", [[0.0] * shape[0] for shape in inputs] if mean is None else mean, inputs),
-            _one_each("std", [[1.0] * shape[0] for shape in inputs] if std is None else std, inputs),
+            _one_each("mean", [[0.0] * channels(shape) for shape in inputs] if mean is None else mean, inputs),
+            _one_each("std", [[1.0] * channels(shape) for shape in inputs] if std is None else std, inputs),
         )
         self.towers = nn.ModuleList(
             Tower(
@@ -292,7 +293,7 @@ def _checked_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
         checked = tuple(tuple(int(side) for side in shape) for shape in shapes)
     except (TypeError, ValueError) as error:
         raise UsageError(message) from error
-    check(len(checked) > 0 and all(1 <= len(shape) <= 3 for shape in checked), message)
+    check(len(checked) > 0 and all(len(shape) <= 3 for shape in checked), message)
     return checked
 
 
@@ -313,9 +314,9 @@ def _one_each(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequ
 def _together(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return what a module gives for each input, where inputs of equal shape pass in one batch."""
     outputs: dict[int, Tensor] = {}
-    for shape in dict.fromkeys(tensor.shape[1:] for tensor in inputs):
-        members = [number for number, tensor in enumerate(inputs) if tensor.shape[1:] == shape]
-        parts = module(torch.cat([inputs[number] for number in members])).split([len(inputs[n]) for n in members])
+    for shape in dict.fromkeys(map(shape_of, inputs)):
+        members = [number for number, tensor in enumerate(inputs) if shape_of(tensor) == shape]
+        parts = module(joined([inputs[number] for number in members])).split([len(inputs[n]) for n in members])
         outputs |= zip(members, parts, strict=True)
     return tuple(outputs[number] for number in range(len(inputs)))
 

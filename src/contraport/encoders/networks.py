@@ -40,7 +40,7 @@ class Projector(nn.Sequential):
     def __init__(self, in_features: int, hidden_features: int, out_features: int, layers: int = 2) -> None:
         check(layers >= 1, f"layers: expected at least 1, got {layers!r}.")
         widths = [in_features, *[hidden_features] * (layers - 1)]
-        hidden = [layer for inputs, outputs in pairwise(widths) for layer in _dense(inputs, outputs)]
+        hidden = [layer for inputs, outputs in pairwise(widths) for layer in dense(inputs, outputs)]
         super().__init__(*hidden, nn.Linear(widths[-1], out_features))
 
 
@@ -56,7 +56,7 @@ class Decoder(nn.Sequential):
 
     def __init__(self, in_features: int, shape: tuple[int, ...]) -> None:
         super().__init__(
-            *_dense(in_features, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, math.prod(shape)), nn.Unflatten(1, shape)
+            *dense(in_features, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, math.prod(shape)), nn.Unflatten(1, shape)
         )
 
 
@@ -67,8 +67,9 @@ class MLP(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
+        check(len(shape) > 0, "encoder: 'mlp' takes numbers, got texts; use 'small-text'.")
         self.layers = nn.Sequential(
-            nn.Flatten(), *_dense(math.prod(shape), MLP_HIDDEN), *_dense(MLP_HIDDEN, MLP_HIDDEN),
+            nn.Flatten(), *dense(math.prod(shape), MLP_HIDDEN), *dense(MLP_HIDDEN, MLP_HIDDEN),
             nn.Linear(MLP_HIDDEN, MLP_FEATURES),
         )  # fmt: skip
 
@@ -90,8 +91,8 @@ class SmallCNN(nn.Module):
         super().__init__()
         check(
             len(shape) == 3,
-            f"encoder: 'small-cnn' takes images, got items of shape {shape}; use 'mlp' for vectors and 'small-tcn' for "
-            "time series.",
+            f"encoder: 'small-cnn' takes images, got items of shape {shape}; use 'mlp' for vectors, 'small-tcn' for "
+            "time series and 'small-text' for texts.",
         )
         side, layers, channels = min(shape[1:]), list[nn.Module](), shape[0]
         for width, largest in zip(CNN_WIDTHS, CNN_LARGEST_SIDES, strict=True):
@@ -120,8 +121,8 @@ class SmallTCN(nn.Module):
         super().__init__()
         check(
             len(shape) == 2,
-            f"encoder: 'small-tcn' takes time series, got items of shape {shape}; use 'mlp' for vectors and "
-            "'small-cnn' for images.",
+            f"encoder: 'small-tcn' takes time series, got items of shape {shape}; use 'mlp' for vectors, "
+            "'small-cnn' for images and 'small-text' for texts.",
         )
         self.entry = nn.Conv1d(shape[0], TCN_FEATURES, 1)
         self.blocks = nn.Sequential(*(_ResidualBlock(TCN_FEATURES, dilation) for dilation in TCN_DILATIONS))
@@ -148,7 +149,8 @@ class _ResidualBlock(nn.Module):
         return steps + changed
 
 
-def _dense(inputs: int, outputs: int) -> list[nn.Module]:
+def dense(inputs: int, outputs: int) -> list[nn.Module]:
+    """Return a linear layer, batch norm and ReLU."""
     return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from contraport.encoders.build import Shape, build
 from contraport.encoders.networks import Projector
 from contraport.errors import check
+from contraport.texts import are_texts, channels
 
 
 class Tower(nn.Module):
@@ -17,15 +18,16 @@ class Tower(nn.Module):
 
     Args:
         encoder: a name or a module, as `build` takes it.
-        shape: of one item: an image ``(C, H, W)``, a vector ``(d,)`` or a time series ``(C, T)``.
+        shape: of one item: an image ``(C, H, W)``, a vector ``(d,)``, a time series ``(C, T)`` or a text ``()``.
         projection: number of features that the loss sees; 0: no projector, it sees the encoder's.
-        mean: of each channel (images in units of [0, 1], time series) or feature (vectors), to be subtracted.
+        mean: of each channel (images in units of [0, 1], time series) or feature (vectors), to be subtracted; nothing
+            of texts.
         std: the same, to be divided by.
         layers: linear layers of the projector.
         low_resolution: as `build` takes it.
 
-    Shape: images uint8 or float in [0, 1] ``(b, C, H, W)``, vectors ``(b, d)`` or time series ``(b, C, T)``, to
-    ``(b, num_features)``.
+    Shape: images uint8 or float in [0, 1] ``(b, C, H, W)``, vectors ``(b, d)``, time series ``(b, C, T)`` or texts, the
+    bytes of their UTF-8 ``(b, bytes)``, to ``(b, num_features)``.
 
     Raises:
         UsageError: an unknown encoder, or numbers that do not fit the shape.
@@ -63,13 +65,15 @@ class Tower(nn.Module):
     def _register(self, name: str, values: Sequence[float], shape: Shape) -> None:
         numbers = torch.tensor([float(value) for value in values])
         check(
-            len(numbers) == shape[0] and bool(numbers.isfinite().all()),
-            f"{name}: expected {shape[0]} finite numbers, one per channel or feature, got {len(numbers)}.",
+            len(numbers) == channels(shape) and bool(numbers.isfinite().all()),
+            f"{name}: expected {channels(shape)} finite numbers, one per channel or feature, got {len(numbers)}.",
         )
         self.register_buffer(name, numbers.view(-1, *[1] * (len(shape) - 1)))
 
     def standardise(self, items: Tensor) -> Tensor:
         """Return what the encoder sees of raw items."""
+        if are_texts(items):
+            return items
         if items.dtype == torch.uint8:
             items = items / 255.0
         return (items - self.mean) / self.std

@@ -29,6 +29,7 @@ from contraport.encoders import Model, Represented
 from contraport.errors import UsageError, check
 from contraport.estimators.arrays import unreadable_columns
 from contraport.pairs import Decoyed, with_decoys
+from contraport.texts import strings_in
 from contraport.training.build import build_objective, build_pipeline, check_parts
 from contraport.training.loop.optimization import make_optimizer, make_schedule
 from contraport.training.step.auditor import Auditor
@@ -43,7 +44,7 @@ SCORE_TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
 """The temperatures of which the score takes the best one."""
 
 Views = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
-"""One array with a row for each item; or several, as a tuple, or as a dict by their names."""
+"""One array with a row for each item, or a list of texts; or several, as a tuple, or as a dict by their names."""
 
 
 class _OfGivenViews:
@@ -94,7 +95,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
     Views are random changes of each item, or given: a tuple of arrays, or a dict of arrays by name, that show the same
     items in different ways, each with an encoder of its own. A list is one item after the other. Arrays are vectors (n,
     d), time series (n, C, T), images, uint8 (n, H, W), (n, H, W, C) or (n, C, H, W), or with four axes floats in [0,
-    1].
+    1]; texts are a list or an array of strings, (n,).
 
     The parameters are those of `contraport.train`; what is None is as the recipe says, or as there by default.
 
@@ -102,7 +103,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         objective: a name, or a module that is called with the projections of two views and of which a copy is trained;
             default: nt-xent.
         encoder: a name, or a module of which a copy is trained, or one per view; default: mlp for vectors, small-tcn
-            for time series, small-cnn for images.
+            for time series, small-cnn for images, small-text for texts.
         recipe: a named way to train, such as "moco" or "byol".
         objective_settings: further settings of a named objective.
         temperature: of a named objective, or its course.
@@ -308,15 +309,17 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         # What is not finite passes these: `from_arrays` tells where it is.
         rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": least, "ensure_all_finite": False}
         given, read = _by_name(X), partial(validate_data, self, reset=reset, **rules)
-        arrays: dict[str, np.ndarray] | np.ndarray
+        arrays: Any
         if given is None:
-            if isinstance(X, list):
+            if isinstance(X, list) and strings_in("X", X) is None:
                 check_equal_shapes("X", X)
-            arrays = _read("X", X, read)
+            arrays = _read("X", X, read, least)
         else:
             if _is_named(X) and not reset:
                 given = self._in_order(X)
-            arrays = {name: _read(f"X[{name!r}]", view, partial(check_array, **rules)) for name, view in given.items()}
+            arrays = {
+                name: _read(f"X[{name!r}]", view, partial(check_array, **rules), least) for name, view in given.items()
+            }
         dataset = from_arrays(arrays, _classes(y), name="X", argument="X")
         if reset:
             self._names = tuple(given or ())
@@ -391,13 +394,24 @@ def _by_name(X: object) -> dict[str, ArrayLike] | None:
     """Return the views that a dict or a tuple of arrays holds, or None where X is one array or rows that become one."""
     if _is_named(X):
         return {str(name): view for name, view in X.items()}
-    if isinstance(X, tuple) and len(X) > 0 and all(getattr(view, "ndim", 0) >= 2 for view in X):
+    if isinstance(X, tuple) and len(X) > 0 and all(map(_is_view, X)):
         return {str(number): view for number, view in enumerate(X)}
     return None
 
 
-def _read(argument: str, values: Any, read: Callable[[Any], np.ndarray]) -> np.ndarray:
-    """Return what a check of scikit-learn's makes of values; where it cannot, name the columns that are no numbers."""
+def _is_view(values: Any) -> bool:
+    return getattr(values, "ndim", 0) >= 2 or strings_in("X", values) is not None
+
+
+def _read(argument: str, values: Any, read: Callable[[Any], np.ndarray], least: int) -> Any:
+    """Return what a check of scikit-learn's makes of values; where it cannot, name the columns that are no numbers.
+
+    Texts are none of its concern.
+    """
+    texts = strings_in(argument, values)
+    if texts is not None:
+        check(len(texts) >= least, f"{argument}: expected {least} texts or more, got {len(texts)}.")
+        return texts
     try:
         return read(values)
     except ValueError as error:

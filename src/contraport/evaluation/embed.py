@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,16 @@ from contraport.evaluation.opening import load_asked, open_device
 from contraport.evaluation.shards import this_process
 from contraport.features import Features, suffixes, write_features
 from contraport.runs import Run
+from contraport.texts import decoded, is_text
 from contraport.training.build import build_views
 from contraport.verbs.embed import VERB, EmbedOptions
 
 log = logging.getLogger("contraport.evaluation")
+
+LETTERS = 80
+"""A text is called by at most so many of its letters."""
+
+_READ = 4_096
 
 
 @VERB.keywords
@@ -63,7 +70,7 @@ def embed(given: dict[str, Any]) -> Path:
 
 def _features(parts: list[tuple[Dataset, int]], embedded: list[Embeddings], run: Run) -> Features:
     datasets = [dataset for dataset, _ in parts]
-    keys = [dataset.keys for dataset in datasets]
+    keys = [dataset.keys or _beginnings(dataset) for dataset in datasets]
     labels = [part.labels for part in embedded]
     class_names = datasets[0].class_names
     return Features(
@@ -75,3 +82,13 @@ def _features(parts: list[tuple[Dataset, int]], embedded: list[Embeddings], run:
         None if None in labels or class_names is None else np.array(class_names, dtype=np.str_),
         str(run.path),
     )
+
+
+def _beginnings(dataset: Dataset) -> list[str] | None:
+    """Return how the first view of each item begins that is a text, by which it is called; None where none is."""
+    texts = [view for view, shape in enumerate(dataset.shapes) if is_text(shape)]
+    if not texts:
+        return None
+    positions = torch.arange(len(dataset)).split(_READ)
+    read = (text for some in positions for text in decoded(dataset.store.fetch(some)[texts[0]]))
+    return [textwrap.shorten(text, LETTERS, placeholder=" ...") or text[:LETTERS] for text in read]

@@ -33,6 +33,7 @@ from contraport.objectives.schedules import Schedule, parse_constraint
 from contraport.objectives.weighting import PlanWeights, parse_weights
 from contraport.pairs import Decoyed, with_decoys
 from contraport.runs import Run
+from contraport.texts import blank, is_text
 from contraport.training.loop.loggers import check_loggers
 from contraport.training.loop.optimization import check_layers, check_optimizer
 from contraport.training.step.auditor import Auditor
@@ -433,7 +434,7 @@ def _check_encodes(model: Model, views: Views) -> None:
         was_training = model.training
         try:
             with torch.no_grad():
-                model.eval().encode([torch.zeros(1, *shape)])
+                model.eval().encode([blank(1, shape)])
         except Exception as error:  # each network refuses in its own way
             told = f"the items are of shape {plain}, and some views of {shape}: {reason(error)}"
             raise UsageError(f"encoder: expected one that takes any size, as {told}") from error
@@ -454,6 +455,7 @@ def _comparison(
     weights: PlanWeights | None,
 ) -> Comparison:
     if settings.predict is not None:
+        check(not any(map(is_text, views.shapes)), "predict: decodes numbers, and a view of the items is a text.")
         return Reconstructed(model, views.shapes, settings.predict)
     assert compared is not None
     sizes, made = _sizes(model), len(views.shapes)

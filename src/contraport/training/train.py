@@ -162,7 +162,7 @@ def replaced(settings: Settings) -> list[str]:
 
 def _introduce(run: Run, settings: Settings, built: Built) -> None:
     dataset, model = built.dataset, built.pipeline.model
-    shapes = ", ".join(" x ".join(str(side) for side in shape) for shape in model.shapes)
+    shapes = ", ".join(" x ".join(str(side) for side in shape) or "text" for shape in model.shapes)
     weights = sum(parameter.numel() for parameter in model.parameters())
     log.info("%s: %s on %s, %s items of %s", run.path, settings.method, dataset.name, f"{len(dataset):,}", shapes)
     if run.replaced_path.exists():

@@ -92,8 +92,8 @@ class Settings(Options):
     data: str | Path | Any | None = option(
         None,
         "what to train on: a name (see `contraport list data`); a folder of images, of tar shards or of a Hugging Face "
-        "dataset; an .npz, .npy, .csv, .parquet or .tar file, or a pattern of tars; or from Python a Dataset (of ours, "
-        "torch or Hugging Face), a data frame, arrays, or a list of paths or images.",
+        "dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tars; or from Python a Dataset "
+        "(of ours, torch or Hugging Face), a data frame, arrays, or a list of texts, paths or images.",
         written=_named,
         group="what to train on, and how",
     )
@@ -196,7 +196,7 @@ class Settings(Options):
         "a name (see `contraport list encoders`), any timm name, `module:attribute` of your own, or a module of which "
         "a copy is trained; or a list of one per view; or those of some views by their names or kinds, such as "
         "--encoder.image resnet18 --encoder.audio small-tcn; default: small-cnn for images, mlp for vectors, small-tcn "
-        "for time series.",
+        "for time series, small-text for texts.",
         written=_described,
         group="networks",
     )

@@ -1,4 +1,5 @@
 import io
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +10,7 @@ from PIL import Image
 
 from contraport.data import from_arrays, load
 from contraport.errors import UsageError
+from contraport.texts import decoded
 
 
 def write(folder, text, name="data.csv"):
@@ -273,6 +275,61 @@ def test_empty_cells_are_views_that_an_item_lacks(tmp_path):
 def test_statistics_are_of_the_items_that_have_the_view():
     both = from_arrays((np.array([[i] if i != 3 else [np.nan] for i in range(20)]), np.ones((20, 1))))
     assert both.statistics(0)[0] == [pytest.approx(np.mean([i for i in range(20) if i != 3]))]
+
+
+TEXTS = ["a red bag", "größer", *(f"text {number}" for number in range(8))]
+
+
+def texts_of(dataset, view=0):
+    return decoded(dataset.__getitems__(list(range(len(dataset)))).views[view])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_column_of_texts_is_a_view(tmp_path, suffix):
+    path, labels = tmp_path / f"data.{suffix}", ["a", "b"] * 5
+    if suffix == "csv":
+        write(tmp_path, lines("what,label", zip(TEXTS, labels, strict=True)))
+    elif suffix == "jsonl":
+        rows = ({"what": text, "label": label} for text, label in zip(TEXTS, labels, strict=True))
+        path.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        pq.write_table(pa.table({"what": pa.array(TEXTS).dictionary_encode(), "label": labels}), path)
+    parts = [load(path, split) for split in ("train", "test")]
+    assert parts[0].shapes == ((),)
+    assert parts[0].class_names == ("a", "b")
+    for part in parts:
+        assert texts_of(part) == [TEXTS[row] for row in part.rows]
+
+
+def test_two_columns_of_texts_are_two_views_of_which_an_item_may_lack_one(tmp_path):
+    answers = [None, " ", *TEXTS[2:]]
+    whole = load(write_parquet(tmp_path, question=TEXTS, answer=answers, split=["train"] * 9 + ["test"]))
+    assert whole.shapes == ((), ())
+    assert whole.present[:3].tolist() == [[True, False], [True, False], [True, True]]
+    assert texts_of(whole.complete(), 1) == TEXTS[2:9]
+
+
+def test_texts_beside_numbers_are_called_so(tmp_path):
+    rows = [(text, number) for number, text in enumerate(TEXTS)]
+    assert load(write(tmp_path, lines("caption,x", rows))).shapes == ((), (1,))
+    path = write(tmp_path, lines("name,x", rows))
+    with pytest.raises(UsageError, match=r"column 'name'.*columns="):
+        load(path)
+    assert load(path, columns={"views": ["name", "x"]}).shapes == ((), (1,))
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["a", "", "c"], "column 'x': expected a text in each row, got an empty one in 1 of 3 rows, first in row 1"),
+        (["a", None, "c"], "an empty one in 1 of 3 rows"),
+        (["a.png", "a photo", "c.png"], "names of image files, got the text 'a photo' in row 1"),
+    ],
+    ids=["empty", "nothing", "images"],
+)
+def test_texts_that_are_none_are_told(tmp_path, texts, message):
+    with pytest.raises(UsageError, match=message):
+        load(write_parquet(tmp_path, x=texts))
 
 
 def test_lists_and_images_that_an_item_lacks(tmp_path):

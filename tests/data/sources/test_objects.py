@@ -15,6 +15,7 @@ from PIL import Image
 from contraport import embed, train
 from contraport.data import load
 from contraport.errors import UsageError
+from contraport.texts import decoded
 
 
 def frame(items: int = 20) -> pandas.DataFrame:
@@ -48,6 +49,44 @@ def test_a_data_frame_is_read_as_its_file(kind: Any, tmp_path: Path) -> None:
         load(kind(table), columns={"views": ["c"]})
 
 
+TEXTS = ["a red bag", "größer", *(f"text {number}" for number in range(8))]
+
+
+def texts_of(dataset, view=0):
+    return decoded(dataset.__getitems__(list(range(len(dataset)))).views[view])
+
+
+def test_a_list_of_texts_is_one_item_after_the_other() -> None:
+    parts = [load(TEXTS, split) for split in ("train", "test")]
+    assert [len(part) for part in parts] == [8, 2]
+    for part in parts:
+        assert part.shapes == ((),)
+        assert texts_of(part) == [TEXTS[row] for row in part.rows]
+    with pytest.raises(UsageError, match="data: expected a text in each row, got an empty one in 1 of 2"):
+        load(["a", ""])
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda table: table, as_polars, lambda table: pa.Table.from_pandas(table, preserve_index=False)],
+    ids=["pandas", "polars", "arrow"],
+)  # fmt: skip
+def test_columns_of_texts_in_a_data_frame_are_views(kind: Any) -> None:
+    table = pandas.DataFrame({"question": TEXTS, "answer": TEXTS[::-1]})
+    read = load(kind(table))
+    assert (read.shapes, read.view_names) == (((), ()), ("question", "answer"))
+    assert texts_of(read, 1) == [TEXTS[::-1][row] for row in read.rows]
+
+
+def test_texts_of_hugging_face_are_views(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"question": TEXTS, "answer": ["", *TEXTS[1:]]})
+    rows.save_to_disk(str(tmp_path / "hub"))
+    parts = [load(tmp_path / "hub", split) for split in ("train", "test")]
+    assert sum(0 if part.present is None else int((~part.present).sum()) for part in parts) == 1
+    for part in parts:
+        assert texts_of(part) == [TEXTS[row] for row in part.rows]
+
+
 def test_a_dataset_of_hugging_face_is_read_as_its_folder(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     features = datasets.Features({"x": datasets.Sequence(datasets.Value("float32")), "label": datasets.ClassLabel(
@@ -61,8 +100,8 @@ def test_a_dataset_of_hugging_face_is_read_as_its_folder(tmp_path: Path) -> None
         assert held.name == "Dataset"
     both = datasets.DatasetDict(train=rows, validation=rows.select(range(3)))
     assert (len(load(both)), len(load(both, "test"))) == (10, 3)
-    with pytest.raises(UsageError, match="Dataset: column 'x': expected numbers"):
-        load(datasets.Dataset.from_dict({"x": ["a"] * 10}))
+    with pytest.raises(UsageError, match="Dataset: column 'x': expected a text in each row"):
+        load(datasets.Dataset.from_dict({"x": ["a", ""] * 5}))
 
 
 def test_arrays_by_name_and_alone() -> None:
@@ -97,7 +136,7 @@ def test_paths_and_pictures_are_images(tmp_path: Path) -> None:
     [
         ([], "expected a name, a path, .* got an empty list"),
         (3, "got int"),
-        (["a.png", 3], "expected a list of paths, of PIL images or of arrays, got a str in it"),
+        (["a.png", 3], "expected a list of texts, of paths, of PIL images or of arrays, got a str in it"),
         ({"q": np.ones((4, 2))}, "data: arrays: key: unknown name 'q'"),
         (pandas.DataFrame({"x": [object(), object()]}), "the data frame cannot be read as a table"),
     ],

@@ -16,16 +16,19 @@ from contraport.data.arrays import ArrayStore, as_view, codes_of, numbers_of, we
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import FileImages
 from contraport.data.formats.columns import (
+    are_texts,
     empty_rows,
-    holds_file_names,
     holds_images,
+    holds_strings,
     read_codes,
     read_file_names,
     read_numbers,
+    read_texts,
 )
 from contraport.data.formats.roles import assign_roles, names_of_views
 from contraport.data.items import Items, View
 from contraport.data.splits import Marks, Positions, marks_of_names
+from contraport.data.text_store import TextStore
 from contraport.errors import check
 
 
@@ -166,12 +169,15 @@ def dataset_of_rows(
     numbers = _one_each(numbers_of, rows, roles.numbers, where)
     folder = path if path.is_dir() else path.parent
     columns_of = [rows.select(list(names)) for names in roles.views]
-    present = _present(columns_of) if rows.in_memory and len(columns_of) > 1 else None
+    present = _present(columns_of) if len(columns_of) > 1 else None
     if present is not None:
         columns_of = [_filled(chosen, marks, where) for chosen, marks in zip(columns_of, present.T, strict=True)]
     weights = _one_each(weights_of, rows, roles.weights, where)
     known = (labels, label_names, domains, domain_names)
-    views = [_view(chosen, names, folder, where) for chosen, names in zip(columns_of, roles.views, strict=True)]
+    views = [
+        _view(chosen, names, folder, where, doubtful=names[0] in roles.doubtful)
+        for chosen, names in zip(columns_of, roles.views, strict=True)
+    ]
     files = next((view.files for view in views if isinstance(view, FileImages)), None)
     items = Items(
         where, len(rows), *known, is_test, test_fraction, present, weights, numbers, rows=in_source, keys=files
@@ -180,9 +186,20 @@ def dataset_of_rows(
 
 
 def _present(columns: Sequence[ArrowRows]) -> np.ndarray | None:
-    """Return which rows have which views, ``(n, views)``; None where all have all."""
-    present = np.stack([~empty_rows(chosen.read()) for chosen in columns], axis=1)
+    """Return which rows have which views, ``(n, views)``; None where all have all.
+
+    Of what is not in memory only strings are looked at.
+    """
+    marks = [
+        ~empty_rows(chosen.read()) if chosen.in_memory or _are_strings(chosen) else np.ones(len(chosen), dtype=np.bool_)
+        for chosen in columns
+    ]
+    present = np.stack(marks, axis=1)
     return None if present.all() else present
+
+
+def _are_strings(rows: ArrowRows) -> bool:
+    return len(rows.schema.names) == 1 and holds_strings(rows.schema.field(0))
 
 
 def _filled(rows: ArrowRows, present: np.ndarray, where: str) -> ArrowRows:
@@ -221,11 +238,15 @@ def _one_each(
     return known(f"data: {where}: column {name!r}", values[:, 0] if values.shape[1:] == (1,) else values)
 
 
-def _view(chosen: ArrowRows, names: tuple[str, ...], folder: Path, where: str) -> View:
-    """Return a view of all rows, given its columns."""
+def _view(chosen: ArrowRows, names: tuple[str, ...], folder: Path, where: str, *, doubtful: bool) -> View:
+    """Return a view of all rows, given its columns; texts are held in memory."""
     field = chosen.schema.field(names[0])
-    if len(names) == 1 and holds_file_names(field):
-        files = read_file_names(chosen.read(), names[0], where)
+    if _are_strings(chosen):
+        table = chosen.read()
+        if not doubtful and are_texts(table, names[0]):
+            texts, column = read_texts(table, names[0], where), f"data: {where}: column {names[0]!r}"
+            return lambda positions: TextStore.of([texts[place] for place in positions.tolist()], column)
+        files = read_file_names(table, names[0], where)
         return FileImages(tuple(str(folder / file) for file in files))
     if len(names) == 1 and holds_images(field):
         return RowImages(chosen, names[0], folder, where)

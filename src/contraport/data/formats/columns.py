@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from contraport.data.decoding import SUFFIXES
 from contraport.errors import UsageError, check
+from contraport.texts import check_full
 
 
 def holds_images(field: pa.Field) -> bool:
@@ -25,8 +26,8 @@ def holds_lists(field: pa.Field) -> bool:
     return _is_list(_value_type(field.type))
 
 
-def holds_file_names(field: pa.Field) -> bool:
-    """Return whether a column is of a type that holds names of files."""
+def holds_strings(field: pa.Field) -> bool:
+    """Return whether a column is of a type that holds strings: texts, or names of files."""
     return _is_text(_value_type(field.type))
 
 
@@ -79,9 +80,35 @@ def empty_rows(table: pa.Table) -> np.ndarray:
         column = _plain(table.column(name))
         nothing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
         if _is_text(column.type):
-            nothing = pc.or_(nothing, pc.equal(pc.fill_null(column, ""), ""))
+            nothing = pc.or_(nothing, pc.equal(pc.utf8_trim_whitespace(pc.fill_null(column, "")), ""))
         empty &= nothing.to_numpy()
     return empty
+
+
+def are_texts(table: pa.Table, name: str) -> bool:
+    """Return whether a column of strings holds texts: neither names of image files nor numbers, among which is a text.
+
+    >>> are_texts(pa.table({"x": ["a red bag", "2.5"]}), "x"), are_texts(pa.table({"x": ["2.5", "cat"]}), "x")
+    (True, False)
+    """
+    first = _first_string(table, name)
+    return PurePath(first).suffix.lower() not in SUFFIXES and not is_number(first)
+
+
+def _first_string(table: pa.Table, name: str) -> str:
+    column = _plain(table.column(name))
+    return next((value.as_py() for value in column if value.as_py()), "")
+
+
+def read_texts(table: pa.Table, name: str, where: str) -> list[str]:
+    """Return a column of strings as texts.
+
+    Raises:
+        UsageError: a row without one.
+    """
+    texts = ["" if text is None else text for text in _plain(table.column(name)).to_pylist()]
+    check_full(_at(where, name), texts)
+    return texts
 
 
 def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
@@ -158,7 +185,9 @@ def _check_whole(column: pa.ChunkedArray, name: str, expected: str, where: str) 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column without the dictionary or the extension type around its values."""
     if pa.types.is_dictionary(column.type):
-        return column.cast(column.type.value_type)
+        return _plain(column.cast(column.type.value_type))
+    if pa.types.is_string_view(column.type):
+        return column.cast(pa.large_string())
     if isinstance(column.type, pa.BaseExtensionType):
         return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
     return column
@@ -184,7 +213,7 @@ def _is_numeric(kind: pa.DataType) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_number(text: str) -> bool:

@@ -6,13 +6,13 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 import pyarrow as pa
 
-from contraport.data.formats.columns import holds_file_names, holds_images, holds_lists
+from contraport.data.formats.columns import holds_images, holds_lists, holds_strings
 from contraport.errors import check, unknown_name
 
 ROLES = ("views", "labels", "numbers", "domains", "split", "weights")
@@ -24,12 +24,21 @@ ROW_NAMES = ("", "id", "index", "unnamed: 0")
 
 _log = logging.getLogger(__name__)
 
+_TEXT = re.compile(
+    r"(text|caption|sentence|title|headline|description|abstract|body|question|query|answer|passage|document|review|"
+    r"comment|premise|hypothesis|summary)s?_?\d*",
+    re.IGNORECASE,
+)
 _VIEW = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The columns of each view, and those of labels, numbers, domains, splits and weights where there are such."""
+    """The columns of each view, and those of labels, numbers, domains, splits and weights where there are such.
+
+    `doubtful` are columns of strings beside numbers: they may be names of files, but whether they are texts to learn
+    from, or the names of something, only the caller knows.
+    """
 
     views: tuple[tuple[str, ...], ...]
     labels: str | None
@@ -37,6 +46,7 @@ class Roles:
     domains: str | None
     split: str | None
     weights: str | None = None
+    doubtful: tuple[str, ...] = field(default=(), repr=False)
 
 
 def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> Roles:
@@ -45,8 +55,8 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
     By name, in any case: ``label``, ``labels``, ``y``, ``class`` or ``target`` holds the labels, or where its values
     are no integers and no text the numbers that are to be told of the items; ``domain`` or ``domains`` the domains,
     ``split`` the splits; ``id`` and ``index`` number the rows. Of the others, ``view0.x``, ``view0_y``, ``view1``, ...
-    are views by their number; else each column of lists or images is a view, and all columns of numbers together are
-    one.
+    are views by their number; else each column of lists, images or texts is a view, and all columns of numbers together
+    are one. Texts beside numbers are a view where they are called so: ``text``, ``caption``, ``title``, ...
 
     Args:
         schema: names and types of the columns.
@@ -85,13 +95,14 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
     taken = [name for name in single.values() if name is not None]
     if given.get("views") is None:
         rest = [name for name in names if name not in taken and name.lower() not in ROW_NAMES]
-        views = _guess_views(schema, rest, where)
+        views, doubtful = _guess_views(schema, rest, where)
     else:
+        doubtful = ()
         views = _given_views(given["views"], names, where)
     used = taken + [name for view in views for name in view]
     twice = sorted({name for name in used if used.count(name) > 1})
     check(not twice, f"columns: {where}: expected each column in one role, got {twice} in two.")
-    return Roles(tuple(views), **single)
+    return Roles(tuple(views), **single, doubtful=doubtful)
 
 
 def names_of_views(views: Sequence[Sequence[str]]) -> list[str]:
@@ -121,7 +132,8 @@ def _guess(role: str, known: Sequence[str], names: list[str], where: str) -> str
     return found[0] if found else None
 
 
-def _guess_views(schema: pa.Schema, rest: list[str], where: str) -> list[tuple[str, ...]]:
+def _guess_views(schema: pa.Schema, rest: list[str], where: str) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """Return the columns of each view, and those that are doubtful."""
     check(len(rest) > 0, f"data: {where}: expected a column that is a view, got {schema.names}.")
     matches = {name: match for name in rest if (match := _VIEW.fullmatch(name))}
     if matches:
@@ -135,14 +147,16 @@ def _guess_views(schema: pa.Schema, rest: list[str], where: str) -> list[tuple[s
             numbers == list(range(len(numbers))),
             f"data: {where}: expected view0, view1, ... without a gap, got {numbers}.",
         )
-        return [tuple(name for name in rest if int(matches[name][1]) == number) for number in numbers]
+        return [tuple(name for name in rest if int(matches[name][1]) == number) for number in numbers], ()
     alone = [name for name in rest if _stands_alone(schema.field(name))]
     together = tuple(name for name in rest if name not in alone)
-    return [(name,) for name in alone] + ([together] if together else [])
+    strings = [name for name in alone if holds_strings(schema.field(name))]
+    doubtful = tuple(name for name in strings if together and not _TEXT.fullmatch(name))
+    return [(name,) for name in alone] + ([together] if together else []), doubtful
 
 
 def _stands_alone(field: pa.Field) -> bool:
-    return holds_lists(field) or holds_images(field) or holds_file_names(field)
+    return holds_lists(field) or holds_images(field) or holds_strings(field)
 
 
 def _given_views(views: Any, names: list[str], where: str) -> list[tuple[str, ...]]:

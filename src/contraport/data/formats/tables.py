@@ -1,4 +1,4 @@
-"""Tables in files: `.csv` with a line of names, and `.parquet`."""
+"""Tables in files: `.csv` with a line of names, `.jsonl` with an object in each line, and `.parquet`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.json
 import pyarrow.parquet
 
 from contraport.data.dataset import Dataset
@@ -19,7 +20,7 @@ from contraport.errors import UsageError, cannot_read, check
 _LARGEST_BLOCK = 2**31 - 1
 
 
-@data_format("a table", suffixes=[".csv", ".parquet"], takes=["image_size", "columns", "test_fraction"])
+@data_format("a table", suffixes=[".csv", ".jsonl", ".parquet"], takes=["image_size", "columns", "test_fraction"])
 def load_table(
     path: str,
     split: str,
@@ -27,7 +28,7 @@ def load_table(
     columns: Mapping[str, Any] | None = None,
     test_fraction: float | None = None,
 ) -> Dataset:
-    """Return one split of a `.csv` or `.parquet` file.
+    """Return one split of a `.csv`, `.jsonl` or `.parquet` file.
 
     `contraport.data.formats.roles.assign_roles` says what its columns are for. Without a column of splits
     `test_fraction` of each class is held out, a fifth by default. Columns may name image files, relative to the table's
@@ -38,7 +39,7 @@ def load_table(
     """
     file = Path(path)
     try:
-        table = _read_csv(file) if file.suffix == ".csv" else pa.parquet.read_table(file, partitioning=None)
+        table = _READERS[file.suffix](file)
         table.validate(full=True)  # Arrow itself follows corrupt offsets out of the memory that it has
     except UsageError:
         raise
@@ -57,3 +58,16 @@ def _read_csv(path: Path) -> pa.Table:
     headed = not all(is_number(name) for name in table.schema.names)
     check(headed, f"data: {path}: expected the names of the columns in the first line, got {table.schema.names[:5]}.")
     return table
+
+
+def _read_json_lines(path: Path) -> pa.Table:
+    size = path.stat().st_size
+    check(size > 0, f"data: {path} is empty.")
+    return pa.json.read_json(path, read_options=pa.json.ReadOptions(block_size=min(size + 1, _LARGEST_BLOCK)))
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    return pa.parquet.read_table(path, partitioning=None)
+
+
+_READERS = {".csv": _read_csv, ".jsonl": _read_json_lines, ".parquet": _read_parquet}

@@ -15,13 +15,15 @@ from torch import Tensor
 
 from contraport.data.arrays import ArrayStore
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import FileImages, as_pixels, median_size
+from contraport.data.decoding import SUFFIXES, FileImages, as_pixels, median_size
 from contraport.data.formats.array_files import dataset_of_arrays
 from contraport.data.formats.arrow import TableRows, dataset_of_rows
 from contraport.data.formats.huggingface import dataset_of_huggingface
 from contraport.data.items import Items
 from contraport.data.splits import Positions
+from contraport.data.text_store import TextStore
 from contraport.errors import UsageError, cannot_read, check
+from contraport.texts import check_full
 
 
 def from_object(
@@ -37,7 +39,7 @@ def from_object(
     - a ``datasets.Dataset`` or ``DatasetDict``, as a folder of Hugging Face is read;
     - a data frame of pandas or polars, or an Arrow table, as a table in a file is read;
     - an array or tensor, one view; a list of arrays of one shape; or a dict of arrays by the keys of an ``.npz``;
-    - a list of paths of images, or of PIL images.
+    - a list of texts, of paths of images, or of PIL images.
 
     Where it marks no test split, `test_fraction` of each class is held out, a fifth by default, as of a file.
 
@@ -75,9 +77,10 @@ def from_object(
         return dataset_of_arrays({"x": data}, "arrays", split, test_fraction)
     if isinstance(data, list | tuple) and len(data) > 0:
         return _of_list(data, split, image_size, test_fraction)
+    came = f"{'an empty ' if isinstance(data, list | tuple) else ''}{type(data).__name__}"
     raise UsageError(
         "data: expected a name, a path, a Dataset of ours, of torch or of Hugging Face, a data frame, arrays, or a "
-        f"list of paths or images, got {'an empty ' if isinstance(data, list | tuple) else ''}{type(data).__name__}."
+        f"list of texts, paths or images, got {came}."
     )
 
 
@@ -106,6 +109,10 @@ def _arrow(frame: Any, library: str) -> pa.Table:
 
 
 def _of_list(data: Sequence[Any], split: str, size: int | None, test_fraction: float | None) -> Dataset:
+    if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in SUFFIXES:
+        check_full("data", data)
+        items = Items("texts", len(data), test_fraction=test_fraction)
+        return items.dataset(split, [_Texts(data)], image_size=None)
     if all(isinstance(item, str | Path) for item in data):
         files = [str(item) for item in data]
         items = Items("files", len(files), keys=files, test_fraction=test_fraction)
@@ -118,9 +125,19 @@ def _of_list(data: Sequence[Any], split: str, size: int | None, test_fraction: f
     odd = next((item for item in data if not isinstance(item, np.ndarray | Tensor)), None)
     check(
         odd is None,
-        f"data: expected a list of paths, of PIL images or of arrays, got a {type(odd).__name__} in it.",
+        f"data: expected a list of texts, of paths, of PIL images or of arrays, got a {type(odd).__name__} in it.",
     )
     return dataset_of_arrays({"x": np.stack([np.asarray(item) for item in data])}, "arrays", split, test_fraction)
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Makes a store of texts."""
+
+    texts: Sequence[str]
+
+    def __call__(self, positions: Positions) -> TextStore:
+        return TextStore.of([self.texts[position] for position in positions.tolist()], "data")
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,11 @@ def load(
 
     Args:
         data: a name of `contraport.catalog.list_sources`; a folder of images, of webdataset shards or of a Hugging
-            Face dataset; the path of an ``.npz``, ``.npy``, ``.csv``, ``.parquet`` or ``.tar`` file, the last also with
-            braces as in ``train-{000..003}.tar``. A name wins over a folder of the same name; write ``./digits`` for
-            the folder. Or what a program holds: a `Dataset`, which is returned whatever the split; a torch dataset,
-            which is wrapped by `from_torch`; and what `contraport.data.sources.objects` says, a ``datasets.Dataset``, a
-            data frame, arrays, or a list of paths or PIL images.
+            Face dataset; the path of an ``.npz``, ``.npy``, ``.csv``, ``.jsonl``, ``.parquet`` or ``.tar`` file, the
+            last also with braces as in ``train-{000..003}.tar``. A name wins over a folder of the same name; write
+            ``./digits`` for the folder. Or what a program holds: a `Dataset`, which is returned whatever the split; a
+            torch dataset, which is wrapped by `from_torch`; and what `contraport.data.sources.objects` says, a
+            ``datasets.Dataset``, a data frame, arrays, or a list of texts, paths or PIL images.
         split: "train" or "test".
         root: folder of named data, as torchvision or the package that carries them lays it out.
         image_size: side of the square that images become, in pixels; default: their own, and for encoded images the

@@ -16,9 +16,11 @@ from contraport.data.views.draws import Draws
 from contraport.data.views.images import image_strength, images_changed, lab
 from contraport.data.views.mixing import Mixup, Noise
 from contraport.data.views.series import SERIES, SeriesTransform, Windows
+from contraport.data.views.texts import TEXTS, TextTransform
 from contraport.data.views.vectors import VECTORS, VectorTransform
 from contraport.errors import UsageError, check, unknown_name
 from contraport.named import parse_named
+from contraport.texts import are_texts, is_text
 
 COLOUR = "colour"
 FRAMES = "frames"
@@ -40,7 +42,7 @@ class Views(nn.Module):
             - "weak", "standard", "strong": what suits the data, ever further. Images are cropped, turned, recoloured
               and partly erased; "strong" has what GCA calls extreme (Chen et al., 2024): large erasure, brightness,
               strong crop. Time series are cropped in time, scaled, masked and jittered; vectors scaled, masked and
-              jittered.
+              jittered. Of texts a span is cut out, and words are left out of it.
             - "noise", "mixup": what needs to know nothing of the data, x + delta and x_i + lambda (x_j - x_i). A
               strength may follow: in "noise:0.2" the standard deviation of delta in units of the data's own (default:
               0.41, which moves an item as far as mixup does), in "mixup:0.3" the largest lambda, at most 1 (default:
@@ -183,7 +185,7 @@ class _ColourStore:
 
 
 def _floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(view / 255.0 if view.dtype == torch.uint8 else view for view in views)
+    return tuple(view / 255.0 if view.dtype == torch.uint8 and not are_texts(view) else view for view in views)
 
 
 def _split_colours(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -223,6 +225,13 @@ def _change(dataset: Dataset, view: int, augment: Augment, *, greys: bool = True
     strength = {} if augment.strength is None else {"strength": augment.strength}
     if augment.name == "none":
         return _Same()
+    if is_text(shape):
+        check(
+            augment.name in SUITED,
+            f"augment: {augment.name!r} changes numbers, and view {view} of {dataset.name!r} is a text; expected none, "
+            f"{', '.join(SUITED)}.",
+        )
+        return TextTransform(TEXTS[augment.name])
     if augment.name == "mixup":
         return Mixup(**strength)
     if augment.name in SUITED and len(shape) == 3:

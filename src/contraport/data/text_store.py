@@ -1,0 +1,57 @@
+"""Texts held in memory, one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contraport.texts import TEXT, as_bytes
+
+
+@dataclass(frozen=True)
+class TextStore:
+    """Texts as one view, held in memory without what fills up the shorter ones.
+
+    Attributes:
+        content: the bytes of all.
+        ends: where each begins and the next one does, int64 ``(n + 1,)``.
+    """
+
+    content: Tensor
+    ends: Tensor
+    in_memory: bool = True
+
+    @classmethod
+    def of(cls, texts: Sequence[str], argument: str = "texts") -> TextStore:
+        """Return a store of texts.
+
+        Raises:
+            UsageError: they hold what is no text.
+
+        >>> store = TextStore.of(["a", "bc", ""])
+        >>> len(store), store.shapes, store.fetch(torch.tensor([1, 0]))[0].tolist()
+        (3, ((),), [[98, 99], [97, 0]])
+        """
+        own = as_bytes(texts, argument)
+        ends = np.cumsum([0, *map(len, own)], dtype=np.int64)
+        return cls(torch.frombuffer(bytearray(b"".join(own) or b"\0"), dtype=torch.uint8), torch.from_numpy(ends))
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+        return (TEXT,)
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the texts at some positions, as long as the longest of them."""
+        starts, ends = self.ends[positions], self.ends[positions + 1]
+        longest = max(int((ends - starts).max()), 1) if len(positions) else 1
+        places = starts[:, None] + torch.arange(longest)
+        inside = places < ends[:, None]
+        return (torch.where(inside, self.content[torch.where(inside, places, 0)], 0),)

@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+import torch
+
+from contraport.data import from_arrays
+from contraport.data.text_store import TextStore
+from contraport.errors import UsageError
+from contraport.texts import decoded
+
+TEXTS = ["a red bag", "größer", "", "日本語 🙂", "x" * 300]
+
+
+def test_texts_are_fetched_in_any_order_as_long_as_the_longest():
+    store = TextStore.of(TEXTS)
+    (got,) = store.fetch(torch.tensor([3, 0, 2, 3]))
+    assert decoded(got) == [TEXTS[place] for place in (3, 0, 2, 3)]
+    assert got.shape == (4, len(TEXTS[3].encode()))
+    assert store.fetch(torch.tensor([2]))[0].shape == (1, 1)
+
+
+def test_texts_are_views_beside_others():
+    dataset = from_arrays({"caption": TEXTS[:2], "vector": np.ones((2, 3))}, labels=["b", "c"])
+    assert dataset.shapes == ((), (3,))
+    batch = dataset.__getitems__([1, 0])
+    assert decoded(batch.views[0]) == TEXTS[1::-1]
+    assert dataset.statistics(0) == ([], [])
+
+
+def test_an_empty_text_among_several_views_is_one_that_the_item_lacks():
+    dataset = from_arrays((["a", " ", None], np.array(["b", "c", "d"])))
+    assert dataset.present.tolist() == [[True, True], [False, True], [False, True]]
+
+
+@pytest.mark.parametrize(
+    ("views", "message"),
+    [
+        (["a", ""], r"views: expected a text in each row, got an empty one in 1 of 2 rows, first in row 1"),
+        (["a", 3], r"views: expected texts throughout, got 3 in row 1"),
+        ((["a"], ["b", "c"]), r"views: expected equal numbers of rows, got \[1, 2\]"),
+        (["a\0"], "null character"),
+    ],
+    ids=["empty", "mixed", "unequal", "null"],
+)
+def test_what_is_no_text_is_told(views, message):
+    with pytest.raises(UsageError, match=message):
+        from_arrays(views)

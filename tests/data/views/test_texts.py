@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from contraport.data import Share, Views, from_arrays
+from contraport.data.views.draws import Draws
+from contraport.data.views.texts import TEXTS, TextStrength, TextTransform
+from contraport.errors import UsageError
+from contraport.texts import decoded, encoded
+
+TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語 で す", "two words"]
+
+
+def change(texts, strength, seed=0):
+    torch.manual_seed(seed)
+    items = encoded(texts)
+    return decoded(TextTransform(strength)(items, Draws(items, None)))
+
+
+def is_within(part, whole):
+    rest = iter(whole)
+    return all(word in rest for word in part)
+
+
+@pytest.mark.parametrize("strength", TEXTS)
+def test_a_view_has_words_of_its_text_in_their_order_and_one_at_least(strength):
+    for seed in range(20):
+        for text, view in zip(TEXTS_, change(TEXTS_, TEXTS[strength], seed), strict=True):
+            assert view
+            assert is_within(list(view.replace(" ", "")), list(text.replace(" ", "")))
+            assert view == view.strip()
+
+
+def test_a_span_is_cut_out():
+    text = TEXTS_[0].split()
+    lengths = set()
+    for seed in range(30):
+        words = change([TEXTS_[0]], TextStrength(kept=0.5, deleted=0), seed)[0].split()
+        first = text.index(words[0])
+        assert words == text[first : first + len(words)]
+        lengths.add(len(words))
+    assert min(lengths) >= 5
+    assert len(lengths) > 3
+
+
+def test_words_are_left_out_as_often_as_said():
+    long = " ".join(f"w{number}" for number in range(1000))
+    kept = change([long] * 20, TextStrength(kept=1, deleted=0.3))
+    shares = [len(view.split()) / 1000 for view in kept]
+    assert 0.68 < sum(shares) / 20 < 0.72
+    assert len(set(kept)) == 20
+
+
+def test_characters_of_scripts_without_blanks_are_words():
+    views = {change(["日本語です"], TextStrength(kept=1, deleted=0.5), seed)[0] for seed in range(10)}
+    assert len(views) > 3
+
+
+def test_processes_that_share_a_batch_make_the_views_of_one():
+    views = Views(from_arrays(TEXTS_), augment="strong")
+    whole = encoded(TEXTS_)
+    torch.manual_seed(3)
+    expected = [decoded(view) for view in views((whole,))]
+    parts = []
+    for start in (0, 2):
+        torch.manual_seed(3)
+        own = encoded(TEXTS_[start : start + 2])  # another longest text than that of the whole
+        parts.append([decoded(view) for view in views((own,), Share(start, 4))])
+    assert [first + second for first, second in zip(*parts, strict=True)] == expected
+
+
+def test_no_change_gives_the_text_twice():
+    views = Views(from_arrays(TEXTS_), augment="none")
+    assert [decoded(view) for view in views((encoded(TEXTS_),))] == [TEXTS_, TEXTS_]
+
+
+@pytest.mark.parametrize("augment", ["noise", "mixup", "noise:0.2"])
+def test_what_changes_numbers_changes_no_text(augment):
+    with pytest.raises(UsageError, match="changes numbers, and view 0 of 'arrays' is a text"):
+        Views(from_arrays(TEXTS_), augment=augment)
