@@ -75,7 +75,7 @@ def test_the_engine_does_not_load_triton():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-KINDS = {"row_labels": "*i64", "column_labels": "*i64", "factor": "fp32", "power": "fp32", "n": "i32", "m": "i32"}
+KINDS = {"row_labels": "*i64", "column_labels": "*i64", "near": "*i32", "factor": "fp32", "power": "fp32", "n": "i32", "m": "i32"}
 HOPPER_SHARED_MEMORY = 227 << 10
 
 
@@ -108,7 +108,7 @@ def test_lowering_to_hopper(name, dtype, way, dimensions, tmp_path, monkeypatch)
         assert knobs.nvidia.ptxas.path
     except RuntimeError as error:
         pytest.skip(f"no assembler: {error}")
-    blocks = block_shape(dimensions, 4 if dtype == "fp32" else 2, way, HOPPER_SHARED_MEMORY)
+    blocks = block_shape(name, dimensions, 4 if dtype == "fp32" else 2, way, HOPPER_SHARED_MEMORY)
     options = {key: blocks.pop(key) for key in ("num_warps", "num_stages")}
     kernel = getattr(triton_kernels, name)
     constants = {"D": dimensions, "LINK": "log-decay", "MASKS": 1, "KEPT": 1, "PRECISION": way} | blocks

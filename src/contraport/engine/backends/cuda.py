@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
@@ -42,11 +42,11 @@ from contraport.errors import check
 TRITON: bool = importlib.util.find_spec("triton") is not None
 """Whether Triton is installed; it is loaded where the policy is first used."""
 
-WHOLE_BYTES = 512
-"""Up to so wide an embedding a program holds all of it, and W y with it: 256 dimensions, or 128 in single precision."""
-
 WORKSPACE_BYTES = 64 << 20
 """The most that the workspace for W takes."""
+
+ALONG = 1024
+"""Entries of a vector that a program takes at a time."""
 
 SPARE_BYTES = 8 << 10
 """Shared memory that is left for reductions, beside the blocks of embeddings."""
@@ -138,10 +138,11 @@ class Cuda(Collapsing):
 
         In a symmetric problem that of W and of its mirror image, on the rows alone.
         """
-        log_rows = torch.stack([t.log_rows + self.outer[0] for t in terms])
-        log_columns = torch.stack([t.log_columns + self.outer[1] for t in terms])
-        u = torch.stack([t.weight if t.axis == "rows" else torch.ones_like(t.log_rows) for t in terms])
-        v = torch.stack([t.weight if t.axis == "columns" else torch.ones_like(t.log_columns) for t in terms])
+        ones = tuple(torch.ones_like(v) for v in self.outer)
+        log_rows = torch.stack([t.log_rows for t in terms]) + self.outer[0]
+        log_columns = torch.stack([t.log_columns for t in terms]) + self.outer[1]
+        u = torch.stack([t.weight if t.axis == "rows" else ones[0] for t in terms])
+        v = torch.stack([t.weight if t.axis == "columns" else ones[1] for t in terms])
         if self.symmetric:
             log_rows, log_columns = torch.cat([log_rows, log_columns]), torch.cat([log_columns, log_rows])
             u, v = torch.cat([u, v]), torch.cat([v, u])
@@ -222,12 +223,17 @@ def _sums(
 ) -> Tensor:  # fmt: skip
     """Return log sum_j exp(S_ij + B_j), (N,), or, with the other two, sum_j exp(S_ij + A_i + B_j) v_j."""
     sides = _Sides(x, y, row_bias, column_bias, row_labels, column_labels, kept, link, factor, power)
-    blocks = _blocks(x)
+    blocks = _blocks("sums_kernel", x)
     shares = _shares(sides, blocks)
     out = log_columns.new_empty(shares, len(x))
     logarithm = weight is None
     _launch("sums_kernel", shares, sides, (log_rows, log_columns, weight, out), blocks, LOGARITHM=logarithm)
-    return out.logsumexp(0) if logarithm else out.sum(0)
+    if shares == 1 or len(x) == 0:
+        return out[0]
+    joined = out.new_empty(len(x))
+    with _on(x):
+        _kernels().join_kernel[_ceil(len(x), ALONG),](out, joined, len(x), shares, LOGARITHM=logarithm, BLOCK=ALONG)
+    return joined
 
 
 @torch.library.custom_op("contraport::gradients", mutates_args=())
@@ -246,7 +252,7 @@ def _gradients(
         (dx, row_mass), (dy, column_mass) = ([v.zero_() for v in _places(z)] for z in (x, y))
         return dx, dy, row_mass, column_mass
     weights = _collapse(log_rows, log_columns, row_weights, column_weights)
-    if _blocks(x)["BLOCK_D"] < x.shape[1]:
+    if _blocks("gradient_kernel", x)["BLOCK_D"] < x.shape[1]:
         return _through_workspace(sides, weights, wanted, held)
     dx, row_mass = _fused(sides, weights, held) if wanted[0] or wanted[2] else _places(x)
     dy, column_mass = _fused(sides.T, weights.T, held) if wanted[1] or wanted[3] else _places(y)
@@ -265,67 +271,68 @@ def _(x: Tensor, y: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 class _Weights(NamedTuple):
-    """W = exp(S) o sum over groups of exp(A_i + B_j) (U V^T)_ij.
+    """W = exp(S) o sum over terms of exp(A_i + B_j) u_i v_j, and the same with the first term's A and B for all.
 
     Attributes:
-        log_rows: A, (groups, N).
-        log_columns: B, (groups, M).
-        row_factors: U^T, (groups, rank, N), zero where a group has fewer terms.
-        column_factors: V^T, (groups, rank, M).
+        log_rows: A, (terms, N).
+        log_columns: B, (terms, M).
+        rows: u, (terms, N).
+        columns: v, (terms, M).
+        row_factors: u in units of the first term's exponents, (terms, N).
+        column_factors: v likewise, (terms, M).
+        near: whether a term is near enough to the first to be written so, (terms,).
     """
 
     log_rows: Tensor
     log_columns: Tensor
+    rows: Tensor
+    columns: Tensor
     row_factors: Tensor
     column_factors: Tensor
+    near: Tensor
 
     @property
     def T(self) -> _Weights:
-        return _Weights(self.log_columns, self.log_rows, self.column_factors, self.row_factors)
+        return _Weights(
+            self.log_columns, self.log_rows, self.columns, self.rows, self.column_factors, self.row_factors, self.near
+        )
 
     def restrict(self, rows: slice) -> _Weights:
-        return self._replace(
-            log_rows=self.log_rows[:, rows].contiguous(), row_factors=self.row_factors[..., rows].contiguous()
-        )
+        mine = (v[:, rows].contiguous() for v in (self.log_rows, self.rows, self.row_factors))
+        return self._replace(**dict(zip(("log_rows", "rows", "row_factors"), mine, strict=True)))
+
+    def forms(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
+        """Yield what a kernel takes for either form: one exponential for each term, and one for all."""
+        terms = len(self.near)
+        yield (self.log_rows, self.log_columns, self.rows, self.columns, self.near), {"GROUPS": terms, "RANK": 1}
+        if terms > 1:
+            factors = self.row_factors, self.column_factors
+            yield (self.log_rows, self.log_columns, *factors, self.near), {"GROUPS": 1, "RANK": terms}
 
 
-def _collapse(log_rows: Tensor, log_columns: Tensor, row_weights: Tensor, column_weights: Tensor) -> _Weights:
-    """Gather terms whose exponents lie near each other, up to a constant moved between rows and columns.
+def _collapse(log_rows: Tensor, log_columns: Tensor, rows: Tensor, columns: Tensor) -> _Weights:
+    """Find the factors by which all terms share one exponential, where they lie near one another.
 
-    A group takes its exponents from one of its own terms, as exp(S + A + B) of one term is the weight of a softmax.
+    The first term's exponents stand for all, as exp(S + A + B) of one term is the weight of a softmax.
     """
-    shifts, distances = [], []
-    for a, b in zip(log_rows, log_columns, strict=True):
-        rows, columns = log_rows - a, log_columns - b
-        shift = (rows.amax(1, keepdim=True) + rows.amin(1, keepdim=True)) / 2
-        shifts.append(shift)
-        distances.append(torch.maximum((rows - shift).abs().amax(1), (columns + shift).abs().amax(1)))
-    near = (torch.stack(distances) <= REACH).tolist()
-    groups: dict[int, list[int]] = {}
-    for k in range(len(near)):
-        leader = next((lead for lead in groups if near[lead][k]), k)
-        groups.setdefault(leader, []).append(k)
-    rank = max(map(len, groups.values()))
-    leaders = list(groups)
-    row_factors = row_weights.new_zeros(len(groups), rank, row_weights.shape[1])
-    column_factors = column_weights.new_zeros(len(groups), rank, column_weights.shape[1])
-    for position, (leader, members) in enumerate(groups.items()):
-        shift, size = shifts[leader][members], len(members)
-        row_factors[position, :size] = row_weights[members] * (log_rows[members] - log_rows[leader] - shift).exp()
-        column_factors[position, :size] = (
-            column_weights[members] * (log_columns[members] - log_columns[leader] + shift).exp()
-        )
-    return _Weights(log_rows[leaders], log_columns[leaders], row_factors, column_factors)
+    given = log_rows, log_columns, rows, columns
+    found = torch.empty_like(rows), torch.empty_like(columns), torch.empty_like(rows[:, 0], dtype=torch.int32)
+    (terms, n), m = rows.shape, columns.shape[1]
+    if terms > 1:
+        with _on(rows):
+            _kernels().collapse_kernel[terms,](*given, *found, n, m, REACH, BLOCK=ALONG)
+    return _Weights(*given, *found)
 
 
 def _fused(sides: _Sides, weights: _Weights, held: bool) -> tuple[Tensor, Tensor]:
     """Return W y and the row sums of W."""
-    blocks = _blocks(sides.x)
+    blocks = _blocks("gradient_kernel", sides.x)
     shares = _shares(sides, blocks)
     (n, d), like = sides.x.shape, weights.log_rows
     out, mass = like.new_empty(shares, n, d), like.new_empty(shares, n)
-    _launch("gradient_kernel", shares, sides, (*weights, out, mass), blocks, **_ranks(weights), HELD=held)
-    return out.sum(0), mass.sum(0)
+    for given, form in weights.forms():
+        _launch("gradient_kernel", shares, sides, (*given, out, mass), blocks, **form, HELD=held)
+    return (out[0], mass[0]) if shares == 1 else (out.sum(0), mass.sum(0))
 
 
 def _through_workspace(
@@ -335,7 +342,7 @@ def _through_workspace(
     x, y = sides.x, sides.y
     n, m = x.shape[0], y.shape[0]
     dtype = torch.float32 if x.dtype == torch.float32 else torch.bfloat16  # weights need the range, not the digits
-    blocks = _blocks(x)
+    blocks = _blocks("weights_kernel", x)
     height = max(WORKSPACE_BYTES // (m * dtype.itemsize) // blocks["BLOCK_M"], 1) * blocks["BLOCK_M"]
     workspace = x.new_empty(min(height, n), m, dtype=dtype)
     left, right = x.to(dtype), y.to(dtype)
@@ -345,7 +352,8 @@ def _through_workspace(
         rows = slice(top, min(top + height, n))
         part, w = weights.restrict(rows), workspace[: rows.stop - rows.start]
         tiles = _ceil(m, blocks["BLOCK_N"])
-        _launch("weights_kernel", tiles, sides.restrict(rows), (*part, w), blocks, **_ranks(weights), HELD=held)
+        for given, form in part.forms():
+            _launch("weights_kernel", tiles, sides.restrict(rows), (*given, w), blocks, **form, HELD=held)
         if wanted[0]:
             dx[rows] = _product(w, right)
         if wanted[1]:
@@ -369,7 +377,7 @@ def _launch(
 ) -> None:
     """Run a kernel over all blocks of rows and, along the second axis of the grid, as many programs as it wants."""
     (n, d), m = sides.x.shape, len(sides.y)
-    with torch.cuda.device(sides.x.device) if sides.x.is_cuda else nullcontext():  # where Triton launches
+    with _on(sides.x):
         getattr(_kernels(), name)[_ceil(n, blocks["BLOCK_M"]), second](
             *sides[:6], sides.factor, sides.power, n, m, *given,
             D=d, LINK=sides.link, MASKS=len(sides.row_labels) // 2, KEPT=sides.kept, PRECISION=_precision(sides.x),
@@ -377,32 +385,75 @@ def _launch(
         )  # fmt: skip
 
 
-def block_shape(dimensions: int, itemsize: int, precision: str, shared_memory: int) -> dict[str, int]:
+def _on(x: Tensor) -> AbstractContextManager[None]:
+    """Return the context in which Triton launches where a tensor is."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+class _Blocks(NamedTuple):
+    """The shape of a kernel's blocks, by `BLOCK_M` rows and `BLOCK_N` columns."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+# The best first, as measured on an H100 among blocks of 64 to 256 with 4 or 8 warps and 2 to 4 stages; another follows
+# where a device has less shared memory. By the most bytes of an embedding that is held as a whole; 0: none is.
+_SHAPES: dict[str, dict[int, list[_Blocks]]] = {
+    "sums_kernel": {
+        256: [_Blocks(128, 128, 8, 2)],
+        512: [_Blocks(128, 64, 8, 3), _Blocks(128, 64, 8, 2)],
+        0: [_Blocks(128, 256, 8, 3), _Blocks(128, 64, 8, 3)],
+    },
+    "gradient_kernel": {
+        256: [_Blocks(64, 128, 4, 2)],
+        512: [_Blocks(128, 64, 8, 3), _Blocks(128, 64, 8, 2)],
+        0: [_Blocks(128, 64, 8, 3)],
+    },
+    "weights_kernel": {0: [_Blocks(128, 64, 8, 3)]},
+}
+_WITHOUT_TENSOR_CORES = {"sums_kernel": _Blocks(128, 128, 4, 2)}
+
+
+def block_shape(kernel: str, dimensions: int, itemsize: int, precision: str, shared_memory: int) -> dict[str, int]:
     """Return the shape of a kernel's blocks; they hold embeddings as a whole, or else pieces of them.
 
-    The shapes are those whose code for compute capability 9.0 keeps its accumulators in registers.
-
     Args:
+        kernel: its name.
         dimensions: of the embeddings.
         itemsize: bytes of a number of theirs.
         precision: ``"ieee"`` where the tensor cores cannot be used, else ``"tf32"``.
         shared_memory: bytes that a program may have.
     """
     if precision == "ieee":
-        return {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_D": 32, "num_warps": 8, "num_stages": 2}
-    blocks = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8}
+        found, depth = _WITHOUT_TENSOR_CORES.get(kernel, _Blocks(128, 128, 8, 2)), 16 if kernel == "sums_kernel" else 32
+        return _constants(found, depth)
     whole = max(16, 1 << (dimensions - 1).bit_length())
-    stages = 2
-    if whole * itemsize <= min(WHOLE_BYTES, (shared_memory - SPARE_BYTES) // (128 + 64 * stages)):
-        return blocks | {"BLOCK_D": whole, "num_stages": stages}
-    return blocks | {"BLOCK_D": 128 // itemsize, "num_stages": 3}
+    for most, shapes in _SHAPES[kernel].items():
+        depth = whole if most else 128 // itemsize
+        for blocks in shapes:
+            # A whole block of rows stays; pieces of rows move as those of columns do.
+            rows = blocks.rows if most else blocks.rows * blocks.stages
+            needed = depth * itemsize * (rows + blocks.columns * blocks.stages)
+            if (not most or depth * itemsize <= most) and needed <= shared_memory - SPARE_BYTES:
+                return _constants(blocks, depth)
+    raise AssertionError(f"{kernel} has no blocks for {shared_memory} bytes of shared memory")
 
 
-def _blocks(x: Tensor) -> dict[str, int]:
+def _constants(blocks: _Blocks, depth: int) -> dict[str, int]:
+    return {
+        "BLOCK_M": blocks.rows, "BLOCK_N": blocks.columns, "BLOCK_D": depth,
+        "num_warps": blocks.warps, "num_stages": blocks.stages,
+    }  # fmt: skip
+
+
+def _blocks(kernel: str, x: Tensor) -> dict[str, int]:
     if not x.is_cuda:
         return {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
     room: int = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin  # type: ignore[attr-defined, unused-ignore]
-    return block_shape(x.shape[1], x.itemsize, _precision(x), room)
+    return block_shape(kernel, x.shape[1], x.itemsize, _precision(x), room)
 
 
 def _precision(x: Tensor) -> str:
@@ -431,11 +482,6 @@ def fewest_waves(row_blocks: int, column_blocks: int, processors: int) -> int:
         return _ceil(row_blocks * shares, processors) / shares * (1 + SHARE_COST * shares)
 
     return min(range(1, min(column_blocks, 2 * processors) + 1), key=duration, default=1)
-
-
-def _ranks(weights: _Weights) -> dict[str, int]:
-    groups, rank, _ = weights.row_factors.shape
-    return {"GROUPS": groups, "RANK": rank}
 
 
 def _places(z: Tensor) -> tuple[Tensor, Tensor]:

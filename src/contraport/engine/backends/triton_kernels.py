@@ -8,6 +8,9 @@ product is in single precision throughout.
 Names. ``x`` (n, D) and ``y`` (m, D) are the embeddings of the owned rows and of the columns; T, the link and the masks
 are those of `contraport.engine.log_kernels` and `contraport.engine.geometry`. Without a link the biases are no business
 of the kernels: the caller has them among the exponents.
+
+W is launched in both of its forms, one exponential for all terms or one for each, and the form that the data does not
+allow returns at once: so the host need not wait for the device to learn which it is.
 """
 
 # mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def"
@@ -69,12 +72,15 @@ def sums_kernel(
 @triton.jit
 def gradient_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
-    log_rows, log_columns, row_factors, column_factors, out, mass,
+    log_rows, log_columns, row_factors, column_factors, near, out, mass,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, HELD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Write W y, (shares, n, D), and the row sums of W, (shares, n); D is at most BLOCK_D."""
+    """Write W y, (shares, n, D), and the row sums of W, (shares, n), if this is the form of W; D is at most BLOCK_D."""
+    if GROUPS * RANK > 1:
+        if _gathered(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+            return
     rows, depth, x_block = _own(x, n, D, BLOCK_M, BLOCK_D)
     product = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -102,12 +108,15 @@ def gradient_kernel(
 @triton.jit
 def weights_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
-    log_rows, log_columns, row_factors, column_factors, out,
+    log_rows, log_columns, row_factors, column_factors, near, out,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, HELD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Write W itself, (n, m), a tile to a program."""
+    """Write W itself, (n, m), a tile to a program, if this is the form of W."""
+    if GROUPS * RANK > 1:
+        if _gathered(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+            return
     rows, depth, x_block = _own(x, n, D, BLOCK_M, BLOCK_D)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     y_block = _block(y, columns, depth, m, D)
@@ -118,6 +127,78 @@ def weights_kernel(
     )  # fmt: skip
     place = rows[:, None].to(tl.int64) * m + columns[None, :]
     tl.store(out + place, w.to(out.dtype.element_ty), mask=(rows[:, None] < n) & (columns[None, :] < m))
+
+
+@triton.jit
+def join_kernel(parts, out, n, shares, LOGARITHM: tl.constexpr, BLOCK: tl.constexpr):
+    """Write what all shares make, of (shares, n): their sum, or, with LOGARITHM, the logarithm of that of their exp."""
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    top = tl.full([BLOCK], -INFINITY, tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for share in range(0, shares):
+        part = tl.load(parts + share * n + places, mask=places < n, other=0.0)
+        if LOGARITHM:
+            risen = tl.maximum(top, part)
+            shift = tl.where(risen == -INFINITY, 0.0, risen)
+            total = total * tl.exp(top - shift) + tl.exp(part - shift)
+            top = risen
+        else:
+            total += part
+    if LOGARITHM:
+        total = top + tl.log(total)
+    tl.store(out + places, total, mask=places < n)
+
+
+@triton.jit
+def collapse_kernel(
+    log_rows, log_columns, row_weights, column_weights, row_factors, column_factors, near, n, m, reach,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write a term's factors in units of the first term's exponents, and whether it is near enough for that.
+
+    exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors, whatever constant is moved from
+    rows to columns; it is the one for which the rows' exponents are least.
+    """
+    term = tl.program_id(0)
+    low = tl.full([BLOCK], INFINITY, tl.float32)
+    high = tl.full([BLOCK], -INFINITY, tl.float32)
+    for start in range(0, n, BLOCK):
+        places = start + tl.arange(0, BLOCK)
+        beyond = _beyond(log_rows, term, places, n)
+        low = tl.minimum(low, tl.where(places < n, beyond, INFINITY))
+        high = tl.maximum(high, tl.where(places < n, beyond, -INFINITY))
+    lowest, highest = tl.min(low, 0), tl.max(high, 0)
+    shift = (lowest + highest) / 2
+    farthest = tl.full([BLOCK], (highest - lowest) / 2, tl.float32)
+    for start in range(0, n, BLOCK):
+        places = start + tl.arange(0, BLOCK)
+        u = tl.load(row_weights + term * n + places, mask=places < n, other=0.0)
+        factor = u * tl.exp(_beyond(log_rows, term, places, n) - shift)
+        tl.store(row_factors + term * n + places, factor, mask=places < n)
+    for start in range(0, m, BLOCK):
+        places = start + tl.arange(0, BLOCK)
+        beyond = tl.where(places < m, _beyond(log_columns, term, places, m) + shift, 0.0)
+        farthest = tl.maximum(farthest, tl.abs(beyond))
+        v = tl.load(column_weights + term * m + places, mask=places < m, other=0.0)
+        tl.store(column_factors + term * m + places, v * tl.exp(beyond), mask=places < m)
+    tl.store(near + term, (tl.max(farthest, 0) <= reach).to(tl.int32))
+
+
+@triton.jit
+def _beyond(exponents, term, places, n):
+    """Return by how much a term's exponents exceed the first term's; infinity where both are infinite."""
+    own = tl.load(exponents + term * n + places, mask=places < n, other=0.0)
+    beyond = own - tl.load(exponents + places, mask=places < n, other=0.0)
+    return tl.where(beyond == beyond, beyond, INFINITY)
+
+
+@triton.jit
+def _gathered(near, TERMS: tl.constexpr):
+    """Return 1 where all terms are near the first, else 0."""
+    gathered = tl.load(near)
+    for k in tl.static_range(1, TERMS):
+        gathered = gathered & tl.load(near + k)
+    return gathered
 
 
 @triton.jit
