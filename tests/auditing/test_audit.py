@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import contraport
-from contraport.auditing import Audit
+from contraport.auditing import Audit, crossfit
 from contraport.auditing.report import of_training
 from contraport.data import load
 from contraport.errors import UsageError
@@ -104,6 +104,35 @@ def test_all_rows_of_a_file_are_judged_in_their_order(
     assert (found.scores == frozen.scores).all()
 
 
+CROSSFIT: dict[str, Any] = {"method": "crossfit", "folds": 2, "repeats": 2, "rounds": 2, **QUICK, "epochs": 2}
+
+
+def test_a_cross_fit_that_was_stopped_ends_as_one_that_was_not(
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = contraport.audit(data=views, out=tmp_path / "whole", **CROSSFIT)
+    trained, train_fold = [], crossfit._sides
+
+    def stopping(*given: Any) -> Any:
+        trained.append(len(trained))
+        if len(trained) == 6:
+            raise KeyboardInterrupt
+        return train_fold(*given)
+
+    monkeypatch.setattr(crossfit, "_sides", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        contraport.audit(data=views, out=tmp_path / "part", **CROSSFIT)
+    resumed = contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT)
+    assert len(trained) == 6 + 3, "5 of 8 were kept"
+    assert (resumed.scores == whole.scores).all()
+    assert (resumed.partners == whole.partners).all()
+    with pytest.raises(UsageError, match="was asked folds=2 and not 3; expected the same, or a new folder"):
+        contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT | {"folds": 3})
+    (tmp_path / "part" / "judgements.npz").write_bytes(b"junk")
+    with pytest.raises(UsageError, match="cannot be read as the judgements of a cross-fit"):
+        contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT)
+
+
 @pytest.mark.parametrize("chosen", [(0, 2), ("ear", "eye"), ("ear", 2), ["0", "2"]])
 def test_views_are_chosen_by_name_or_number(
     views: tuple[np.ndarray, np.ndarray], frozen: Audit, chosen: tuple[int | str, ...]
@@ -151,7 +180,8 @@ def test_what_is_flagged_is_chosen_one_way(frozen: Audit) -> None:
         ({"data": (np.diag([np.nan] + [1.0] * 59), np.ones((60, 2)))}, "expected .* finite|NaN"),
         ({"method": "offline"}, "method: unknown name 'offline'; did you mean 'online'"),
         ({"statistic": "cosine"}, "statistic: a training judges its own pairs by neighbors alone"),
-        ({"method": "crossfit", "resume": True, "out": "x"}, "resume: goes on with an online audit"),
+        ({"method": "frozen", "resume": True, "out": "x"}, "resume: goes on with the trainings of an audit in `out`"),
+        ({"method": "crossfit", "resume": True}, "resume: goes on with the trainings of an audit in `out`"),
         ({"method": "crossfit", "folds": 2, "batch_size": 300}, "folds: 300 items in a batch need 300"),
         ({"out": __file__}, "is a file; expected a folder"),
         ({"out": "nowhere", "resume": True}, "there is no audit in nowhere to go on with"),

@@ -16,17 +16,21 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from contraport.auditing.crossfit import Round, crossfit
+from contraport.auditing.crossfit import Judgements, Round, crossfit
 from contraport.auditing.frozen import frozen_rounds
 from contraport.auditing.report import Audit, of_training
 from contraport.data import Dataset, from_arrays, load
 from contraport.errors import UsageError, check, unknown_name
+from contraport.options import options_of
 from contraport.pairs import Sides, better_partners, check_pairs
 from contraport.training.train import train
 from contraport.verbs.audit import VERB, AuditOptions
 from contraport.verbs.train import Settings
 
 log = logging.getLogger("contraport.auditing")
+
+JUDGEMENTS = "judgements.npz"
+"""What a cross-fit that was stopped goes on from."""
 
 NONE_HELD_OUT = 1e-12
 """A share of which no data have an item."""
@@ -56,7 +60,7 @@ def audit(given: dict[str, Any]) -> Audit:
     dataset = _dataset(asked)
     check_pairs(dataset)
     with _folder(asked) as folder:
-        found = _online(asked, dataset, folder) if asked.method == "online" else _judged(asked, dataset)
+        found = _online(asked, dataset, folder) if asked.method == "online" else _judged(asked, dataset, folder)
         if asked.out is not None:
             found.save(asked.out)
     return found
@@ -68,25 +72,22 @@ def _online(asked: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
     return of_training(dataset.name, run.pairs())
 
 
-def _judged(asked: AuditOptions, dataset: Dataset) -> Audit:
+def _judged(asked: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
+    rounds: Iterator[tuple[Round, Sides | None]]
     if asked.method == "frozen":
-        rounds = frozen_rounds(dataset, statistic=asked.statistic, rounds=asked.rounds, seed=asked.seed)
+        rounds = frozen_rounds(dataset, statistic=asked.judged_by, rounds=asked.rounds, seed=asked.seed)
     else:
         settings = Settings(data=dataset, device=_device(asked.device), **_training(asked, dataset))
-        rounds = crossfit(
-            dataset,
-            settings,
-            statistic=asked.statistic,
-            folds=asked.folds,
-            repeats=asked.repeats,
-            rounds=asked.rounds,
-        )
+        path = None if asked.out is None else folder / JUDGEMENTS
+        judgements = Judgements(path, _kept(asked, dataset), (asked.rounds, asked.repeats, len(dataset)))
+        rounds = crossfit(dataset, settings, judgements, statistic=asked.judged_by, folds=asked.folds)
     judged, sides = _last(rounds, asked)
-    partners, partner_scores = better_partners(sides, torch.arange(len(dataset)), asked.statistic)
+    assert sides is not None
+    partners, partner_scores = better_partners(sides, torch.arange(len(dataset)), asked.judged_by)
     return Audit(
         dataset.name,
         asked.method,
-        asked.statistic,
+        asked.judged_by,
         judged.scores,
         judged.mismatched,
         judged.noise.rate,
@@ -96,7 +97,13 @@ def _judged(asked: AuditOptions, dataset: Dataset) -> Audit:
     )
 
 
-def _last(rounds: Iterator[tuple[Round, Sides]], asked: AuditOptions) -> tuple[Round, Sides]:
+def _kept(asked: AuditOptions, dataset: Dataset) -> dict[str, Any]:
+    """Return what an audit was asked, as plain values, by which one that goes on is told from another."""
+    own = {name: getattr(asked, name) for name, known in options_of(AuditOptions).items() if known.holds == "run"}
+    return own | {"data": dataset.name, "pairs": len(dataset), "views": list(dataset.view_names)}
+
+
+def _last(rounds: Iterator[tuple[Round, Sides | None]], asked: AuditOptions) -> tuple[Round, Sides | None]:
     """Return what the last round found, and show that it goes on."""
     console = Console(stderr=True, quiet=not (asked.progress and Console(stderr=True).is_terminal))
     *_, last = track(rounds, "rounds", total=asked.rounds, console=console, transient=True)

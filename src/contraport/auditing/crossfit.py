@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, cast
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -12,13 +15,16 @@ from torch import Tensor
 
 from contraport.data import BatchOrder, Dataset, loader
 from contraport.embedding import Reader
-from contraport.errors import check
+from contraport.errors import cannot_read, check
+from contraport.files import write_arrays
 from contraport.pairs import NEIGHBORS, ItemPairs, NoiseRate, Sides, couples, exchanged, noise, scores
 from contraport.training.build import build_objective, build_pipeline
 from contraport.training.loop.optimization import make_optimizer, make_schedule
 from contraport.training.step.passes import passes
 from contraport.training.step.sides import read_sides
 from contraport.verbs.train import Settings
+
+LARGEST_SEED = 2**64
 
 
 class Round(NamedTuple):
@@ -34,39 +40,94 @@ class Round(NamedTuple):
         return torch.from_numpy(np.sort(np.argsort(self.scores, kind="stable")[number:]))
 
 
+class Judgements:
+    """What each part of a cross-fit was judged by, in a file where there is one, so that it goes on after a stop.
+
+    Args:
+        path: the file; None keeps nothing.
+        asked: what the audit was asked, as plain values.
+        shape: rounds, repeats and pairs.
+
+    Attributes:
+        scores: float32 ``(rounds, repeats, 2, n)``, of the pairs and of mismatches; NaN where none is known yet.
+
+    Raises:
+        UsageError: the file is of another audit, or corrupt.
+    """
+
+    def __init__(self, path: Path | None, asked: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
+        rounds, repeats, pairs = shape
+        self._path, self._asked = path, json.dumps(asked, sort_keys=True, default=str)
+        self.scores = np.full((rounds, repeats, 2, pairs), np.nan, dtype=np.float32)
+        if path is not None and path.exists():
+            self._take_up(path)
+
+    def have(self, place: tuple[int, int], part: Tensor) -> bool:
+        """Return whether a part was judged in a round and repeat."""
+        return bool(np.isfinite(self.scores[place][:, part.numpy()]).all())
+
+    def keep(self, place: tuple[int, int], part: Tensor, judged: Tensor, mismatched: Tensor) -> None:
+        """Keep how a part was judged, on the disk too."""
+        self.scores[place][:, part.numpy()] = torch.stack([judged, mismatched]).numpy()
+        if self._path is not None:
+            write_arrays(self._path, {"scores": self.scores, "asked": np.array(self._asked)})
+
+    def until(self, number: int) -> Round:
+        """Return what the rounds up to one say together."""
+        judged, mismatched = self.scores[: number + 1].mean(axis=(0, 1))
+        return Round(judged, mismatched, noise(judged, mismatched))
+
+    def _take_up(self, path: Path) -> None:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                asked, found = json.loads(str(file["asked"])), file["scores"]
+        except Exception as error:  # on hostile bytes the parsers raise whatever they like
+            raise cannot_read(f"resume: {path}", "the judgements of a cross-fit", error) from error
+        ours = json.loads(self._asked)
+        others = [name for name in ours if asked.get(name) != ours[name]]
+        told = "".join(f" {name}={asked.get(name)!r} and not {ours[name]!r};" for name in others)
+        check(not others, f"resume: the audit in {path.parent} was asked{told} expected the same, or a new folder.")
+        good = found.shape == self.scores.shape and found.dtype == np.float32
+        check(good, f"resume: {path} is of other data: {found.shape}, expected {self.scores.shape}.")
+        self.scores = found
+
+
 def crossfit(
-    dataset: Dataset, settings: Settings, *, statistic: str, folds: int, repeats: int, rounds: int
-) -> Iterator[tuple[Round, Sides]]:
-    """Yield what each round found, with what the last encoder says of all pairs.
+    dataset: Dataset, settings: Settings, judgements: Judgements, *, statistic: str, folds: int
+) -> Iterator[tuple[Round, Sides | None]]:
+    """Yield what the rounds so far found, with what the last encoder says of all pairs.
 
     A round deals the pairs into parts, trains an encoder on the other parts for each of them, less what seemed wrong in
-    the round before, and judges the part by it. Of each two pairs that exchange partners to be mismatches both are in
-    the same part, in every repeat, so that mismatches are judged as pairs are.
+    the rounds before, and judges the part by it. Of each two pairs that exchange partners to be mismatches both are in
+    the same part, in every repeat, so that mismatches are judged as pairs are. What counts is the mean over all rounds
+    and repeats, each of which draws its weights anew.
 
     Raises:
         UsageError: parts that leave less than a batch to train on.
     """
-    items = len(dataset)
-    random = np.random.default_rng(settings.seed)
+    items, (rounds, repeats) = len(dataset), judgements.scores.shape[:2]
     groups = couples(items, seed=settings.seed)
     partners = exchanged(groups)
-    kept = torch.arange(items)
-    for _ in range(rounds):
-        judged, mismatched = torch.zeros(items), torch.zeros(items)
-        for _ in range(repeats):
-            for part in _parts(groups, folds, random):
-                trained_on = kept[~torch.isin(kept, part)]
-                sides = _sides(dataset, settings, trained_on)
-                judged[part] += scores(sides, ItemPairs(part, part), statistic) / repeats
-                mismatched[part] += scores(sides, ItemPairs(part, partners[part]), statistic) / repeats
-        found = Round(judged.numpy(), mismatched.numpy(), noise(judged.numpy(), mismatched.numpy()))
+    kept, sides = torch.arange(items), None
+    for number in range(rounds):
+        for repeat in range(repeats):
+            place, own = (number, repeat), number * repeats + repeat
+            told = replace(settings, seed=(settings.seed + own) % LARGEST_SEED)
+            for fold, part in enumerate(_parts(groups, folds, seed=(settings.seed, own))):
+                is_last = own == rounds * repeats - 1 and fold == folds - 1  # whose encoder proposes partners
+                if judgements.have(place, part) and not is_last:
+                    continue
+                sides = _sides(dataset, told, kept[~torch.isin(kept, part)])
+                judged = scores(sides, ItemPairs(part, part), statistic)
+                judgements.keep(place, part, judged, scores(sides, ItemPairs(part, partners[part]), statistic))
+        found = judgements.until(number)
         yield found, sides
         kept = found.kept()
 
 
-def _parts(groups: tuple[Tensor, ...], folds: int, random: np.random.Generator) -> list[Tensor]:
+def _parts(groups: tuple[Tensor, ...], folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
     """Return the items of each part; those that exchange partners are together."""
-    dealt = random.permutation(len(groups))
+    dealt = np.random.default_rng(seed).permutation(len(groups))
     return [torch.cat([groups[group] for group in dealt[fold::folds]]) for fold in range(folds)]
 
 

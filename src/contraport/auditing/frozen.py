@@ -12,7 +12,7 @@ from contraport.errors import check
 from contraport.pairs import ItemPairs, Sides, couples, exchanged, noise, scores
 
 
-def frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -> Iterator[tuple[Round, Sides]]:
+def frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -> Iterator[tuple[Round, Sides | None]]:
     """Yield what each round found; neighbours are looked for among what did not seem wrong in the round before.
 
     Raises:

@@ -46,10 +46,8 @@ class Decoyed(Dataset):
         is_decoy = own != partners
         if not is_decoy.any():
             return batch
-        first, second = batch.views
-        second = second.clone()
-        second[is_decoy] = self.store.fetch(partners[is_decoy])[1]
-        return batch._replace(views=(first, second))
+        # All of them anew, as a batch of texts is as wide as the longest of its own.
+        return batch._replace(views=(batch.views[0], self.store.fetch(partners)[1]))
 
 
 def members(positions: Tensor, items: int, decoys: ItemPairs) -> tuple[Tensor, Tensor]:
@@ -71,7 +69,23 @@ def with_decoys(dataset: Dataset, *, seed: int) -> Decoyed:
     number = int(min(max(SHARE * items, FEWEST), MOST, LARGEST_SHARE * items))
     drawn = torch.from_numpy(np.random.default_rng([seed, items]).permutation(items)[:number])
     decoys = ItemPairs(drawn, drawn.roll(1))
-    decoyed = dataset.as_kind(Decoyed)
+    decoyed = Decoyed(
+        dataset.store,
+        name=dataset.name,
+        split=dataset.split,
+        labels=dataset.labels,
+        domains=dataset.domains,
+        weights=dataset.weights,
+        numbers=dataset.numbers,
+        class_names=dataset.class_names,
+        domain_names=dataset.domain_names,
+        flips=dataset.flips,
+        skipped=dataset.skipped,
+        held_out=dataset.held_out,
+        rows=dataset.rows,
+        keys=dataset.keys,
+        view_names=dataset.view_names,
+    )
     decoyed.decoys = decoys
     return decoyed
 

@@ -15,6 +15,7 @@ known mismatches in the place of p-values.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -58,19 +59,28 @@ def noise(scores: Scores, mismatched: Scores, *, seed: int = 0) -> NoiseRate:
     for name, values in (("scores", scores), ("mismatched", mismatched)):
         good = len(values) > 0 and bool(np.isfinite(values).all())
         check(good, f"{name}: expected finite numbers, got {len(values)} of which not all are, or none.")
-    random = np.random.default_rng(seed)
-    drawn = [_rate(_redrawn(scores, random), _redrawn(mismatched, random)) for _ in range(DRAWS)]
+    random, ranked = np.random.default_rng(seed), np.sort(scores)
+    drawn = np.empty(DRAWS)
+    for draw in range(DRAWS):
+        again = mismatched[random.integers(0, len(mismatched), len(mismatched))]
+        mark = _mark(again)
+        # Of pairs drawn anew as many are below a mark as a binomial says: they need not be drawn themselves.
+        below = random.binomial(len(ranked), _below(ranked, mark)) / len(ranked)
+        drawn[draw] = min(1.0, below / (again <= mark).mean())
     low, high = np.quantile(drawn, ((1 - COVERED) / 2, (1 + COVERED) / 2))
-    return NoiseRate(_rate(scores, mismatched), (float(low), float(high)))
+    mark = _mark(mismatched)
+    return NoiseRate(min(1.0, _below(ranked, mark) / float((mismatched <= mark).mean())), (float(low), float(high)))
 
 
-def _rate(scores: Scores, mismatched: Scores) -> float:
-    mark = np.quantile(mismatched, LOWER_PART, method="higher")
-    return min(1.0, float((scores <= mark).mean() / (mismatched <= mark).mean()))
+def _mark(mismatched: Scores) -> float:
+    """Return the score below which good pairs are taken to be few."""
+    place = math.ceil(LOWER_PART * (len(mismatched) - 1))
+    return float(np.partition(mismatched, place)[place])
 
 
-def _redrawn(values: Scores, random: np.random.Generator) -> Scores:
-    return values[random.integers(0, len(values), len(values))]
+def _below(ranked: Scores, mark: float) -> float:
+    """Return the share of sorted scores that are at most so high."""
+    return float(np.searchsorted(ranked, mark, side="right")) / len(ranked)
 
 
 def false_discovery(scores: Scores, mismatched: Scores, rate: float) -> NDArray[np.float64]:

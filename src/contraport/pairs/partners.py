@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contraport.pairs.sides import ItemPairs, Sides, in_rows
+from contraport.pairs.sides import ItemPairs, Sides, mean_of
 from contraport.pairs.statistics import scores
 
-SHORTLIST = 20
+SHORTLIST = 10
 """How many partners of an item are judged."""
 
 BLOCK = 4_096
@@ -42,8 +42,7 @@ def _judged(sides: Sides, items: Tensor, statistic: str) -> tuple[Tensor, Tensor
     """Return the best of the partners on the shortlist of each item, and its score."""
     near, _ = sides.neighbors_of(ItemPairs(items, items))
     values = sides.features[1]
-    expected = torch.cat([values[block].mean(dim=1) for block in in_rows(near, near.shape[1] * values.shape[1])])
-    likeness = expected @ values.T
+    likeness = mean_of(values, near) @ values.T
     likeness.scatter_(1, items[:, None], -torch.inf)  # its own partner is no other
     candidates = likeness.topk(SHORTLIST, 1).indices
     pairs = ItemPairs(items.repeat_interleave(SHORTLIST), candidates.flatten())

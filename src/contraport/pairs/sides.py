@@ -112,6 +112,11 @@ def in_rows(values: Tensor, width: int) -> tuple[Tensor, ...]:
     return blocks
 
 
+def mean_of(values: Tensor, items: Tensor) -> Tensor:
+    """Return the mean of the rows of some items, ``(p, F)``, of items ``(p, k)``, without a copy of each row."""
+    return F.embedding_bag(items, values, mode="mean")
+
+
 def check_number(pairs: int) -> None:
     """Raise `UsageError` where there are too few pairs to judge any.
 

@@ -12,7 +12,7 @@ from contraport.engine import Gibbs
 from contraport.errors import UsageError, unknown_name
 from contraport.objectives import Balanced, Unbalanced, transport
 from contraport.objectives.constraints.scaling import Scaling
-from contraport.pairs.sides import ItemPairs, Sides, in_rows
+from contraport.pairs.sides import ItemPairs, Sides, in_rows, mean_of
 
 TEMPERATURE = 0.1
 """Of softmax and plans."""
@@ -124,23 +124,26 @@ def _neighbors(sides: Sides, pairs: ItemPairs) -> Tensor:
     of a wrong pair does not bring its neighbours together. Ties, which shares of 15 have many of, are broken by the
     mean similarity of each member to the partners of the other's neighbours.
     """
-    mine, theirs = sides.neighbors_of(pairs)
+    mine, theirs = near = sides.neighbors_of(pairs)
     blocks = zip(in_rows(mine, sides.neighbors**2), in_rows(theirs, sides.neighbors**2), strict=True)
     common = torch.cat([(x[:, :, None] == y[:, None]).any(dim=2).float().mean(dim=1) for x, y in blocks])
-    return common + TIE * _likeness(sides, pairs)
+    return common + TIE * _similarity(sides, pairs, *near)
 
 
 def _likeness(sides: Sides, pairs: ItemPairs) -> Tensor:
     """Mean similarity of each member to the partners of the other's neighbours, both ways."""
+    return _similarity(sides, pairs, *sides.neighbors_of(pairs))
+
+
+def _similarity(sides: Sides, pairs: ItemPairs, mine: Tensor, theirs: Tensor) -> Tensor:
     x, y = sides.features
-    mine, theirs = sides.neighbors_of(pairs)
     return (_mean_similarity(y, pairs.second, mine) + _mean_similarity(x, pairs.first, theirs)) / 2
 
 
 def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
-    width = others.shape[1] * values.shape[1]
+    width = values.shape[1]
     blocks = zip(in_rows(items, width), in_rows(others, width), strict=True)
-    return torch.cat([(values[i] * values[k].mean(dim=1)).sum(dim=1) for i, k in blocks])
+    return torch.cat([(values[i] * mean_of(values, k)).sum(dim=1) for i, k in blocks])
 
 
 def _combined(sides: Sides, pairs: ItemPairs) -> Tensor:

@@ -50,10 +50,11 @@ class AuditOptions(Options):
         check=one_of("online", "crossfit", "frozen"),
         group="how they are judged",
     )
-    statistic: str = option(
-        "neighbors",
+    statistic: str | None = option(
+        None,
         "what a cross-fit or frozen vectors are judged by: neighbors, likeness, or where both views are in one space "
-        "cosine, softmax, csls, rank, balanced, unbalanced or combined.",
+        "cosine, softmax, csls, rank, balanced, unbalanced or combined; default: combined for a cross-fit, else "
+        "neighbors.",
         check=one_of(
             "neighbors", "likeness", "cosine", "softmax", "csls", "rank", "balanced", "unbalanced", "combined"
         ),
@@ -61,7 +62,10 @@ class AuditOptions(Options):
     folds: int = option(5, "parts of a cross-fit: each is judged by an encoder trained on the others.", check=whole(2))
     repeats: int = option(1, "how often a cross-fit deals the parts anew; scores are averaged.", check=whole(1))
     rounds: int = option(
-        2, "how often it judges: what seems wrong is left out of the training of the next round.", check=whole(1)
+        2,
+        "how often it judges: what seems wrong is left out of the training of the next round; of a cross-fit the "
+        "scores are averaged over the rounds.",
+        check=whole(1),
     )
     encoder: Sequence[str] | str | None = option(
         None, "as in `contraport train`; default: by the kind of each view.", group="training"
@@ -87,18 +91,23 @@ class AuditOptions(Options):
         holds="call",
         group="the folder",
     )
-    resume: bool = option(False, "go on with an online audit that was stopped.", holds="call")
+    resume: bool = option(False, "go on with an audit that was stopped.", holds="call")
     progress: bool = option(True, "show progress on the standard error.", holds="call")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        goes_on = self.method == "online" and self.out is not None
-        check(not self.resume or goes_on, "resume: goes on with an online audit in `out`; a cross-fit begins anew.")
+        goes_on = self.method != "frozen" and self.out is not None
+        check(not self.resume or goes_on, "resume: goes on with the trainings of an audit in `out`; expected both.")
         check(
-            self.method != "online" or self.statistic == "neighbors",
+            self.method != "online" or self.judged_by == "neighbors",
             f"statistic: a training judges its own pairs by neighbors alone, got {self.statistic!r}; networks remember "
             "wrong pairs by the others. method='crossfit' takes it.",
         )
+
+    @property
+    def judged_by(self) -> str:
+        """The statistic."""
+        return self.statistic or ("combined" if self.method == "crossfit" else "neighbors")
 
 
 VERB = Verb(

@@ -148,8 +148,9 @@ class Auditor:
 
     def _look(self, epoch: int) -> Look:
         sides, decoys, last = self.sides(), self._dataset.decoys, self.last
-        judged, mismatched = scores(sides), scores(sides, decoys)
-        fresh = scores(sides, ItemPairs(decoys.first, decoys.first.roll(2)))
+        redrawn = ItemPairs(decoys.first, decoys.first.roll(2))
+        together = ItemPairs(*map(torch.cat, zip(sides.given, decoys, redrawn, strict=True)))
+        judged, mismatched, fresh = scores(sides, together).split([len(sides), *[len(decoys.first)] * 2])
         known, number = remembered(mismatched.numpy(), fresh.numpy()), 1
         if last is not None:
             number += last.number
