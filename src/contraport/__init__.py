@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         x_clr,
     )
     from contraport.cli.demo import demo
+    from contraport.comparing.compare import compare
     from contraport.engine import Bilinear, Gibbs, RationalQuadratic, StudentT
     from contraport.estimators import SNE, TSNE, ContrastiveEncoder, InverseOT
     from contraport.evaluation.embed import embed
@@ -134,6 +135,7 @@ _LAZY = {
     "train": ("contraport.training", "train"),
     "audit": ("contraport.auditing", "train"),
     "evaluate": ("contraport.evaluation", "train"),
+    "compare": ("contraport.comparing", "train,report"),
     "embed": ("contraport.evaluation", "train"),
     "export": ("contraport.exporting", "train,export"),
     "report": ("contraport.reporting", "report"),
@@ -219,6 +221,7 @@ __all__ = [
     "cluster",
     "cmc",
     "cmc_nce",
+    "compare",
     "dcl",
     "dclw",
     "debiased",

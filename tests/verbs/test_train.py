@@ -124,7 +124,7 @@ def test_settings_go_to_the_folder_and_come_back(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path, columns={"labels": "kind"}, logger=("wandb",), lr=0.1, out=tmp_path / "run")
     run = Run.create(tmp_path / "run", settings.kept())
     assert run.settings().kept() == settings.kept()
-    lists = {"logger": ["wandb"], "monitor": []}
+    lists = {"logger": ["wandb"], "monitor": [], "given_views": []}
     assert run.settings(epochs=20) == replace(settings, data=str(tmp_path), out=None, epochs=20, **lists)
     assert run.config().keys() == KEPT.keys()
 

@@ -13,6 +13,7 @@ from contraport.measures import Measure, measures_of
 
 if TYPE_CHECKING:
     from contraport.auditing import Audit
+    from contraport.comparing import Comparison
     from contraport.searching import Clusters, Group, Neighbor
 
 EPOCHS_SHOWN = 5
@@ -51,7 +52,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
 
 def evaluation_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the rows of an evaluation as texts, with the interval of what the trained encoder reaches."""
-    columns = {name: result["rows"][name] for name in ("raw", "untrained", "trained")}
+    columns = {name: result["rows"][name] for name in ("raw", "untrained", "trained") if name in result["rows"]}
     rows = result_rows(columns)
     for row, measure in zip(rows, measures_of(columns.values()), strict=True):
         ends = result["intervals"]["trained"].get(measure.key)
@@ -139,6 +140,26 @@ def print_clusters(found: Clusters) -> None:
         for number, one in enumerate(found.clusters)
     ]
     print_table(f"{len(found.clusters)} clusters of {len(found.numbers)} items", rows)
+
+
+def print_comparison(found: Comparison) -> None:
+    """Print the table of a comparison, and what it says."""
+    # Here, not above: the other tables need no SciPy.
+    from contraport.comparing.results import written
+
+    for measure in found.measures:
+        rows = [
+            {"objective": row}
+            | {column: written(measure, found.entry(row, column, measure.key)) for column in found.columns}
+            for row in found.rows
+        ]
+        print_table(f"{measure.title}, mean over seeds and half of its interval", rows)
+    for told in (*found.sentences, *found.notes):
+        print(told)
+    for verdict in found.verdicts:
+        print(f"{verdict.verdict}: {verdict.says}")
+    if found.entries:
+        print(f"The tables, the page and the numbers are in {found.folder}")
 
 
 WORST = 10

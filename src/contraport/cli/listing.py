@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from contraport.catalog import OBJECTIVES, RECIPES, list_encoders, list_sources
 from contraport.measures import MEASURES, Measure
+from contraport.options import as_flags
 from contraport.verbs.list import VERB, ListOptions
 
 Rows = Sequence[Sequence[str]]
 
 
 def _recipes() -> Rows:
-    return [(name, recipe.summary, _flags(recipe.settings)) for name, recipe in RECIPES.items()]
+    return [(name, recipe.summary, as_flags(recipe.settings)) for name, recipe in RECIPES.items()]
 
 
 def _objectives() -> Rows:
@@ -68,12 +69,3 @@ def _reading(measure: Measure) -> str:
     """Return what a measure counts, which direction is better, and whether it has to be asked for."""
     direction = "" if measure.better == "neither" else f", {measure.better} is better"
     return f"{measure.group}: {measure.unit}{direction}{'' if measure.usual else '; where asked for'}"
-
-
-def _flags(settings: Mapping[str, Any]) -> str:
-    """Return settings as they stand on a command line."""
-    words: list[str] = []
-    for name, value in settings.items():
-        nested = {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, Mapping) else {name: value}
-        words += [f"--{key} {str(part).lower() if isinstance(part, bool) else part}" for key, part in nested.items()]
-    return " ".join(words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,9 @@ class Batch(NamedTuple):
     ids: Tensor
     present: Tensor | None = None
     weights: Tensor | None = None
+
+
+Kind = TypeVar("Kind", bound="Dataset")
 
 
 class Store(Protocol):
@@ -151,6 +154,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         present: which items have which views, Booleans ``(n, views)``; None where all have all.
         rows: the number of each item in its source, all splits of it and what was left out counted, int64 ``(n,)``.
         keys: what the source calls each item, such as the path of a file; None where it has only rows.
+        paired: whether batches bring of the one given view each item's partner too, of which the views after the first
+            are made; see `contraport.data.versions`.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -161,6 +166,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     >>> batch.views[0].shape, batch.labels.tolist(), batch.ids.tolist()
     (torch.Size([2, 1, 28, 28]), [1, 1], [3, 1])
     """
+
+    paired = False
 
     def __init__(
         self,
@@ -267,13 +274,19 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self._but(labels=None, class_names=None)
 
     def of_views(self, views: Sequence[int]) -> Dataset:
-        """Return the same items with some of their views, by their numbers.
+        """Return the same items with some of their views, by their numbers from 0.
+
+        Raises:
+            UsageError: there is no such view, or an item has none of these.
 
         >>> import numpy as np
         >>> from contraport.data import from_arrays
         >>> from_arrays({"ear": np.ones((3, 2)), "eye": np.ones((3, 4))}).of_views([1]).shapes
         ((4,),)
         """
+        there = len(self.shapes)
+        good = len(views) > 0 and all(0 <= view < there for view in views)
+        check(good, f"views: {self.name!r} has {there}, numbered from 0; got {list(views)}.")
         present = None if self.present is None else self.present[:, list(views)]
         names = [self.view_names[view] for view in views]
         return self._but(store=ChosenViews(self.store, tuple(views)), present=present, view_names=names)
@@ -281,6 +294,15 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def with_weights(self, weights: Tensor | None) -> Dataset:
         """Return the same items with other weights, or with none."""
         return self._but(weights=weights)
+
+    def with_domains(self, domains: Tensor, names: tuple[str, ...]) -> Dataset:
+        """Return the same items, of some domains."""
+        return self._but(domains=domains, domain_names=names)
+
+    def only(self, positions: Tensor, split: str | None = None) -> Dataset:
+        """Return the items at some positions, int64 ``(m,)``, as those of their split or of another."""
+        chosen = ChosenStore(self.store, positions)
+        return self.at(positions, chosen, split=split or self.split, held_out=self.held_out)
 
     def named_as(self, other: Dataset) -> Dataset:
         """Return the same items with the numbers that another dataset has for their classes and domains, by name.
@@ -308,8 +330,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             return self
         there = self.present.all(1).nonzero()[:, 0]
         check(len(there) > 0, f"data: no item of the {self.split} split of {self.name!r} has all its views.")
-        whole = self.at(there, ChosenStore(self.store, there), split=self.split, held_out=self.held_out)
-        return whole._but(present=None)
+        return self.only(there)._but(present=None)
 
     def at(self, positions: Tensor | slice, store: Store, *, split: str, held_out: int | None) -> Dataset:
         """Return the items at some positions, whose views a store has; see `Dataset` for the rest."""
@@ -319,7 +340,15 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def _but(self, **changes: Any) -> Dataset:
         """Return the same items, of which some is otherwise."""
-        return Dataset(**{name: getattr(self, name) for name in _OF_ALL + _OF_ITEMS} | changes)
+        return Dataset(**self._parts | changes)
+
+    def as_kind(self, kind: type[Kind]) -> Kind:
+        """Return the same items as a dataset that gives them in another way."""
+        return kind(**self._parts)
+
+    @property
+    def _parts(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _OF_ALL + _OF_ITEMS}
 
     def statistics(self, view: int = 0) -> tuple[list[float], list[float]]:
         """Return the mean and the standard deviation of one view.

@@ -27,6 +27,7 @@ from contraport.measures.intervals import (
     Items,
     difference_of,
     finding_of,
+    mean,
     percentiles,
     resampled,
 )
@@ -73,6 +74,7 @@ class Evaluated(NamedTuple):
         result: what `evaluation.json` is to hold.
         samples: what `samples.npz` is to hold.
         numbers: of the trained encoder, by measure, the number, and what it becomes as the items are drawn again.
+        items: by measure, what it says of each test item, where the number is the mean of that.
     """
 
     run: Run
@@ -80,12 +82,17 @@ class Evaluated(NamedTuple):
     result: dict[str, Any]
     samples: Arrays
     numbers: dict[str, tuple[float, Items]]
+    items: Arrays
 
 
 def _write(one: Evaluated) -> None:
     now = one.run.model_epochs()
     check(now == one.result["epochs"], f"run: {one.run.path} got another model meanwhile; evaluate it again.")
-    write_arrays(one.run.samples_path, one.samples)
+    write_arrays(one.run.items_path, one.items)
+    if one.samples:
+        write_arrays(one.run.samples_path, one.samples)
+    else:
+        one.run.samples_path.unlink(missing_ok=True)
     write_json(one.run.evaluation_path, one.result)
 
 
@@ -99,7 +106,9 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     views = build_views(settings, train)
     check_shapes(model, train, views)
     raw = RawInputs(model.shapes)
-    baselines: dict[str, Model | RawInputs] = {"raw": raw, "untrained": build_untrained(settings, model, run.encoder)}
+    baselines: dict[str, Model | RawInputs] = {}
+    if not asked.alone:
+        baselines = {"raw": raw, "untrained": build_untrained(settings, model, run.encoder)}
     objective = objective_at_end(run, settings, epochs)
     loss = None if isinstance(objective, str) else objective
 
@@ -119,16 +128,18 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     numbers = _numbers(found)
     differences = {name: _differences(numbers["trained"], numbers[name]) for name in baselines}
 
-    samples = points(test, trained.test_x) | {"spectrum": spectrum(trained.test_x).numpy()}
+    samples: Arrays = {}
+    if not asked.alone:
+        samples = points(test, trained.test_x) | {"spectrum": spectrum(trained.test_x).numpy()}
     notes = _not_measured(measures, trained, by_name=len(asked.measures) > 0)
     if caveat is not None:
         notes.append(caveat)
-    if raw.side is not None:
+    if raw.side is not None and not asked.alone:
         notes.append(f"Raw inputs: the images shrunk to {raw.side} × {raw.side} pixels.")
     notes += worsened(rows, differences)
     if isinstance(objective, str):
         notes.append(objective)
-    else:
+    elif not asked.alone:
         try:
             samples |= plans(model, objective, test, views, reader)
         except UsageError as error:  # it asks for labels, say
@@ -150,7 +161,8 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
         "differences": {name: _plain(of) for name, of in differences.items()},
         "directions": _directions(found["trained"]),
     }
-    return Evaluated(run, test, result, samples, numbers["trained"])
+    items = {key: of.items for key, of in found["trained"].items() if isinstance(of, Finding) and of.statistic is mean}
+    return Evaluated(run, test, result, samples, numbers["trained"], items)
 
 
 def _measured(subject: Subject, measures: Sequence[Measure]) -> dict[str, Finding | float]:

@@ -85,7 +85,12 @@ def load_asked(
         )
         own = settings.weights if settings.weighs_by_column else None  # a column of weights is none of features
         return build_dataset(replace(asked, columns=columns or settings.columns, weights=own), split)
-    return build_dataset(replace(asked, data=data, columns=columns, weights=None, test_fraction=None), split)
+    other = replace(asked, data=data, columns=columns, weights=None, test_fraction=None, **_OF_ITS_DATA)
+    return build_dataset(other, split)
+
+
+_OF_ITS_DATA: dict[str, Any] = {"validation": None, "items": None, "given_views": (), "corrupt": None, "domains": None}
+"""What a training asks of its own data alone: other data are looked at as they are."""
 
 
 def image_size_of(model: Model) -> int | None:

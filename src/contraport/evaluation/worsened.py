@@ -22,9 +22,13 @@ def worsened(rows: Rows, differences: Differences = MappingProxyType({})) -> lis
         ("untrained", "the untrained encoder", "more epochs, another --augment or another --temperature may help"),
         ("raw", "the raw inputs", "train for longer or a larger encoder, or use the inputs as they are"),
     ):
+        if row not in rows:
+            continue
         if worse := _compared(rows, differences, row, lambda measure: measure.group == "accuracy", worse=True):
             told.append(f"Training left the features worse than {name} by {worse}; {advice}.")
     # One is bought with the other, so that the two are told together.
+    if "untrained" not in rows:
+        return told
     if worse := _compared(rows, differences, "untrained", _is_of_the_sphere, worse=True):
         gained = _compared(rows, differences, "untrained", _is_of_the_sphere, worse=False)
         why = f"which is the price of {gained}" if gained else "and nothing was gained for it"

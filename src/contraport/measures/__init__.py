@@ -10,7 +10,6 @@ probes         how well labels can be read from features
 retrieval      how well the two views of an item find one another
 geometry       how features lie on the sphere
 clusters       how well classes are found without labels
-corruptions    images made worse
 tuning         fine-tuning, which is no probe
 ```
 

@@ -11,10 +11,10 @@ from sklearn.pipeline import Pipeline
 from torch import Tensor
 
 from contraport.data import Dataset, Views
+from contraport.data.corruptions import corrupt
 from contraport.embedding import RawInputs, Reader, represent, represent_views, seeded
 from contraport.encoders import Model
 from contraport.measures.clusters import clusters
-from contraport.measures.corruptions import corrupt
 from contraport.measures.probes import fitted_probe
 from contraport.measures.retrieval import pairs_of, ranks
 from contraport.objectives import Loss, Objective

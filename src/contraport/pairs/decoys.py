@@ -69,23 +69,7 @@ def with_decoys(dataset: Dataset, *, seed: int) -> Decoyed:
     number = int(min(max(SHARE * items, FEWEST), MOST, LARGEST_SHARE * items))
     drawn = torch.from_numpy(np.random.default_rng([seed, items]).permutation(items)[:number])
     decoys = ItemPairs(drawn, drawn.roll(1))
-    decoyed = Decoyed(
-        dataset.store,
-        name=dataset.name,
-        split=dataset.split,
-        labels=dataset.labels,
-        domains=dataset.domains,
-        weights=dataset.weights,
-        numbers=dataset.numbers,
-        class_names=dataset.class_names,
-        domain_names=dataset.domain_names,
-        flips=dataset.flips,
-        skipped=dataset.skipped,
-        held_out=dataset.held_out,
-        rows=dataset.rows,
-        keys=dataset.keys,
-        view_names=dataset.view_names,
-    )
+    decoyed = dataset.as_kind(Decoyed)
     decoyed.decoys = decoys
     return decoyed
 

@@ -91,7 +91,9 @@ class Run:
         self.trained_path = self.model_path / "training.json"
         self.evaluation_path = self.path / "evaluation.json"
         self.samples_path = self.path / "samples.npz"
+        self.items_path = self.path / "items.npz"
         self.pairs_path = self.path / "pairs.npz"
+        self.mismatched_path = self.path / "mismatched.npz"
         self.log_path = self.path / "train.log"
         self.loggers_path = self.path / "loggers"
         self.nonfinite_path = self.path / "nonfinite.json"
@@ -280,7 +282,7 @@ class Run:
         told = json.dumps({"epochs": epochs})
         with self.writing():
             if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != told:
-                for outdated in (self.evaluation_path, self.samples_path, self.trained_path):
+                for outdated in (self.evaluation_path, self.samples_path, self.items_path, self.trained_path):
                     outdated.unlink(missing_ok=True)
             _save(model, self.model_path)
             write_text(self.trained_path, told)
@@ -357,6 +359,16 @@ class Run:
         samples: dict[str, np.ndarray] = read(self.samples_path, read_arrays, AGAIN)
         return samples
 
+    def items(self) -> dict[str, np.ndarray]:
+        """Return by measure what it says of each test item, ``(n,)`` or ``(n, k)``, where the number is their mean.
+
+        Raises:
+            UsageError: the folder is no run, was not evaluated, or its `items.npz` is corrupt.
+        """
+        self._check_is_run()
+        found: dict[str, np.ndarray] = read(self.items_path, read_arrays, AGAIN)
+        return found
+
     def save_pairs(self, found: Mapping[str, np.ndarray]) -> None:
         """Write what a training found of its pairs."""
         write_arrays(self.pairs_path, found)
@@ -373,6 +385,21 @@ class Run:
         """
         self._check_is_run()
         found: dict[str, np.ndarray] = read(self.pairs_path, read_arrays)
+        return found
+
+    def save_partners(self, partners: np.ndarray) -> None:
+        """Write which item each is paired with, where pairs were mismatched on purpose."""
+        with self.writing():
+            write_arrays(self.mismatched_path, {"partners": partners})
+
+    def partners(self) -> np.ndarray:
+        """Return which item each of `n` training items is paired with, ``(n,)``: with itself where the pair is right.
+
+        Raises:
+            UsageError: the folder is no run, was not trained with `mismatch`, or its `mismatched.npz` is corrupt.
+        """
+        self._check_is_run()
+        found: np.ndarray = read(self.mismatched_path, read_arrays)["partners"]
         return found
 
     def _check_is_run(self) -> None:
@@ -394,8 +421,8 @@ class Run:
     @property
     def _written(self) -> tuple[Path, ...]:
         """All that belongs to one training, but `config.yaml`."""
-        measured = (self.metrics_path, self.evaluation_path, self.samples_path, self.pairs_path)
-        files = (*measured, self.log_path, self.nonfinite_path)
+        measured = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
+        files = (*measured, self.mismatched_path, self.log_path, self.nonfinite_path)
         return (*self._folders, *files)
 
     def _replaces(self) -> bool:

@@ -36,7 +36,9 @@ AGAIN = "; run `contraport evaluate` on the run again."
 _REMEDIES = {
     "evaluation.json": " yet: run `contraport evaluate` on it first",
     "samples.npz": " yet: run `contraport evaluate` on it first",
+    "items.npz": " yet: run `contraport evaluate` on it first",
     "pairs.npz": " yet: only a training with audit=True (--audit) judges its pairs",
+    "mismatched.npz": ": only a training with mismatch (--mismatch) has one",
     "model": " yet: its training did not end; go on with resume=True (--resume)",
 }
 

@@ -12,16 +12,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from contraport import distributed
 from contraport.catalog import objective
+from contraport.catalog.versions import parse_corruption, parse_domains, parse_mismatch
 from contraport.course import is_learned, parse_momentum, parse_temperature
 from contraport.data import BatchOrder, Dataset, Views, load, loader
 from contraport.data.arrays import take, weights_of
 from contraport.data.formats.array_files import read_npy
 from contraport.data.loading import Loader
+from contraport.data.splits import Positions, split_positions
+from contraport.data.versions import corrupted, in_domains, mismatched_partners, with_partners
 from contraport.distributed import local
 from contraport.embedding import Reader
 from contraport.encoders import Initial, Model, initial, pretrained
@@ -81,6 +85,7 @@ class Built(NamedTuple):
         epoch: how many steps one has.
         auditor: judges the pairs between epochs, where that is asked for.
         notes: what there is to say of it before it begins.
+        partners: which item each is paired with, where pairs were mismatched.
     """
 
     dataset: Dataset
@@ -89,6 +94,7 @@ class Built(NamedTuple):
     epoch: int
     auditor: Auditor | None = None
     notes: tuple[str, ...] = ()
+    partners: Tensor | None = None
 
 
 def build(settings: Settings, begun: Initial | None = None, dataset: Dataset | None = None) -> Built:
@@ -103,7 +109,7 @@ def build(settings: Settings, begun: Initial | None = None, dataset: Dataset | N
         UsageError: settings that do not fit the data or one another.
     """
     compared = build_objective(settings)
-    dataset = build_dataset(settings) if dataset is None else dataset
+    dataset, partners = _mismatched(settings, build_dataset(settings) if dataset is None else dataset)
     if settings.audit:
         dataset = with_decoys(dataset, seed=settings.seed)
     batches = loader(
@@ -122,7 +128,7 @@ def build(settings: Settings, begun: Initial | None = None, dataset: Dataset | N
     if isinstance(dataset, Decoyed):
         order = cast(BatchOrder, batches.batch_sampler)
         auditor = Auditor(dataset, pipeline, order, epochs=settings.epochs, reader=Reader(workers=settings.workers))
-    return Built(dataset, batches, pipeline, epoch, auditor)
+    return Built(dataset, batches, pipeline, epoch, auditor, partners=partners)
 
 
 @torch.random.fork_rng(devices=[])  # a model that is read has drawn weights first
@@ -215,19 +221,49 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         columns = {**(columns or {}), "weights": str(weights)}
     dataset = load(
         settings.data,
-        split,
+        "train" if settings.validation is not None else split,
         root=settings.root,
         image_size=settings.image_size,
         columns=columns,
         test_fraction=settings.test_fraction,
         ignore_labels=settings.ignore_labels,
     )
-    if settings.weighs_by_file and split == "train":
+    if settings.weighs_by_file and dataset.split == "train":
         given = weights_of(f"weights: {weights}", read_npy("weights", str(weights)))
         if len(given) > len(dataset) and len(given) > int(dataset.rows.max()):
             given = given[dataset.rows]  # there is one for each row of the source, those of other splits too
         dataset = dataset.with_weights(given)
-    return dataset
+    if settings.validation is not None:
+        dataset = dataset.only(torch.from_numpy(_held_out(dataset, settings.validation, split)), split)
+    if settings.items is not None and settings.items < len(dataset):
+        dataset = dataset.only(torch.from_numpy(_held_out(dataset, settings.items / len(dataset), "test")))
+    return _version(settings, dataset)
+
+
+def _held_out(dataset: Dataset, share: float, split: str) -> Positions:
+    """Return the positions of one split of some data of which a share of each class is held out."""
+    classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
+    return split_positions(classes, split, fraction=share)
+
+
+def _version(settings: Settings, dataset: Dataset) -> Dataset:
+    """Return the items as the settings say that they are to be seen."""
+    if settings.given_views:
+        dataset = dataset.of_views(settings.given_views)
+    if settings.domains is not None:
+        dataset = in_domains(dataset, parse_domains(settings.domains))
+    return dataset if settings.corrupt is None else corrupted(dataset, parse_corruption(settings.corrupt))
+
+
+def _mismatched(settings: Settings, dataset: Dataset) -> tuple[Dataset, Tensor | None]:
+    """Return the training pairs of which some are wrong, and who is paired with whom, where that is asked for."""
+    mismatch = None if settings.mismatch is None else parse_mismatch(settings.mismatch)
+    if mismatch is None or mismatch.share == 0:
+        return dataset, None
+    frozen = settings.freeze and len(dataset.shapes) == 1
+    check(not frozen, "mismatch: freeze keeps features of each item by itself; expected no mismatch of random views.")
+    partners = mismatched_partners(dataset, mismatch, seed=settings.seed)
+    return with_partners(dataset, partners), partners
 
 
 def build_objective(settings: Settings) -> nn.Module | None:

@@ -13,6 +13,7 @@ from contraport._version import __version__
 from contraport.catalog.recipes import settings_of_recipe
 from contraport.data import Dataset, loader
 from contraport.data.decoded import decoded, holds_encoded
+from contraport.data.versions import with_partners
 from contraport.distributed import from_first, is_first, joined, together, world
 from contraport.errors import check
 from contraport.runs import Run, default_path
@@ -81,6 +82,8 @@ def train(given: dict[str, Any]) -> Run:
                 done = open_run(run, settings) if is_first() else Position(0, 0, 0)
                 if begun is not None and is_first() and done.step == 0:
                     run.save_initial(built.pipeline.model)
+                if built.partners is not None and is_first():
+                    run.save_partners(built.partners.numpy())
             _fit(settings, built, run, from_first(done), monitored)
     return run
 
@@ -149,6 +152,8 @@ def _with_decoded(built: Built, settings: Settings, folder: Path) -> Built:
         dataset = decoded(dataset, folder)
     if not dataset.in_memory:
         return built
+    if built.dataset.paired and built.partners is not None:
+        dataset = with_partners(dataset, built.partners)
     batches = loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, workers=0, drop_last=True, shared=True
     )
@@ -167,6 +172,8 @@ def _introduce(run: Run, settings: Settings, built: Built) -> None:
     log.info("%s: %s on %s, %s items of %s", run.path, settings.method, dataset.name, f"{len(dataset):,}", shapes)
     if run.replaced_path.exists():
         log.info("the run that this one replaces is in %s until the first checkpoint", run.replaced_path)
+    if settings.mismatch is not None:
+        log.info("mismatch %s: who is paired with whom is in %s", settings.mismatch, run.mismatched_path)
     if others := replaced(settings):
         log.info("the recipe's own %s gave way to yours", ", ".join(others))
     for note in built.notes:

@@ -45,6 +45,11 @@ class EvaluateOptions(OfEncoder):
         "last, or all: also the models that `keep_every` kept on the way, so that numbers are known epoch by epoch.",
         check=one_of("last", "all"),
     )
+    alone: bool = option(
+        False,
+        "measure the trained encoder alone: neither the untrained one nor the raw inputs, and nothing for the page to "
+        "draw, which together take most of the time.",
+    )
     neighbors: int = option(20, "how many vote in kNN.", check=whole(1))
 
 
@@ -60,7 +65,8 @@ VERB = Verb(
         A number that is one of test items has a bootstrap interval of 95 % over them, in `intervals`, and so has its
         difference from the other rows, and from other runs on the same test items, in `differences`; nothing is
         fitted again, so that they say nothing of other training items or seeds. The result is also written to each
-        run's `evaluation.json`, and what the page draws to its `samples.npz`.
+        run's `evaluation.json`, and what the page draws to its `samples.npz`; what a measure says of each test item,
+        where the number is the mean of that, to `items.npz`.
     """,
     examples=(
         "contraport evaluate runs/photos",

@@ -14,6 +14,7 @@ from typing import Any
 
 from contraport.catalog import resolve
 from contraport.catalog.augments import parse_augment
+from contraport.catalog.versions import parse_corruption, parse_domains, parse_mismatch
 from contraport.course import SHAPES, is_learned, parse_learned, parse_momentum, parse_temperature
 from contraport.errors import UsageError, check
 from contraport.importing import imported
@@ -69,6 +70,23 @@ def _augment(name: str, value: Any) -> None:
 
 def _momentum(name: str, value: Any) -> None:
     parse_momentum(value, steps=1)
+
+
+def _share(name: str, value: Any) -> None:
+    good = fits(value, float) and 0 < value < 1
+    check(good, f"{name}: expected a number between 0 and 1, got {value!r}.")
+
+
+def _mismatch(name: str, value: Any) -> None:
+    parse_mismatch(value)
+
+
+def _corrupt(name: str, value: Any) -> None:
+    parse_corruption(value)
+
+
+def _domains(name: str, value: Any) -> None:
+    parse_domains(value)
 
 
 def _watches(name: str, value: Sequence[str]) -> None:
@@ -327,6 +345,18 @@ class Settings(Options):
     ignore_labels: bool = option(
         False, "leave out the classes that the data tell, such as the folders that images are in."
     )
+    validation: float | None = option(
+        None,
+        "share of each class of the training items that is held out in the place of the test split, so that settings "
+        "can be chosen without a look at test items.",
+        check=_share,
+    )
+    items: int | None = option(
+        None, "at most so many items of each split, drawn at random, always the same ones.", check=whole(4)
+    )
+    given_views: Sequence[int] = option(
+        (), "which of the views that the data give are used, by their numbers from 0; default: all."
+    )
     root: str | Path | None = option(None, "folder of named data, as torchvision lays it out.", holds="machine")
     workers: int | None = option(
         None,
@@ -340,6 +370,26 @@ class Settings(Options):
         "several trainings of the same data may share; none: each epoch decodes them; default: `decoded` in the run "
         "folder, none for one epoch.",
         holds="machine",
+    )
+    mismatch: float | str | None = option(
+        None,
+        "share of the training pairs that is shuffled, to see what wrong pairs do: of these items all views but the "
+        "first are another one's. 0.2:class exchanges partners within a class. `mismatched.npz` keeps who is paired "
+        "with whom.",
+        check=_mismatch,
+        group="noisier or more varied data",
+    )
+    corrupt: str | None = option(
+        None,
+        "make the items of both splits worse, each always alike: noise, blur, brightness, contrast, occlusion or jpeg, "
+        "of severity 1 to 5, as in blur:3; what is no image takes noise alone.",
+        check=_corrupt,
+    )
+    domains: str | None = option(
+        None,
+        "deal images to four domains: rotate, by quarter turns, or style, plain, edges, posterised and inverted; with "
+        "style:edges the training items are of the other domains, and the test items of this one alone.",
+        check=_domains,
     )
     device: str = option(
         "auto",

@@ -85,6 +85,8 @@ class Views(nn.Module):
         frames = isinstance(views, str) and views.partition(":")[0] == FRAMES
         augment = augment or ("standard" if len(dataset.shapes) == 1 and not frames else "none")
         gaps = dataset.present is not None
+        told = f"views: expected a number of random ones, as pairs of {dataset.name!r} are mismatched, got {views!r}."
+        check(not (dataset.paired and isinstance(views, str)), told)
         check(not (gaps and augment == "mixup"), "augment: expected none that mixes items, as some lack a view.")
         parsed = parse_augment(augment)
         self._colour = views == COLOUR
@@ -202,7 +204,10 @@ def _numbered(dataset: Dataset, augment: Augment, views: int | None) -> list[_Ma
     check(good, f"views: expected a number from 1 to {MOST_VIEWS}, or a name, got {views!r}.")
     check(given in (1, number), f"views: expected the {given} that {dataset.name!r} gives, got {views}.")
     made = [_Made(view, _change(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]
-    return made * number if given == 1 else made
+    if given > 1:
+        return made
+    others = made[0]._replace(source=1) if dataset.paired else made[0]
+    return [made[0], *[others] * (number - 1)]
 
 
 def _window(dataset: Dataset, views: str) -> int:

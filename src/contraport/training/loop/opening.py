@@ -49,7 +49,7 @@ def open_run(run: Run, settings: Settings) -> Position:
         if run.metrics_path.exists():
             run.write_metrics(row for row in run.metrics() if row["step"] <= position.step)
         if position.epoch < settings.epochs:
-            for outdated in (run.evaluation_path, run.samples_path):
+            for outdated in (run.evaluation_path, run.samples_path, run.items_path):
                 outdated.unlink(missing_ok=True)
         write_text(run.config_path, yaml.safe_dump(settings.kept(), sort_keys=False, allow_unicode=True))
     return position

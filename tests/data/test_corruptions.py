@@ -1,8 +1,9 @@
 import pytest
 import torch
 
+from contraport.catalog.versions import CORRUPTIONS, SEVERITIES
+from contraport.data.corruptions import corrupt
 from contraport.errors import UsageError
-from contraport.measures.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 
 
 def pictures(channels: int = 3, side: int = 32) -> torch.Tensor:

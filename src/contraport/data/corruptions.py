@@ -13,11 +13,10 @@ from torch import Tensor
 from torchvision.io import decode_jpeg, encode_jpeg
 from torchvision.transforms.v2 import functional as transforms
 
+from contraport.catalog.versions import CORRUPTIONS, SEVERITIES
 from contraport.errors import check
 
-SEVERITIES = (1, 2, 3, 4, 5)
-
-_NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, of the range of the pixels
+NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, of the range of the pixels
 _BLUR = (0.010, 0.020, 0.030, 0.045, 0.060)  # standard deviation, of the side
 _BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)  # what is added, of the range
 _CONTRAST = (0.7, 0.5, 0.35, 0.2, 0.1)  # what is left of the distance from the mean
@@ -39,11 +38,11 @@ def corrupt(images: Tensor, kind: str, severity: int) -> Tensor:
     check(kind in CORRUPTIONS, f"kind: expected one of {', '.join(CORRUPTIONS)}, got {kind!r}.")
     check(severity in SEVERITIES, f"severity: expected a whole number from 1 to {SEVERITIES[-1]}, got {severity!r}.")
     floats = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-    return CORRUPTIONS[kind](floats, severity - 1).clamp(0, 1)
+    return _CHANGES[kind](floats, severity - 1).clamp(0, 1)
 
 
 def _noise(images: Tensor, level: int) -> Tensor:
-    return images + _NOISE[level] * torch.randn_like(images)
+    return images + NOISE[level] * torch.randn_like(images)
 
 
 def _blur(images: Tensor, level: int) -> Tensor:
@@ -83,7 +82,7 @@ def _jpeg(images: Tensor, level: int) -> Tensor:
     return decoded.to(images.device).float() / 255
 
 
-CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
+_CHANGES: dict[str, Callable[[Tensor, int], Tensor]] = {
     "noise": _noise,
     "blur": _blur,
     "brightness": _brightness,
@@ -91,4 +90,4 @@ CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "occlusion": _occlusion,
     "jpeg": _jpeg,
 }
-"""By name, what makes images worse, at a level from 0."""
+"""By their names in the catalog, what makes images worse, at a level from 0."""

@@ -1,0 +1,315 @@
+"""`compare`: from what is asked to the trainings, the tables and the page."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from contraport._version import __version__
+from contraport.comparing.grid import Cell, Grid, grid_of
+from contraport.comparing.page import draw, render
+from contraport.comparing.results import (
+    Comparison,
+    chosen_in_order,
+    entries_of,
+    verdicts_of,
+)
+from contraport.comparing.running import Clock, Found, Job, carried_out, job_of
+from contraport.comparing.tuning import as_text, chosen, settled, trials_of
+from contraport.errors import UsageError, check
+from contraport.files import write_json, write_text
+from contraport.measures import Measure
+from contraport.options import as_flags
+from contraport.training.build import build
+from contraport.training.given import settings_of
+from contraport.training.rehearsal import rehearse
+from contraport.verbs.compare import VERB, seconds_of
+
+log = logging.getLogger("contraport.comparing")
+
+
+@VERB.keywords
+def compare(given: dict[str, Any]) -> Comparison:
+    """Compare objectives on a grid of settings and seeds, and return what was found.
+
+    Raises:
+        UsageError: a wrong argument, or every training refused its settings.
+        KeyboardInterrupt: it was stopped; the same call goes on.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = compare(
+    ...         data=["digits"], objectives=["info-nce", "gca-ince"], seeds=1, epochs=1, encoder="mlp", items=128,
+    ...         train={"batch_size": 64}, measures=["knn"], out=folder, progress=False,
+    ...     )
+    >>> found.rows, found.columns, found.lacking
+    (['info-nce', 'gca-ince'], ['digits, standard'], 0)
+    """
+    grid = grid_of(given)
+    asked = grid.asked
+    measure = chosen_in_order(asked.measures)[0]
+    clock = Clock(None if asked.budget is None else seconds_of(asked.budget))
+    searched = [(row, column) for row in grid.rows for column in grid.columns] if asked.tune else []
+    trials = {(row.name, column.name): trials_of(grid, row, column) for row, column in searched}
+    plan = [*(cell for of in trials.values() for cell in of), *grid.cells]
+    _check_each(plan)
+    with _shown(asked.progress) as console:
+        _foretell(console, grid, plan, trainings=len(plan))
+        if asked.dry_run:
+            return Comparison(grid.title, grid.out, grid.baseline, _names(grid.rows), _names(grid.columns), [])
+        grid.out.mkdir(parents=True, exist_ok=True)
+        with _bar(console, len(plan)) as moved:
+            found = _carry_out(grid, [cell for of in trials.values() for cell in of], clock, moved)
+            cells = _settled(grid, trials, found, measure)
+            results = _carry_out(grid, cells, clock, moved)
+    return _written(grid, trials, found, cells, results, measure)
+
+
+def _carry_out(grid: Grid, cells: Sequence[Cell], clock: Clock, moved: Any) -> dict[str, Found]:
+    """Train and judge cells, and return what was found, by the name of the folder."""
+    jobs = {job_of(grid, cell).path.name: cell for cell in cells}
+    found: dict[str, Found] = {}
+    for job, result in carried_out([job_of(grid, cell) for cell in cells], processes=grid.asked.processes, clock=clock):
+        found[job.path.name] = result
+        moved(jobs[job.path.name], result)
+    return found
+
+
+def _settled(
+    grid: Grid, trials: Mapping[tuple[str, str], list[Cell]], found: Mapping[str, Found], measure: Measure
+) -> list[Cell]:
+    """Return the cells of the table with the settings that were chosen; those whose search has not ended lack."""
+    cells = []
+    for cell in grid.cells:
+        of = trials.get((cell.row.name, cell.column.name))
+        if of is None:
+            cells.append(cell)
+        elif (best := chosen(of, found, measure)) is not None:
+            cells.append(settled(best, cell.seed))
+    return cells
+
+
+def _check_each(plan: Iterable[Cell]) -> None:
+    """Raise `UsageError` for settings that are wrong in themselves, before anything is trained."""
+    seen = set()
+    for cell in plan:
+        place = (cell.row.name, cell.column.name)
+        if place not in seen:
+            seen.add(place)
+            try:
+                settings_of(cell.options)
+            except UsageError as error:
+                raise UsageError(f"{cell.row.name} on {cell.column.name}: {error}") from error
+
+
+@contextmanager
+def _shown(progress: bool) -> Iterator[Console | None]:
+    yield Console(stderr=True) if progress else None
+
+
+def _foretell(console: Console | None, grid: Grid, plan: Sequence[Cell], *, trainings: int) -> None:
+    """Say how many trainings there are and, as a few steps of the first that lacks tell, how long they take."""
+    if console is None:
+        return
+    lacking = [cell for cell in plan if job_of(grid, cell).found is None]
+    where = f"{len(grid.rows)} objectives x {len(grid.columns)} settings x {len(grid.seeds)} seeds"
+    searching = f", and {trainings - len(grid.cells)} of the search" if grid.asked.tune else ""
+    console.print(f"{where}: {len(grid.cells)} trainings{searching}; {len(lacking)} are to be done", highlight=False)
+    if not lacking:
+        return
+    machine = {"device": grid.asked.device, "root": grid.asked.root, "workers": 0}
+    try:
+        settings = settings_of({**lacking[0].options, **machine})
+        built = build(settings)
+        seconds = rehearse(settings, built).seconds * built.epoch * settings.epochs
+    except UsageError:
+        return  # which is told by the training itself
+    hours = seconds * len(lacking) / min(grid.asked.processes, len(lacking)) / 3600
+    told = f"{60 * hours:.0f} minutes" if hours < 2 else f"{hours:.1f} hours"
+    console.print(
+        f"as a few steps of the first tell, {seconds:.0f} s each, about {told} in all; judging comes on top",
+        highlight=False,
+    )
+
+
+@contextmanager
+def _bar(console: Console | None, total: int) -> Iterator[Any]:
+    """Give what is to be called with each cell that is done: a bar of all with the time left, or elsewhere a line."""
+    started, done = time.monotonic(), [0]
+    if console is None:
+        yield lambda cell, found: None
+        return
+    if not console.is_terminal:
+
+        def line(cell: Cell, found: Found) -> None:
+            done[0] += 1
+            left = (time.monotonic() - started) / done[0] * (total - done[0])
+            told = _told(cell, found)
+            console.print(
+                f"{done[0]}/{total}  {told}  about {left / 60:.0f} minutes left", highlight=False, soft_wrap=True
+            )
+
+        yield line
+        return
+    columns = (
+        BarColumn(bar_width=12),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[cell]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("", total=total, cell="")
+
+        def move(cell: Cell, found: Found) -> None:
+            progress.update(bar, advance=1, cell=_told(cell, found))
+
+        yield move
+
+
+def _told(cell: Cell, found: Found) -> str:
+    kind = f"seed {cell.seed}" if cell.trial is None else f"trial {cell.trial}"
+    values = found.get("values", {})
+    reached = [f"{one.title} {one.written(values[one.key])}" for one in chosen_in_order(list(values))[:1]]
+    return f"{cell.row.name} on {cell.column.name}, {kind}: {'; '.join(reached) or found.get('failed', '')}"
+
+
+def _names(of: Iterable[Any]) -> list[str]:
+    return [one.name for one in of]
+
+
+def _written(
+    grid: Grid,
+    trials: Mapping[tuple[str, str], list[Cell]],
+    tried: Mapping[str, Found],
+    cells: Sequence[Cell],
+    found: Mapping[str, Found],
+    measure: Measure,
+) -> Comparison:
+    """Write the tables, the page and the numbers of what was found, and return it."""
+    jobs = [(cell, job_of(grid, cell)) for cell in cells]
+    results = {
+        (cell.row.name, cell.column.name, cell.seed): (job, found[job.path.name])
+        for cell, job in jobs
+        if job.path.name in found
+    }
+    refused = [one["failed"] for one in found.values() if "failed" in one and not one.get("diverged")]
+    check(
+        not (refused and len(refused) == len(found)), f"every training refused its settings: {next(iter(refused), '')}"
+    )
+    lacking = len(grid.cells) - len(results)
+    comparison = Comparison(
+        title=grid.title,
+        folder=grid.out,
+        baseline=grid.baseline,
+        rows=_names(grid.rows),
+        columns=_names(grid.columns),
+        entries=entries_of(grid, results),
+        verdicts=verdicts_of(grid, results),
+        trials=_trials(trials, tried, measure),
+        notes=_notes(grid, found, lacking),
+        lacking=lacking,
+    )
+    out, commands = grid.out, [job.command for _, job in jobs]
+    write_text(out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table by itself.", *commands]) + "\n")
+    write_text(out / "table.md", comparison.markdown())
+    write_text(out / "table.csv", comparison.csv())
+    write_json(out / "results.json", {**_circumstances(grid), **comparison.plain(), "cells": _cells(jobs, found)})
+    draw(comparison, out / "plot.png")
+    write_text(out / "page.html", render(comparison, commands))
+    return comparison
+
+
+def _trials(
+    trials: Mapping[tuple[str, str], list[Cell]], tried: Mapping[str, Found], measure: Measure
+) -> list[dict[str, Any]]:
+    """Return what the search tried, and what came of it."""
+    told = []
+    for (row, column), of in trials.items():
+        best = chosen(of, tried, measure)
+        for cell in of:
+            told.append(
+                {
+                    "row": row,
+                    "column": column,
+                    "trial": cell.trial,
+                    "settings": "its own" if cell.trial == 0 else as_text(cell),
+                    "value": _reached(tried.get(cell.folder), measure),
+                    "chosen": cell is best,
+                }
+            )
+    return told
+
+
+def _reached(found: Found | None, measure: Measure) -> str:
+    if found is None:
+        return "not done"
+    value = found.get("values", {}).get(measure.key)
+    return str(found.get("failed", "")) if value is None else measure.written(value)
+
+
+def _notes(grid: Grid, found: Mapping[str, Found], lacking: int) -> list[str]:
+    comparisons = (len(grid.rows) - 1) * len(grid.columns)
+    notes = []
+    if len(grid.seeds) == 1:
+        notes.append("One seed: the intervals are over test items alone, and say nothing of other seeds.")
+    elif comparisons > 1:
+        notes.append(
+            f"The intervals of differences hold for all {comparisons} of a table at once (Bonferroni), over "
+            "seeds and test items. How far seeds spread is told by all rows of a column together where that is more."
+        )
+    if lacking:
+        notes.append(f"{lacking} of {len(grid.cells)} trainings are still to be done; the same command goes on.")
+    failed = [one["failed"] for one in found.values() if "failed" in one]
+    for told in dict.fromkeys(failed):
+        notes.append(f"{failed.count(told)} trainings failed: {told}")
+    if grid.asked.tune:
+        notes.append(
+            f"Own settings were searched by {grid.asked.tune} trials each, with seed 0, on "
+            f"{grid.asked.validation:.0%} of the training items, which were then trained on too; an objective without "
+            "any has its one."
+        )
+    return notes
+
+
+def _circumstances(grid: Grid) -> dict[str, Any]:
+    given = {name: getattr(grid.asked, name) for name in VERB.options if name not in ("out", "progress", "dry_run")}
+    command = {"suite": grid.asked.suite, "quick": grid.asked.quick or None, "tune": grid.asked.tune or None}
+    return {
+        "suite": None if grid.asked.suite is None else Path(str(grid.asked.suite)).stem,
+        "command": f"contraport compare {as_flags(command)}".strip() if grid.asked.suite is not None else None,
+        "asked": {name: str(value) if isinstance(value, Path) else value for name, value in given.items()},
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "device": torch.cuda.get_device_name() if _on_gpu(grid.asked.device) else "cpu",
+            "threads": torch.get_num_threads(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "contraport": __version__,
+        },
+    }
+
+
+def _on_gpu(device: str) -> bool:
+    return device in ("auto", "cuda") and torch.cuda.is_available()
+
+
+def _cells(jobs: Sequence[tuple[Cell, Job]], found: Mapping[str, Found]) -> list[dict[str, Any]]:
+    return [
+        {
+            "row": cell.row.name,
+            "column": cell.column.name,
+            "seed": cell.seed,
+            **{key: value for key, value in found[job.path.name].items() if key != "measures"},
+        }
+        for cell, job in jobs
+        if job.path.name in found
+    ]

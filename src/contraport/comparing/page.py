@@ -1,0 +1,108 @@
+"""A comparison as one figure, and as one HTML page that opens without a network."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jinja2
+
+from contraport._version import __version__
+from contraport.comparing.results import Comparison, in_words, size, written
+from contraport.files import replacing
+from contraport.plots.canvas import canvas
+from contraport.plots.colors import SERIES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_ACROSS = 4
+"""At most so many columns of the table stand beside one another."""
+
+
+def figure_of(of: Comparison) -> Figure:
+    """Return the first measure's means with their intervals, a panel for each column of the table."""
+    measure, rows = of.measures[0], of.rows
+    across = min(_ACROSS, len(of.columns))
+    down = -(-len(of.columns) // across)
+    figure = canvas(1.6 + 2.6 * across, down * (0.9 + 0.26 * len(rows)))
+    axes = figure.subplots(down, across, squeeze=False, sharey=True)
+    scale = 100 if measure.unit.startswith("share") else 1
+    for number, panel in enumerate(axes.flat):
+        if number >= len(of.columns):
+            panel.set_visible(False)
+            continue
+        panel.set_title(of.columns[number], fontsize=9)
+        for place, row in enumerate(rows):
+            entry = of.entry(row, of.columns[number], measure.key)
+            if entry is None or entry.mean is None or entry.interval is None:
+                continue
+            color = SERIES[0] if row != of.baseline else SERIES[1]
+            panel.plot([scale * end for end in entry.interval], [place, place], color=color, linewidth=1.6)
+            panel.plot(scale * entry.mean, place, "o", color=color, markersize=4)
+            if row == of.baseline:
+                panel.axvline(scale * entry.mean, color=color, linewidth=0.6, linestyle=":")
+        panel.set_yticks(range(len(rows)), rows, fontsize=8)
+        panel.set_ylim(len(rows) - 0.5, -0.5)
+        panel.tick_params(axis="x", labelsize=8)
+        for side in ("top", "right"):
+            panel.spines[side].set_visible(False)
+    figure.supxlabel(
+        f"{measure.title}{', %' if scale == 100 else ''}, mean over seeds and interval of 95 %", fontsize=9
+    )
+    return figure
+
+
+def draw(of: Comparison, path: Path) -> None:
+    """Write the figure, where something was measured."""
+    if any(entry.mean is not None for entry in of.entries):
+        with replacing(path) as temporary:
+            temporary.write_bytes(_png(of))
+
+
+def _png(of: Comparison) -> bytes:
+    written_to = io.BytesIO()
+    figure_of(of).savefig(written_to, format="png", dpi=150, facecolor="white")
+    return written_to.getvalue()
+
+
+def render(of: Comparison, commands: list[str]) -> str:
+    """Return the page as HTML."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("contraport.reporting"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    measured = any(entry.mean is not None for entry in of.entries)
+    tables = []
+    for measure in of.measures:
+        rows = []
+        for row in of.rows:
+            cells = []
+            for column in of.columns:
+                entry = of.entry(row, column, measure.key)
+                apart = None if entry is None else entry.difference
+                cells.append(
+                    (
+                        written(measure, entry),
+                        "" if apart is None else size(measure, apart),
+                        apart is not None and apart.is_sure,
+                    )
+                )
+            rows.append((row, cells))
+        tables.append((measure, rows))
+    html = environment.get_template("comparison.html.j2").render(
+        of=of,
+        tables=tables,
+        claims=[(one, in_words(one, of.measures)) for one in of.verdicts],
+        commands="\n".join(commands),
+        plot=base64.b64encode(_png(of)).decode() if measured else "",
+        seconds={row: _seconds(of, row) for row in of.rows},
+        version=__version__,
+    )
+    return str(html)
+
+
+def _seconds(of: Comparison, row: str) -> str:
+    known = [entry.seconds for entry in of.entries if entry.row == row and entry.seconds is not None]
+    return f"{sum(known) / len(known):.1f}" if known else "—"

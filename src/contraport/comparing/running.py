@@ -1,0 +1,177 @@
+"""The cells trained and judged: several at once, within a budget, and going on where they were stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contraport.comparing.grid import Cell, Grid
+from contraport.errors import UsageError
+from contraport.evaluation import evaluate
+from contraport.files import write_json
+from contraport.options import as_flags, plain
+from contraport.runs import Run
+from contraport.training.train import train
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell that is to be trained and judged.
+
+    Attributes:
+        path: its run folder.
+        options: of `contraport.train`, that say what it is.
+        machine: further ones, that say where it is computed.
+        measures: what is measured.
+    """
+
+    path: Path
+    options: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    measures: Sequence[str]
+
+    @property
+    def result_path(self) -> Path:
+        """The file that says that it is finished, and what was found."""
+        return self.path.with_name(f"{self.path.name}.json")
+
+    @property
+    def found(self) -> Found | None:
+        """What was found, or none where it is not finished; of other measures it is judged again."""
+        try:
+            values = json.loads(self.result_path.read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        good = isinstance(values, dict) and values.get("measures") == list(self.measures)
+        return values if good else None
+
+    @property
+    def command(self) -> str:
+        """The command lines that train and judge it by themselves."""
+        where = {name: value for name, value in self.machine.items() if name == "root" and value is not None}
+        trained = as_flags({**self.options, **where, "out": str(self.path)})
+        judged = " ".join(map(shlex.quote, self.measures))
+        return (
+            f"contraport train {trained}\ncontraport evaluate {shlex.quote(str(self.path))} --measures {judged} --alone"
+        )
+
+
+def job_of(grid: Grid, cell: Cell) -> Job:
+    """Return what is to be done for a cell."""
+    asked = grid.asked
+    machine = {"device": asked.device, "root": None if asked.root is None else str(asked.root), "workers": 0}
+    return Job(grid.out / "cells" / cell.folder, plain(cell.options), machine, tuple(asked.measures))
+
+
+def carry_out(job: Job) -> Found:
+    """Train and judge a cell, or go on with it, unless it is finished; return what was found, and write it.
+
+    A training that diverged, or that refuses its settings, is finished too: ``failed`` says why.
+
+    Raises:
+        KeyboardInterrupt: it was stopped; it goes on when it is carried out again.
+    """
+    if job.found is not None:
+        return job.found
+    run, machine = Run(job.path), {**job.machine, "progress": False}
+    found: Found = {"measures": list(job.measures), "options": dict(job.options)}
+    started = time.perf_counter()
+    try:
+        if run.last_checkpoint.exists():
+            train(resume=True, out=run.path, **machine)
+        else:
+            train(**job.options, out=run.path, overwrite=True, **machine)
+        judged = evaluate(
+            run, measures=list(job.measures), alone=True, device=job.machine["device"], workers=0, progress=False
+        )
+    except (FloatingPointError, UsageError) as error:
+        found |= {"failed": f"{error}", "diverged": isinstance(error, FloatingPointError)}
+    else:
+        rows = run.metrics()
+        found |= {
+            "values": judged["rows"]["trained"],
+            "train_items": judged["train_items"],
+            "test_items": judged["test_items"],
+            "seconds": {"training": round(rows[-1]["seconds"], 2) if rows else None, "judging": judged["seconds"]},
+        }
+    found["took"] = round(time.perf_counter() - started, 2)
+    job.result_path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(job.result_path, found)
+    return found
+
+
+class Clock:
+    """Tells whether a training may begin: one that takes as long as those before must end within the budget."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self.took: list[float] = []
+
+    def begins(self) -> bool:
+        """Return whether another one may begin."""
+        expected = sum(self.took) / len(self.took) if self.took else 0.0
+        return self._end is None or time.monotonic() + expected <= self._end
+
+
+def carried_out(jobs: Sequence[Job], *, processes: int, clock: Clock) -> Iterator[tuple[Job, Found]]:
+    """Yield what was found of each job, as they end; those that no budget is left for are left out."""
+    waiting = []
+    for job in jobs:
+        if (found := job.found) is not None:
+            yield job, found
+        else:
+            waiting.append(job)
+    several = min(processes, len(waiting))
+    for job, found in _in_turn(waiting, clock) if several < 2 else _at_once(waiting, several, clock):
+        clock.took.append(found["took"])
+        yield job, found
+
+
+def _in_turn(jobs: Sequence[Job], clock: Clock) -> Iterator[tuple[Job, Found]]:
+    for job in jobs:
+        if not clock.begins():
+            return
+        yield job, carry_out(job)
+
+
+def _at_once(jobs: Sequence[Job], processes: int, clock: Clock) -> Iterator[tuple[Job, Found]]:
+    context = get_context("spawn")
+    number = context.Value("i", 0)
+    threads = max(1, torch.get_num_threads() // processes)
+    waiting, running = list(reversed(jobs)), dict[Future[Found], Job]()
+    pool = ProcessPoolExecutor(
+        processes, context, initializer=_begin, initargs=(number, torch.cuda.device_count(), threads)
+    )
+    try:
+        while waiting or running:
+            while waiting and len(running) < processes and clock.begins():
+                job = waiting.pop()
+                running[pool.submit(carry_out, job)] = job
+            if not running:
+                return
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(done), done.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(number: Synchronized[int], devices: int, threads: int) -> None:
+    """Give a process its share of the cores, and a GPU of its own where there are several."""
+    with number.get_lock():
+        mine, number.value = number.value, number.value + 1
+    torch.set_num_threads(threads)
+    if devices > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(mine % devices)

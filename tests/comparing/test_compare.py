@@ -1,0 +1,243 @@
+"""The verb: a small grid from beginning to end, stopped and going on, searched, and within a budget."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contraport import compare
+from contraport.cli import main
+from contraport.comparing import running
+from contraport.comparing.grid import grid_of
+from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Comparison, verdict_of
+from contraport.comparing.running import Clock, Job, carry_out, job_of
+from contraport.comparing.tuning import SPACES, Space, chosen, space_of, trials_of
+from contraport.errors import UsageError
+from contraport.measures import chosen as measures
+from contraport.measures.intervals import Difference
+from contraport.runs import Run
+
+SMALL: dict[str, Any] = {
+    "data": ["digits"],
+    "objectives": ["info-nce", "gca-ince"],
+    "settings": ["standard"],
+    "seeds": 2,
+    "epochs": 1,
+    "encoder": "mlp",
+    "items": 128,
+    "train": {"batch_size": 64},
+    "measures": ["knn", "uniformity"],
+    "device": "cpu",
+    "progress": False,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison that has ended."""
+    out = tmp_path_factory.mktemp("compare")
+    compare(**SMALL, out=out)
+    return out
+
+
+def count_trainings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return a list that each training that begins is added to."""
+    begun: list[Path] = []
+    own = running.train
+
+    def train(**given: Any) -> Run:
+        begun.append(given["out"])
+        return own(**given)
+
+    monkeypatch.setattr(running, "train", train)
+    return begun
+
+
+def test_the_table_is_what_the_runs_measured(folder: Path) -> None:
+    results = json.loads((folder / "results.json").read_text())
+    assert len(results["cells"]) == 4
+    for cell in results["cells"]:
+        assert cell["values"]["knn"] > 0.5
+    of_row = [cell["values"]["knn"] for cell in results["cells"] if cell["row"] == "gca-ince"]
+    entry = next(one for one in results["entries"] if (one["row"], one["measure"]) == ("gca-ince", "knn"))
+    assert entry["mean"] == pytest.approx(sum(of_row) / 2)
+    base = [cell["values"]["knn"] for cell in results["cells"] if cell["row"] == "info-nce"]
+    assert entry["difference"][0] == pytest.approx((sum(of_row) - sum(base)) / 2)
+    low, high = entry["difference"][1:]
+    assert low < entry["difference"][0] < high
+    assert results["machine"]["device"] == "cpu"
+    rows = list(csv.DictReader((folder / "table.csv").open()))
+    assert len(rows) == len(results["entries"]) == 4
+    assert "| info-nce |" in (folder / "table.md").read_text()
+    assert "digits, standard:" in (folder / "table.md").read_text()
+    page = (folder / "page.html").read_text()
+    assert results["sentences"][0] in page
+    assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_finished_cell_is_never_trained_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = count_trainings(monkeypatch)
+    again = compare(**SMALL, out=folder)
+    assert begun == []
+    assert again.lacking == 0
+    compare(**SMALL | {"seeds": 3, "objectives": ["info-nce"]}, out=folder)
+    assert len(begun) == 1
+
+
+def test_the_commands_train_the_same_cell(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, trained, judged, *_ = (folder / "commands.sh").read_text().splitlines()
+    cell = next((folder / "cells").glob("*seed-0*.json"))
+    line = trained.split()[1:]
+    line[line.index("--out") + 1] = str(tmp_path / "run")
+    assert main([*line, "--device", "cpu", "--progress", "false"]) == 0
+    judging = [word if "cells" not in word else str(tmp_path / "run") for word in judged.split()[1:]]
+    assert main([*judging, "--progress", "false"]) == 0
+    first = json.loads((folder / "results.json").read_text())["cells"][0]
+    assert Run(tmp_path / "run").evaluation()["rows"]["trained"] == pytest.approx(first["values"])
+    assert cell.exists()
+
+
+def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = grid_of({**SMALL, "epochs": 3, "out": tmp_path})
+    whole, job = (job_of(grid, cell) for cell in grid.cells[:2])
+    one = carry_out(whole)
+    own = running.train
+
+    def stopped(**given: Any) -> Run:
+        own(**{**given, "epochs": 1})
+        raise KeyboardInterrupt
+
+    stopped_job = Job(whole.path.with_name("stopped"), whole.options, whole.machine, whole.measures)
+    monkeypatch.setattr(running, "train", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(stopped_job)
+    assert stopped_job.found is None
+    assert Run(stopped_job.path).last_checkpoint.exists()
+    begun: list[bool] = []
+
+    def going_on(**given: Any) -> Run:
+        begun.append(given.get("resume", False))
+        return own(**given)
+
+    monkeypatch.setattr(running, "train", going_on)
+    found = carry_out(stopped_job)
+    assert begun == [True]
+    assert found["values"].keys() == one["values"].keys()
+    assert job.found is None
+
+
+def test_within_a_budget_what_lacks_is_told(tmp_path: Path) -> None:
+    found = compare(**SMALL, budget="0s", out=tmp_path)
+    assert found.lacking == 4
+    assert any("4 of 4 trainings are still to be done" in note for note in found.notes)
+    clock = Clock(100.0)
+    assert clock.begins()
+    clock.took += [150.0, 90.0]
+    assert not clock.begins()
+    assert Clock(None).begins()
+
+
+def test_a_search_has_equally_many_trials_and_sees_no_test_item(tmp_path: Path) -> None:
+    found = compare(**SMALL | {"objectives": ["info-nce", "rince"], "seeds": 1}, tune=3, out=tmp_path)
+    assert len(found.trials) == 6
+    assert sum(one["chosen"] for one in found.trials) == 2
+    trials = [json.loads(path.read_text()) for path in (tmp_path / "cells").glob("*trial*.json")]
+    assert all(one["options"]["validation"] == 0.25 for one in trials)
+    final = [json.loads(path.read_text())["options"] for path in (tmp_path / "cells").glob("*seed-*.json")]
+    assert len(final) == 2
+    assert all("validation" not in options for options in final)
+
+
+def test_the_best_trial_is_chosen_once_all_are_done() -> None:
+    grid = grid_of({**SMALL, "tune": 4})
+    row, column = grid.rows[1], grid.columns[0]
+    trials = trials_of(grid, row, column)
+    found = {
+        trial.folder: {"values": {"knn": value}} for trial, value in zip(trials, (0.5, 0.9, 0.7, 0.9), strict=True)
+    }
+    knn = measures(["knn"])[0]
+    assert chosen(trials, found, knn) is trials[1]
+    assert chosen(trials, {trials[0].folder: found[trials[0].folder]}, knn) is None
+    found[trials[1].folder] = {"failed": "it diverged"}
+    assert chosen(trials, found, knn) is trials[3]
+    longer = trials_of(grid_of({**SMALL, "tune": 8}), row, column)
+    assert [trial.options for trial in longer[:4]] == [trial.options for trial in trials]
+
+
+def test_what_a_row_fixes_is_not_searched() -> None:
+    rows = grid_of({**SMALL, "objectives": ["rince", "rince:q=0.1,temperature=0.2", "byol", "t-simclr"]}).rows
+    assert set(space_of(rows[0])) == {"temperature", "q"}
+    assert space_of(rows[1]) == {}
+    assert space_of(rows[2]) == {}
+    assert space_of(rows[3])["temperature"] == Space(1.0, 32.0)
+    assert SPACES["iterations"].at(0.0) == 1
+
+
+def test_a_mistake_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="info-nce on digits, standard: warmup_epochs"):
+        compare(**SMALL | {"train": {"warmup_epochs": 5}}, out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(UsageError, match="every training refused its settings: batch_size"):
+        compare(**SMALL | {"train": {"batch_size": 5000}}, out=tmp_path)
+
+
+def test_one_that_refuses_its_settings_is_told_beside_the_others(tmp_path: Path) -> None:
+    rows = ["info-nce", {"too wide": {"recipe": "direct-clr", "objective_settings": {"dimensions": 100000}}}]
+    found = compare(**SMALL | {"objectives": rows, "seeds": 1}, out=tmp_path)
+    entry = found.entry("too wide", "digits, standard", "knn")
+    assert entry is not None
+    assert entry.mean is None
+    assert entry.failed
+    assert any(entry.failed in note for note in found.notes)
+
+
+def test_verdicts() -> None:
+    better, worse = Difference(0.03, 0.01, 0.05), Difference(-0.03, -0.05, -0.01)
+    none, unknown = Difference(0.0, -0.004, 0.004), Difference(0.01, -0.05, 0.07)
+    assert verdict_of([better, none, unknown]) == HELD
+    assert verdict_of([worse, none, unknown]) == NOT_HELD
+    assert verdict_of([none, none]) == NOT_HELD
+    assert verdict_of([none, unknown]) == UNDECIDED
+    assert verdict_of([better, worse]) == UNDECIDED
+    assert verdict_of([]) == UNDECIDED
+
+
+def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["compare", "--data", "digits", "--objectives", "info-nce,gca-ince", "--seeds", "2", "--epochs", "1"]
+    more = [
+        "--encoder",
+        "mlp",
+        "--items",
+        "128",
+        "--train.batch_size",
+        "64",
+        "--out",
+        str(tmp_path / "none"),
+        "--dry_run",
+    ]
+    assert main([*line, *more]) == 0
+    assert "2 objectives x 1 settings x 2 seeds: 4 trainings; 4 are to be done" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+def test_several_processes_find_what_one_finds(folder: Path, tmp_path: Path) -> None:
+    options = {key: value for key, value in SMALL.items() if key != "progress"}
+    (tmp_path / "own.yaml").write_text(json.dumps(options))
+    line = [sys.executable, "-m", "contraport", "compare", "--suite", str(tmp_path / "own.yaml"), "--processes", "2"]
+    subprocess.run([*line, "--out", str(tmp_path / "out")], check=True, capture_output=True, timeout=300)
+    one, two = (json.loads((where / "results.json").read_text())["cells"] for where in (folder, tmp_path / "out"))
+    assert [cell["values"] for cell in one] == [pytest.approx(cell["values"]) for cell in two]
+
+
+def test_what_is_returned_says_what_is_written(folder: Path) -> None:
+    found = compare(**SMALL, out=folder)
+    assert isinstance(found, Comparison)
+    assert found.markdown() == (folder / "table.md").read_text()
+    assert [measure.key for measure in found.measures] == ["knn", "uniformity"]

@@ -1,0 +1,133 @@
+"""What is asked, and what suites say, become rows, columns and cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contraport.comparing.grid import grid_of, read_suite, suites_folder
+from contraport.errors import UsageError
+from contraport.training.given import settings_of
+
+SUITES = sorted(file.stem for file in suites_folder().glob("*.yaml"))
+ASKED: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_cell_of_a_suite_can_be_trained(suite: str, quick: bool) -> None:
+    saved = read_suite(suite)
+    if quick and "quick" not in saved:
+        assert saved["not_run"], "a suite that can be run here has a quick form"
+        return
+    grid = grid_of({"suite": suite, "quick": quick})
+    for cell in grid.cells[: len(grid.rows) * len(grid.columns)]:
+        settings_of(cell.options)
+    assert len({cell.folder for cell in grid.cells}) == len(grid.cells)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_claims_name_rows_and_settings_of_their_suite(suite: str) -> None:
+    grid = grid_of({"suite": suite})
+    rows, settings = {row.name for row in grid.rows}, {column.setting for column in grid.columns}
+    for claim in grid.claims:
+        assert {*claim.better, claim.than} <= rows
+        assert set(claim.settings) <= settings
+
+
+def test_rows_and_columns_make_cells_one_seed_after_the_other() -> None:
+    grid = grid_of(
+        {
+            "data": ["digits"],
+            "objectives": [
+                "info-nce,gca-uot:relaxation=0.2,temperature=0.1",
+                {"mine": {"objective": "rince", "q": 0.1}},
+            ],
+            "settings": ["strong+mismatched:0.4:class", {"longer": {"epochs": 9}}],
+            "seeds": 2,
+            "epochs": 3,
+        }
+    )
+    assert [row.name for row in grid.rows] == ["info-nce", "gca-uot:relaxation=0.2,temperature=0.1", "mine"]
+    assert [cell.seed for cell in grid.cells] == [0] * 6 + [1] * 6
+    first, last = grid.cells[1].options, grid.cells[-1].options
+    assert first == {
+        "epochs": 3,
+        "data": "digits",
+        "augment": "strong",
+        "mismatch": "0.4:class",
+        "recipe": "gca-uot",
+        "temperature": 0.1,
+        "objective_settings": {"relaxation": 0.2},
+        "seed": 0,
+    }
+    assert (last["epochs"], last["objective_settings"], last["seed"]) == (9, {"q": 0.1}, 1)
+
+
+def test_over_makes_a_row_of_each_value() -> None:
+    grid = grid_of({**ASKED, "objectives": ["rince"], "over": ["q=0.1,0.5", "temperature=0.2,0.5"]})
+    assert [row.name for row in grid.rows] == [
+        "rince, q 0.1, temperature 0.2",
+        "rince, q 0.1, temperature 0.5",
+        "rince, q 0.5, temperature 0.2",
+        "rince, q 0.5, temperature 0.5",
+    ]
+    assert grid.rows[0].options == {"recipe": "rince", "objective_settings": {"q": 0.1}, "temperature": 0.2}
+
+
+def test_what_is_given_wins_over_the_suite(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("data: [digits]\nobjectives: [info-nce]\nseeds: 5\nquick: {seeds: 2}\n")
+    asked = {"suite": tmp_path / "own.yaml"}
+    assert len(grid_of(asked).seeds) == 5
+    assert len(grid_of({**asked, "quick": True}).seeds) == 2
+    assert len(grid_of({**asked, "quick": True, "seeds": 1}).seeds) == 1
+
+
+def test_a_folder_is_another_one_where_anything_is_otherwise() -> None:
+    folders = [grid_of({**ASKED, **more}).cells[0].folder for more in ({}, {"epochs": 2}, {"settings": ["strong"]})]
+    assert len(set(folders)) == 3
+    assert grid_of({**ASKED, "seeds": 9}).cells[0].folder == folders[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"objectives": ["info-nce"]}, "data: expected one or more, got none"),
+        ({"data": ["digits"]}, "objectives: expected one or more, got none"),
+        ({**ASKED, "objectives": ["info-nc"]}, "objectives: unknown name 'info-nc'; did you mean 'info-nce'?"),
+        ({**ASKED, "objectives": ["info-nce,info-nce"]}, "objectives: expected each once, got info-nce more often"),
+        ({**ASKED, "objectives": ["rince:p=1"]}, "objectives: rince: setting: unknown name 'p'"),
+        ({**ASKED, "objectives": ["rince:seed=1"]}, "objectives: rince: seed is the comparison's own, got 1"),
+        ({**ASKED, "settings": ["stong"]}, "settings: unknown name 'stong'; did you mean 'strong'?"),
+        ({**ASKED, "settings": ["mismatched:2"]}, "mismatch: expected a share from 0 to 1"),
+        ({**ASKED, "over": ["temperature"]}, "over: expected option=value,value, got 'temperature'"),
+        ({**ASKED, "baseline": "rince"}, "baseline: unknown name 'rince'"),
+        ({**ASKED, "train": {"epoch": 1}}, "train: unknown name 'epoch'; did you mean 'epochs'?"),
+        ({**ASKED, "budget": "30"}, "budget: expected a time such as 90s, 30m or 2h, got '30'"),
+        ({"suite": "gcaa"}, "suite: unknown name 'gcaa'; did you mean 'gca'?"),
+        ({**ASKED, "quick": True}, "quick: belongs to a suite"),
+        ({"suite": "pacs", "quick": True}, "quick: the suite pacs has no smaller grid"),
+    ],
+)
+def test_a_mistake_is_told(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as told:
+        grid_of(asked)
+    assert message in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a", "expected keys with values"),
+        ("seed: 3", "key: unknown name 'seed'; did you mean 'seeds'?"),
+        ("data: [", "cannot be read as YAML"),
+        ("data: [digits]\nobjectives: [info-nce]\nclaims: [{says: x}]", "claims: expected says, better and than"),
+    ],
+)
+def test_a_suite_that_is_wrong_is_told(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text(text)
+    with pytest.raises(UsageError) as told:
+        grid_of({"suite": tmp_path / "wrong.yaml"})
+    assert message in str(told.value)

@@ -1,0 +1,153 @@
+"""Data made noisier: who is paired with whom, what is corrupted, and which domain an item is of."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from contraport.catalog.versions import (
+    DOMAINS,
+    Corruption,
+    DomainVersion,
+    Mismatch,
+    parse_corruption,
+    parse_domains,
+    parse_mismatch,
+)
+from contraport.data import Dataset, Views, from_arrays
+from contraport.data.dataset import ChosenStore
+from contraport.data.versions import corrupted, in_domains, mismatched_partners, with_partners
+from contraport.errors import UsageError
+
+
+def pictures(items: int = 40, *, side: int = 8) -> Dataset:
+    pixels = np.random.default_rng(0).integers(0, 256, (items, side, side), dtype=np.uint8)
+    return from_arrays(pixels, np.arange(items) % 4)
+
+
+def all_of(dataset: Dataset) -> torch.Tensor:
+    return dataset.__getitems__(list(range(len(dataset)))).views[0]
+
+
+@pytest.mark.parametrize("likely", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_so_many_pairs_exchange_partners(share: float, likely: bool) -> None:
+    dataset = pictures()
+    assert dataset.labels is not None
+    partners = mismatched_partners(dataset, Mismatch(share, likely), seed=3)
+    assert sorted(partners.tolist()) == list(range(40))
+    expected = 4 * round(share * 10) if likely else round(share * 40)
+    assert int((partners != torch.arange(40)).sum()) == expected
+    if likely:
+        assert torch.equal(dataset.labels[partners], dataset.labels)
+
+
+def test_the_seed_decides_on_partners() -> None:
+    one, again, other = (mismatched_partners(pictures(), Mismatch(0.5), seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_partners_of_a_class_need_labels() -> None:
+    with pytest.raises(UsageError, match="mismatch: partners of the same class need labels"):
+        mismatched_partners(from_arrays(np.ones((4, 2))), Mismatch(0.5, likely=True), seed=0)
+
+
+def test_of_given_views_all_but_the_first_are_the_partners() -> None:
+    values = np.arange(6.0)[:, None]
+    dataset = from_arrays((values, values, values))
+    partners = torch.tensor([1, 0, 2, 4, 3, 5])
+    first, *others = with_partners(dataset, partners).__getitems__([0, 3, 5]).views
+    assert first.flatten().tolist() == [0, 3, 5]
+    assert [view.flatten().tolist() for view in others] == [[1, 4, 5]] * 2
+
+
+def test_of_one_view_the_second_random_one_is_the_partners() -> None:
+    dataset = pictures()
+    partners = torch.arange(40).roll(1)
+    paired = with_partners(dataset, partners)
+    views = Views(paired, augment="none")
+    first, second = views(paired.__getitems__([0, 7]).views)
+    clean = all_of(dataset).float() / 255
+    assert torch.equal(first, clean[[0, 7]])
+    assert torch.equal(second, clean[partners[[0, 7]]])
+    assert len(views.plain_shapes) == 1
+    with pytest.raises(UsageError, match=r"views: expected a number of random ones, .* got '2\+3'"):
+        Views(paired, views="2+3")
+
+
+@pytest.mark.parametrize("kind", ["noise", "occlusion", "blur", "jpeg"])
+def test_an_item_is_corrupted_alike_wherever_it_stands(kind: str) -> None:
+    dataset, some = pictures(side=32), torch.tensor([5, 2, 31])
+    whole, part = (corrupted(of, Corruption(kind, 3)) for of in (dataset, dataset.only(some)))
+    assert all_of(whole).dtype == torch.uint8
+    assert (all_of(whole)[some].int() - all_of(part).int()).abs().max() <= 1  # sums of another order round otherwise
+    assert not torch.equal(all_of(whole), all_of(dataset))
+
+
+def test_vectors_are_made_noisy_in_units_of_their_own() -> None:
+    wide = np.random.default_rng(0).normal(size=(500, 2)) * [1.0, 100.0]
+    apart = all_of(corrupted(from_arrays(wide), Corruption("noise", 1))) - torch.from_numpy(wide).float()
+    assert apart.std(dim=0).numpy() == pytest.approx([0.2, 20.0], rel=0.15)
+    with pytest.raises(UsageError, match="corrupt: blur is for images"):
+        corrupted(from_arrays(wide), Corruption("blur", 1))
+
+
+def test_what_is_not_in_memory_is_changed_as_it_is_fetched_and_can_be_sent_to_workers() -> None:
+    class OnDisk(ChosenStore):
+        in_memory = False
+
+    dataset = pictures()
+    lazy = dataset.with_store(OnDisk(dataset.store, torch.arange(40)))
+    for change in (lambda of: corrupted(of, Corruption("noise", 2)), lambda of: in_domains(of, DomainVersion("style"))):
+        assert torch.equal(all_of(change(lazy)), all_of(change(dataset)))
+        assert pickle.dumps(change(lazy).store.change)
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_domains_are_four_ways_to_see_an_image(name: str) -> None:
+    dataset = pictures(200)
+    made = in_domains(dataset, DomainVersion(name))
+    assert made.domain_names == DOMAINS[name]
+    assert made.domains is not None
+    assert made.domains.bincount().min() > 30
+    same = (all_of(made) == all_of(dataset)).flatten(1).all(dim=1)
+    assert torch.equal(same, made.domains == 0)
+
+
+def test_the_domain_that_is_left_out_is_the_test_splits_alone() -> None:
+    train = pictures(100)
+    test = train.only(torch.arange(100), "test")
+    seen, unseen = (in_domains(of, DomainVersion("style", "inverted")) for of in (train, test))
+    assert seen.domains is not None
+    assert unseen.domains is not None
+    assert set(seen.domains.tolist()) == {0, 1, 2}
+    assert set(unseen.domains.tolist()) == {3}
+    assert torch.equal(all_of(unseen), 255 - all_of(test)[unseen.rows])
+    assert len(seen) + len(unseen) == 100
+
+
+def test_data_with_domains_keep_them() -> None:
+    dataset = from_arrays(np.zeros((4, 8, 8), np.uint8), domains=[0, 0, 1, 1])
+    with pytest.raises(UsageError, match="domains: 'arrays' has domains of its own"):
+        in_domains(dataset, DomainVersion("rotate"))
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "message"),
+    [
+        (parse_mismatch, 1.5, "mismatch: expected a share from 0 to 1, such as 0.2, or 0.2:class, got 1.5."),
+        (parse_mismatch, "0.2:item", "mismatch: expected a share from 0 to 1, .* got '0.2:item'"),
+        (parse_mismatch, True, "mismatch: expected a share from 0 to 1, .* got True"),
+        (parse_corruption, "nois", "corrupt: unknown name 'nois'; did you mean 'noise'?"),
+        (parse_corruption, "noise:6", "corrupt: expected a severity from 1 to 5, as in noise:3, got 'noise:6'."),
+        (parse_domains, "styles", "domains: unknown name 'styles'; did you mean 'style'?"),
+        (parse_domains, "style:edge", "domains: style: unknown name 'edge'; did you mean 'edges'?"),
+    ],
+)
+def test_a_wrong_version_is_told(parse: object, text: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse(text)  # type: ignore[operator]

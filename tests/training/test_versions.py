@@ -1,0 +1,94 @@
+"""A training on data made noisier, and the evaluation that follows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contraport import evaluate, train
+from contraport.data import load
+from contraport.errors import UsageError
+from contraport.training.build import build_dataset
+from contraport.verbs.train import Settings
+
+FEW: dict[str, Any] = {
+    "data": "digits", "encoder": "mlp", "epochs": 1, "batch_size": 64, "items": 200, "device": "cpu", "progress": False,
+}  # fmt: skip
+
+
+def test_mismatched_pairs_are_kept_to_be_checked_and_go_on_as_they_were(tmp_path: Path) -> None:
+    run = train(**FEW, mismatch=0.2, out=tmp_path / "run")
+    partners = run.partners()
+    assert len(partners) == 200
+    assert int((partners != np.arange(200)).sum()) == 40
+    longer = train(resume=True, epochs=2, out=tmp_path / "run", progress=False)
+    assert np.array_equal(longer.partners(), partners)
+    clean = train(**FEW, out=tmp_path / "clean")
+    with pytest.raises(UsageError, match="only a training with mismatch"):
+        clean.partners()
+    assert clean.metrics()[-1]["loss"] != run.metrics()[-1]["loss"]
+
+
+def test_mismatch_is_the_trainings_alone(tmp_path: Path) -> None:
+    run = train(**FEW, mismatch=1.0, out=tmp_path / "run")
+    measured = evaluate(run, measures=["knn"], alone=True, progress=False)
+    assert measured["train_items"] == 200
+    assert measured["test_items"] == 200
+
+
+def test_validation_items_are_training_items_that_are_not_trained_on() -> None:
+    settings = Settings(data="digits", validation=0.25)
+    whole = build_dataset(Settings(data="digits"))
+    learnt, judged = (build_dataset(settings, split) for split in ("train", "test"))
+    assert set(learnt.rows.tolist()) | set(judged.rows.tolist()) == set(whole.rows.tolist())
+    assert not set(learnt.rows.tolist()) & set(judged.rows.tolist())
+    assert len(judged) == pytest.approx(0.25 * len(whole), abs=1)
+    assert (learnt.split, judged.split) == ("train", "test")
+
+
+def test_items_are_always_the_same_and_of_all_classes() -> None:
+    one, again = (build_dataset(Settings(data="digits", items=50)) for _ in range(2))
+    assert len(one) == 50
+    assert one.rows.tolist() == again.rows.tolist()
+    assert one.labels is not None
+    assert one.labels.bincount().tolist() == [5] * 10
+
+
+def test_some_of_the_given_views(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "views.npz",
+        view0=random.normal(size=(40, 3)),
+        view1=random.normal(size=(40, 5)),
+        labels=np.arange(40) % 2,
+    )
+    dataset = build_dataset(Settings(data=tmp_path / "views.npz", given_views=[1]))
+    assert dataset.shapes == ((5,),)
+    with pytest.raises(UsageError, match=r"views: '.*' has 2, numbered from 0; got \[2\]"):
+        build_dataset(Settings(data=tmp_path / "views.npz", given_views=[2]))
+
+
+def test_other_data_are_judged_as_they_are(tmp_path: Path) -> None:
+    run = train(**FEW, corrupt="noise:5", out=tmp_path / "run")
+    noisy = evaluate(run, measures=["knn"], alone=True, progress=False)["rows"]["trained"]["knn"]
+    other = evaluate(run, data=(load("digits"), load("digits", "test")), measures=["knn"], alone=True, progress=False)
+    assert other["test_items"] == 449
+    assert other["rows"]["trained"]["knn"] != noisy
+
+
+def test_random_views_of_frozen_features_cannot_be_mismatched(tmp_path: Path) -> None:
+    run = train(**FEW, out=tmp_path / "run")
+    with pytest.raises(UsageError, match="mismatch: freeze keeps features of each item by itself"):
+        train(**FEW, mismatch=0.5, freeze=True, init=run.path, out=tmp_path / "frozen")
+
+
+def test_what_measures_say_of_each_item_is_kept(tmp_path: Path) -> None:
+    run = train(**FEW, out=tmp_path / "run")
+    measured = evaluate(run, measures=["knn", "uniformity"], alone=True, progress=False)
+    assert list(measured["rows"]) == ["trained"]
+    assert list(run.items()) == ["knn"]
+    assert run.items()["knn"].mean() == pytest.approx(measured["rows"]["trained"]["knn"])
+    assert not run.samples_path.exists()
