@@ -15,6 +15,7 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from contraport.data import Batch, Dataset, Views, loader
+from contraport.data.streams import Stream
 from contraport.encoders import Model
 from contraport.encoders.texts import bags_of_pieces
 from contraport.errors import check
@@ -98,6 +99,17 @@ class Reader(NamedTuple):
         Raises:
             UsageError: `batch_size` is no positive whole number.
         """
+        for part, _ in self.of_batches(function, model, views, dataset, description):
+            yield part
+
+    def of_batches(
+        self, function: Callable[..., Tensor], model: nn.Module, views: Prepare, dataset: Dataset, description: str
+    ) -> Iterator[tuple[Tensor, Batch]]:
+        """Yield what `parts` does, and of which batch it is.
+
+        Raises:
+            UsageError: `batch_size` is no positive whole number.
+        """
         good = isinstance(self.batch_size, int) and self.batch_size > 0
         check(good, f"batch_size: expected a positive whole number, got {self.batch_size!r}.")
         # Whole blocks, so that an item has one place in its block whatever is fetched at a time.
@@ -106,15 +118,15 @@ class Reader(NamedTuple):
         batches: Iterable[Batch] = loaded
         if self.progress and Console(stderr=True).is_terminal:
             batches = track(
-                batches,
+                loaded,
                 description,
-                total=math.ceil(len(dataset) / fetched),
+                total=None if isinstance(dataset, Stream) else math.ceil(len(dataset) / fetched),
                 console=Console(stderr=True),
                 transient=True,
             )
         try:
             for batch in batches:
-                yield in_blocks(function, self.moved(batch), model=model, views=views).float().cpu()
+                yield in_blocks(function, self.moved(batch), model=model, views=views).float().cpu(), batch
         finally:
             loaded.close()
 
@@ -233,6 +245,23 @@ def embed_dataset(
     check_shapes(model, dataset, views)
     features = represent(model, dataset, views, Reader(batch_size, torch.device(device), workers, progress))
     return Embeddings(features, dataset.labels)
+
+
+def embed_batches(model: Model, dataset: Dataset, views: Views, reader: Reader) -> Iterator[tuple[Tensor, Batch]]:
+    """Yield the frozen features ``(b, F)`` of the plain views of some items after the other, and their batch.
+
+    So `embed_dataset` embeds, without keeping all in memory; the caller's random state may change.
+
+    Raises:
+        UsageError: the views are not of the model's shapes, or a feature is not finite.
+    """
+    check_shapes(model, dataset, views)
+    model.to(reader.device)
+    views.to(reader.device)
+    with frozen(model):
+        for features, batch in reader.of_batches(model, model, views.plain, dataset, f"{dataset.split} items"):
+            check_finite(features)
+            yield features, batch
 
 
 @torch.random.fork_rng(devices=[])  # a loader draws a seed for its workers

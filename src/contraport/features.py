@@ -8,7 +8,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,8 @@ from contraport.files import replacing
 
 _RUN = b"contraport.run"
 _PER_ITEM = ("row", "split", "key", "label", "class_name")
+_GROUP_BYTES = 2**26
+_SHARD = re.compile(r"\.\d{5}-of-\d{5}")
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,11 @@ class Features:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def between(self, first: int, last: int) -> Features:
+        """Return the items from one position to another, which is left out."""
+        some = {name: getattr(self, name) for name in ("features", "rows", "splits", "keys", "labels")}
+        return replace(self, **{name: None if values is None else values[first:last] for name, values in some.items()})
 
     def named(self, position: int) -> str:
         """Return what the item at a position is called: its key, or its split and row.
@@ -99,14 +109,93 @@ def write_features(path: Path, features: Features) -> None:
     _FORMATS[path.suffix][1](path, features)
 
 
+def write_shards(path: Path, features: Features, items: int) -> list[Path]:
+    """Write features to numbered files of so many items each, and return these, in order.
+
+    >>> shard_path(Path("photos.npz"), 0, 2).name
+    'photos.00000-of-00002.npz'
+    """
+    number = -(-len(features) // items)
+    written = []
+    for shard in range(number):
+        written.append(shard_path(path, shard, number))
+        write_features(written[-1], features.between(shard * items, (shard + 1) * items))
+    return written
+
+
+def shard_path(path: Path, number: int, of: int) -> Path:
+    """Return where one of several numbered shards of a file is."""
+    return path.with_name(f"{path.stem}.{number:05d}-of-{of:05d}{path.suffix}")
+
+
+class Gathering:
+    """Features that come some items after the other: in a file until all are there, what they are of in memory."""
+
+    def __init__(self, file: Path) -> None:
+        self._path = file
+        self._file = file.open("wb")
+        self._width = 0
+        self._rows: list[np.ndarray] = []
+        self._splits: list[np.ndarray] = []
+        self._labels: list[np.ndarray | None] = []
+        self._keys: list[Sequence[str] | None] = []
+
+    def add(
+        self, features: np.ndarray, *, rows: np.ndarray, split: str, keys: Sequence[str] | None, labels: Any | None
+    ) -> None:
+        """Take the features of some items, ``(b, F)`` float32, and what each is."""
+        features.tofile(self._file)
+        self._width = features.shape[1]
+        self._rows.append(rows)
+        self._splits.append(np.full(len(features), split))
+        self._labels.append(None if labels is None else np.asarray(labels))
+        self._keys.append(keys)
+
+    def features(self, class_names: Sequence[str] | None, run: str) -> Features:
+        """Return all, the features mapped to memory."""
+        self._file.close()
+        rows = np.concatenate(self._rows)
+        keys = None if None in self._keys else [key for some in self._keys for key in some or ()]
+        known = [labels for labels in self._labels if labels is not None]
+        labels = np.concatenate(known) if len(known) == len(self._labels) else None
+        return Features(
+            np.memmap(self._path, np.float32, "r", shape=(len(rows), self._width)),
+            rows,
+            np.concatenate(self._splits),
+            None if keys is None else np.array(keys, dtype=np.str_),
+            labels,
+            None if labels is None or class_names is None else np.array(class_names, dtype=np.str_),
+            run,
+        )
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+@contextmanager
+def gathering(path: Path) -> Iterator[Gathering]:
+    """Give what takes features that will be written to a path, beside which they are meanwhile."""
+    found = Gathering(path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features"))
+    try:
+        yield found
+    finally:
+        found.close()
+
+
 def read_features(path: str | Path) -> Features:
     """Return the features of a file that `embed` wrote; those of `.npy` are mapped to memory.
+
+    Where there is no such file, but its numbered shards are there, they are put together in memory.
 
     Raises:
         UsageError: there is no such file, it is damaged, or it has no features.
     """
     file = Path(path)
     check(file.suffix in _FORMATS, f"features: expected a file {', '.join(_FORMATS)}, got {str(path)!r}.")
+    if not file.exists() and (shards := _shards_of(file)):
+        return _joined([read_features(shard) for shard in shards])
     check(file.exists(), f"features: there is no file {str(path)!r}.")
     check_regular("features", file)
     try:
@@ -129,6 +218,36 @@ def table_beside(path: Path) -> Path:
     'photos.items.parquet'
     """
     return path.with_name(f"{path.stem}.items.parquet")
+
+
+def _shards_of(path: Path) -> list[Path]:
+    """Return the numbered shards of a file, none where there are none.
+
+    Raises:
+        UsageError: one is missing.
+    """
+    found = sorted(path.parent.glob(f"{path.stem}.*-of-*{path.suffix}")) if path.parent.is_dir() else []
+    shards = [file for file in found if _SHARD.fullmatch(file.stem.removeprefix(path.stem))]
+    if not shards:
+        return []
+    expected = [shard_path(path, number, of) for of in [int(shards[-1].stem[-5:])] for number in range(of)]
+    missing = [file.name for file in expected if file not in shards]
+    check(
+        not missing, f"features: {len(missing)} of {len(expected)} shards of {path} are missing, first {missing[:1]}."
+    )
+    return expected
+
+
+def _joined(parts: Sequence[Features]) -> Features:
+    names = ("features", "rows", "splits", "keys", "labels")
+    every = {name: [getattr(part, name) for part in parts] for name in names}
+    joined = {
+        name: None if any(value is None for value in values) else np.concatenate(values)
+        for name, values in every.items()
+    }
+    names_of_classes = [part.class_names for part in parts if part.class_names is not None]
+    longest = max(names_of_classes, key=len) if names_of_classes else None
+    return replace(parts[0], class_names=longest, **joined)
 
 
 def _of_rows(features: np.ndarray) -> Features:
@@ -164,7 +283,7 @@ def _write_npy(path: Path, features: Features) -> None:
     table_beside(path).unlink(missing_ok=True)  # what it tells is no more so
     with replacing(path) as temporary:
         np.save(temporary, features.features, allow_pickle=False)
-    _write_table(table_beside(path), _items(features), features.run)
+    _write_table(table_beside(path), [_items(features)], features.run)
 
 
 def _read_npy(path: Path) -> Features:
@@ -178,8 +297,10 @@ def _read_npy(path: Path) -> Features:
 
 
 def _write_parquet(path: Path, features: Features) -> None:
-    columns = {f"f{number}": column for number, column in enumerate(features.features.T)}
-    _write_table(path, columns | _items(features), features.run)
+    rows = max(1, _GROUP_BYTES // (4 * features.features.shape[1]))
+    parts = (features.between(first, first + rows) for first in range(0, len(features), rows))
+    columns = ({f"f{number}": column for number, column in enumerate(part.features.T)} | _items(part) for part in parts)
+    _write_table(path, columns, features.run)
 
 
 def _read_parquet(path: Path) -> Features:
@@ -199,16 +320,20 @@ def _items(features: Features) -> dict[str, Any]:
     return {name: values for name, values in columns.items() if values is not None}
 
 
-def _write_table(path: Path, columns: Mapping[str, Any], run: str | None) -> None:
+def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], run: str | None) -> None:
+    """Write a table whose rows come in parts, of which one is in memory."""
     # Here, not above: only these formats need it, and it takes a while to import.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.table(dict(columns))
-    if run is not None:
-        table = table.replace_schema_metadata({_RUN: run.encode()})
-    with replacing(path) as temporary:
-        pq.write_table(table, temporary)
+    with replacing(path) as temporary, ExitStack() as files:
+        writer = None
+        for columns in parts:
+            table = pa.table(dict(columns))
+            if writer is None:
+                schema = table.schema if run is None else table.schema.with_metadata({_RUN: run.encode()})
+                writer = files.enter_context(pq.ParquetWriter(temporary, schema))
+            writer.write_table(table.cast(writer.schema))
 
 
 def _read_table(path: Path) -> Any:

@@ -75,7 +75,15 @@ def test_the_engine_does_not_load_triton():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-KINDS = {"row_labels": "*i64", "column_labels": "*i64", "near": "*i32", "factor": "fp32", "power": "fp32", "n": "i32", "m": "i32"}
+KINDS = {
+    "row_labels": "*i64",
+    "column_labels": "*i64",
+    "near": "*i32",
+    "factor": "fp32",
+    "power": "fp32",
+    "n": "i32",
+    "m": "i32",
+}
 HOPPER_SHARED_MEMORY = 227 << 10
 
 

@@ -13,7 +13,7 @@ views/         the views of a batch, made at random
 from contraport.data.arrays import from_arrays
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.loading import BatchOrder, Share, loader, own_share
-from contraport.data.sources import from_torch, load
+from contraport.data.sources import from_stream, from_torch, load
 from contraport.data.views import Views
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Share",
     "Views",
     "from_arrays",
+    "from_stream",
     "from_torch",
     "load",
     "loader",

@@ -26,7 +26,8 @@ class Batch(NamedTuple):
 
     Images are ``(b, C, H, W)``, uint8, which stands for [0, 1], or float32 as they came; time series ``(b, C, T)`` and
     vectors ``(b, d)`` float32; texts uint8 ``(b, bytes)``, zeros behind the shorter ones. Where items lack a view,
-    `present` says which have which, ``(b, views)``; what stands in place of the others means nothing.
+    `present` says which have which, ``(b, views)``; what stands in place of the others means nothing. `keys`
+    is what a stream calls each, where it does.
     """
 
     views: tuple[Tensor, ...]
@@ -35,6 +36,7 @@ class Batch(NamedTuple):
     ids: Tensor
     present: Tensor | None = None
     weights: Tensor | None = None
+    keys: tuple[str, ...] | None = None
 
 
 Kind = TypeVar("Kind", bound="Dataset")

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from contraport import distributed
 from contraport.data.dataset import Batch, Dataset
+from contraport.data.streams import Stream
 from contraport.errors import UsageError, check
 
 _MOST_WORKERS = 8
@@ -144,7 +145,8 @@ def loader(
     workers: int | None = None,
     drop_last: bool = False,
     shared: bool = False,
-) -> Loader:
+    batches: int | None = None,
+) -> Loader | StreamLoader:
     """Return the batches of a dataset; ``loader.batch_sampler`` is a `BatchOrder`, which knows epochs and positions.
 
     Args:
@@ -156,6 +158,8 @@ def loader(
             memory, else one per core but one, at most 8.
         drop_last: whether a smaller last batch is left out.
         shared: whether the processes of `torch.distributed` share each batch, as `own_share` says; else each gets all.
+        batches: of a stream, how many an epoch has; default: one pass over it. It is read in its own order, by this
+            process alone.
 
     Raises:
         UsageError: `drop_last` with a batch larger than the data, a shared batch of fewer items than processes, or a
@@ -169,6 +173,8 @@ def loader(
     good = isinstance(batch_size, int) and batch_size > 0
     check(good, f"batch_size: expected a positive whole number, got {batch_size!r}.")
     check(seed >= 0, f"seed: expected a number of at least 0, got {seed}.")
+    if isinstance(dataset, Stream):
+        return StreamLoader(dataset, batch_size, batches=batches, shared=shared)
     cores = _cores()
     check(
         workers is None or 0 <= workers <= cores,
@@ -213,6 +219,69 @@ class Loader(DataLoader[Batch]):
         iterator, self._iterator = self._iterator, None
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
+
+
+class StreamOrder(BatchOrder):
+    """Where in a stream the epochs begin: each goes on where the one before ended."""
+
+    def __init__(self, batch_size: int, *, batches: int, shared: bool) -> None:
+        super().__init__(batches * batch_size, batch_size=batch_size, shared=shared)
+
+    def skipped(self) -> int:
+        """Return how many batches come before the next pass over an epoch."""
+        return self.epoch * len(self) + (self._first if self.epoch == self._begun else 0)
+
+
+class StreamLoader:
+    """The batches of a stream: of an epoch of so many, which go on over all passes, or of one pass.
+
+    >>> from contraport.data import from_stream
+    >>> class Numbers(torch.utils.data.IterableDataset):
+    ...     def __iter__(self):
+    ...         return (torch.full((1,), float(number)) for number in range(5))
+    >>> batches = loader(from_stream(Numbers()), 2, batches=3)
+    >>> [batch.views[0].flatten().tolist() for batch in batches]
+    [[0.0, 1.0], [2.0, 3.0], [4.0, 0.0]]
+    """
+
+    def __init__(self, stream: Stream, batch_size: int, *, batches: int | None, shared: bool) -> None:
+        self.stream = stream
+        self.batch_size = batch_size
+        self.batch_sampler = None if batches is None else StreamOrder(batch_size, batches=batches, shared=shared)
+        self._shared = shared
+        self._going: Iterator[Batch] | None = None
+        self._read = 0
+
+    def __len__(self) -> int:
+        if self.batch_sampler is None:
+            raise TypeError("nobody knows how many batches a stream has")
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self.batch_sampler is None:
+            yield from self.stream.batches(self.batch_size)
+            return
+        skipped = self.batch_sampler.skipped()
+        last = (self.batch_sampler.epoch + 1) * len(self)
+        if self._going is None or self._read != skipped:
+            self._going, self._read = self.stream.batches(self.batch_size, skipped=skipped, endless=True), skipped
+        while self._read < last:
+            batch = next(self._going)
+            self._read += 1
+            yield self._part(batch) if self._shared else batch
+
+    def close(self) -> None:
+        """Let go of the stream."""
+        self._going = None
+
+    def _part(self, batch: Batch) -> Batch:
+        own = _own_part(len(batch.ids))
+        if own == slice(0, len(batch.ids)):
+            return batch
+        views = tuple(view[own] for view in batch.views)
+        labels = None if batch.labels is None else batch.labels[own]
+        keys = None if batch.keys is None else batch.keys[own]
+        return batch._replace(views=views, labels=labels, keys=keys, ids=batch.ids[own])
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset as AnyDataset
 
-from contraport.data import Dataset
-from contraport.embedding import Embeddings, embed_dataset
+from contraport.data import Batch, Dataset
+from contraport.data.sources.opening import is_stream
+from contraport.data.streams import Stream
+from contraport.embedding import Reader, embed_batches
 from contraport.errors import check, check_new_file
 from contraport.evaluation.opening import load_asked, open_device
 from contraport.evaluation.shards import this_process
-from contraport.features import Features, suffixes, write_features
+from contraport.features import Gathering, gathering, suffixes, write_features, write_shards
 from contraport.runs import Run
 from contraport.texts import decoded, is_text
 from contraport.training.build import build_views
@@ -26,8 +28,6 @@ log = logging.getLogger("contraport.evaluation")
 
 LETTERS = 80
 """A text is called by at most so many of its letters."""
-
-_READ = 4_096
 
 
 @VERB.keywords
@@ -43,52 +43,52 @@ def embed(given: dict[str, Any]) -> Path:
     path = share.path(Path(asked.out))
     check(path.suffix in suffixes(), f"out: expected a name that ends in {', '.join(suffixes())}, got {path.name!r}.")
     check_new_file("out", path, overwrite=asked.overwrite)
+    check(asked.shard_items is None or share.of == 1, "shard_items: several processes write a shard each; give none.")
     run = asked.run if isinstance(asked.run, Run) else Run(asked.run)
     settings, model = run.settings(), run.model(trust=asked.trust)
     if caveat := run.caveat():
         log.warning("%s", caveat)
     wanted: tuple[str, ...] = ("train", "test") if asked.split == "all" else (asked.split,)
-    if isinstance(asked.data, AnyDataset):
+    if isinstance(asked.data, AnyDataset) or is_stream(asked.data):
         wanted = wanted[:1]
     datasets = [load_asked(settings, model, asked.data, part, asked.columns, asked.root) for part in wanted]
-    parts = share.part(datasets)
-    embedded = [
-        embed_dataset(
-            model,
-            dataset,
-            views=build_views(settings, dataset),
-            batch_size=asked.batch_size,
-            device=open_device(asked.device),
-            workers=asked.workers,
-            progress=asked.progress,
-        )
-        for dataset, _ in parts
-    ]
-    write_features(path, _features(parts, embedded, run))
+    reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, asked.progress)
+    with gathering(path) as gathered:
+        for dataset, _ in share.part(datasets):
+            for features, batch in embed_batches(model, dataset, build_views(settings, dataset), reader):
+                _add(gathered, dataset, batch, features.numpy())
+        found = gathered.features(_class_names(datasets[0]), str(run.path))
+        if asked.shard_items is None:
+            write_features(path, found)
+        else:
+            shards = write_shards(path, found, asked.shard_items)
+            log.info("%d items are in %d shards, %s to %s", len(found), len(shards), shards[0], shards[-1].name)
     return path
 
 
-def _features(parts: list[tuple[Dataset, int]], embedded: list[Embeddings], run: Run) -> Features:
-    datasets = [dataset for dataset, _ in parts]
-    keys = [dataset.keys or _beginnings(dataset) for dataset in datasets]
-    labels = [part.labels for part in embedded]
-    class_names = datasets[0].class_names
-    return Features(
-        torch.cat([part.features for part in embedded]).numpy(),
-        torch.cat([dataset.rows for dataset in datasets]).numpy(),
-        np.concatenate([np.full(len(dataset), dataset.split) for dataset in datasets]),
-        None if None in keys else np.array([key for some in keys if some is not None for key in some], dtype=np.str_),
-        None if None in labels else torch.cat([some for some in labels if some is not None]).numpy(),
-        None if None in labels or class_names is None else np.array(class_names, dtype=np.str_),
-        str(run.path),
+def _add(gathered: Gathering, dataset: Dataset, batch: Batch, features: np.ndarray) -> None:
+    rows, keys = batch.ids, batch.keys
+    if not isinstance(dataset, Stream):
+        rows = dataset.rows[batch.ids]
+        keys = None if dataset.keys is None else tuple(dataset.keys[position] for position in batch.ids.tolist())
+    gathered.add(
+        features,
+        rows=rows.numpy(),
+        split=dataset.split,
+        keys=keys or _beginnings(batch, dataset.shapes),
+        labels=None if batch.labels is None else batch.labels.numpy(),
     )
 
 
-def _beginnings(dataset: Dataset) -> list[str] | None:
+def _beginnings(batch: Batch, shapes: tuple[tuple[int, ...], ...]) -> list[str] | None:
     """Return how the first view of each item begins that is a text, by which it is called; None where none is."""
-    texts = [view for view, shape in enumerate(dataset.shapes) if is_text(shape)]
+    texts = [view for view, shape in enumerate(shapes) if is_text(shape)]
     if not texts:
         return None
-    positions = torch.arange(len(dataset)).split(_READ)
-    read = (text for some in positions for text in decoded(dataset.store.fetch(some)[texts[0]]))
+    read = decoded(batch.views[texts[0]])
     return [textwrap.shorten(text, LETTERS, placeholder=" ...") or text[:LETTERS] for text in read]
+
+
+def _class_names(dataset: Dataset) -> tuple[str, ...] | None:
+    """Return the names of the classes; of a stream, whose later classes nobody knows, none: they are numbers."""
+    return None if isinstance(dataset, Stream) else dataset.class_names

@@ -11,7 +11,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from contraport.data import Dataset
+from contraport.data.streams import Stream
 from contraport.errors import check
+from contraport.features import shard_path
 
 _ENVIRONMENT = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
 
@@ -32,7 +34,7 @@ class Shard(NamedTuple):
         """
         if self.of == 1:
             return path
-        return path.with_name(f"{path.stem}.{self.number:05d}-of-{self.of:05d}{path.suffix}")
+        return shard_path(path, self.number, self.of)
 
     def part(self, datasets: Sequence[Dataset]) -> list[tuple[Dataset, int]]:
         """Return the items of this process, and the position of the first in its dataset, dataset by dataset.
@@ -42,6 +44,9 @@ class Shard(NamedTuple):
         Raises:
             UsageError: there are fewer items than processes.
         """
+        if any(isinstance(dataset, Stream) for dataset in datasets):
+            check(self.of == 1, f"data: a stream cannot be shared among {self.of} processes.")
+            return [(dataset, 0) for dataset in datasets]
         total = sum(len(dataset) for dataset in datasets)
         check(total >= self.of, f"data: {total} items cannot be shared among {self.of} processes.")
         start, stop = total * self.number // self.of, total * (self.number + 1) // self.of

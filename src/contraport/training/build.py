@@ -23,8 +23,9 @@ from contraport.course import is_learned, parse_momentum, parse_temperature
 from contraport.data import BatchOrder, Dataset, Views, load, loader
 from contraport.data.arrays import take, weights_of
 from contraport.data.formats.array_files import read_npy
-from contraport.data.loading import Loader
+from contraport.data.loading import Loader, StreamLoader
 from contraport.data.splits import Positions, split_positions
+from contraport.data.streams import Stream
 from contraport.data.versions import corrupted, in_domains, mismatched_partners, with_partners
 from contraport.distributed import local
 from contraport.embedding import Reader
@@ -89,7 +90,7 @@ class Built(NamedTuple):
     """
 
     dataset: Dataset
-    batches: Loader
+    batches: Loader | StreamLoader
     pipeline: Pipeline
     epoch: int
     auditor: Auditor | None = None
@@ -109,7 +110,10 @@ def build(settings: Settings, begun: Initial | None = None, dataset: Dataset | N
         UsageError: settings that do not fit the data or one another.
     """
     compared = build_objective(settings)
-    dataset, partners = _mismatched(settings, build_dataset(settings) if dataset is None else dataset)
+    dataset = build_dataset(settings) if dataset is None else dataset
+    if isinstance(dataset, Stream):
+        _check_stream(settings, dataset, compared)
+    dataset, partners = _mismatched(settings, dataset)
     if settings.audit:
         dataset = with_decoys(dataset, seed=settings.seed)
     batches = loader(
@@ -120,15 +124,56 @@ def build(settings: Settings, begun: Initial | None = None, dataset: Dataset | N
         workers=settings.workers,
         drop_last=True,
         shared=True,
+        batches=None if settings.steps is None else settings.steps * settings.accumulate,
     )
     if settings.cache_chunk is not None:
         check_chunks(settings.batch_size, settings.cache_chunk)
-    epoch = math.ceil(len(dataset) // settings.batch_size / settings.accumulate)
+    epoch = settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.accumulate)
     pipeline, auditor = build_pipeline(settings, dataset, compared, epoch=epoch, begun=begun), None
     if isinstance(dataset, Decoyed):
         order = cast(BatchOrder, batches.batch_sampler)
         auditor = Auditor(dataset, pipeline, order, epochs=settings.epochs, reader=Reader(workers=settings.workers))
     return Built(dataset, batches, pipeline, epoch, auditor, partners=partners)
+
+
+def in_epochs(settings: Settings, dataset: Dataset, *, chosen: bool) -> Settings:
+    """Return the settings with as many epochs as give the steps; of a stream, steps are those of an epoch.
+
+    Args:
+        settings: of the training.
+        dataset: what is trained on.
+        chosen: whether the epochs were given.
+
+    Raises:
+        UsageError: a stream without steps, or both steps and epochs of what is no stream.
+    """
+    if isinstance(dataset, Stream):
+        check(settings.steps is not None, "steps: nobody knows how many items a stream has; expected --steps.")
+        return settings if chosen or settings.resume else replace(settings, epochs=1)
+    if settings.steps is None:
+        return settings
+    check(not chosen, f"steps: epochs say how long to train, too; expected one of the two, got {settings.steps}.")
+    epoch = max(1, math.ceil(len(dataset) // settings.batch_size / settings.accumulate))
+    return replace(settings, epochs=math.ceil(settings.steps / epoch), steps=None)
+
+
+def _check_stream(settings: Settings, stream: Stream, compared: nn.Module | None) -> None:
+    """Raise `UsageError` for what needs to know all items, which nobody does of a stream."""
+    needs = {
+        "negatives": settings.negatives == "bank",
+        "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
+        "weights": settings.weights is not None,
+        "audit": settings.audit,
+        "mismatch": settings.mismatch is not None,
+        "frozen_draws": draws_kept(settings) > 0,
+        "objective": isinstance(compared, Loss) and compared.by_item,
+    }
+    wrong = next((name for name, asked in needs.items() if asked), None)
+    hint = "; expected 0, so that each step encodes its own" if wrong == "frozen_draws" else ""
+    check(wrong is None, f"{wrong}: needs to know each item, and {stream.name} is a stream{hint}.")
+    check(
+        not settings.workers, f"workers: {stream.name} is a stream, which is read as it comes; got {settings.workers}."
+    )
 
 
 @torch.random.fork_rng(devices=[])  # a model that is read has drawn weights first
@@ -248,6 +293,9 @@ def _held_out(dataset: Dataset, share: float, split: str) -> Positions:
 
 def _version(settings: Settings, dataset: Dataset) -> Dataset:
     """Return the items as the settings say that they are to be seen."""
+    asked = {"given_views": settings.given_views, "domains": settings.domains, "corrupt": settings.corrupt}
+    if isinstance(dataset, Stream) and (wrong := [name for name, value in asked.items() if value]):
+        raise UsageError(f"{wrong[0]}: {dataset.name} is a stream, whose items are taken as they come; expected nothing.")
     if settings.given_views:
         dataset = dataset.of_views(settings.given_views)
     if settings.domains is not None:
@@ -521,7 +569,8 @@ def _check_gaps(comparison: Comparison, dataset: Dataset) -> None:
 def _memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -> Memory | None:
     items = len(dataset)
     if settings.negatives == "queue":
-        return Queue(settings.queue_size or min(LARGEST_QUEUE, items), views, dimensions)
+        most = LARGEST_QUEUE if isinstance(dataset, Stream) else min(LARGEST_QUEUE, items)
+        return Queue(settings.queue_size or most, views, dimensions)
     if settings.negatives == "bank":
         return Bank(items, views, dimensions, settings.bank_negatives or min(LARGEST_DRAW, items))
     return None

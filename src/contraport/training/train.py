@@ -13,6 +13,7 @@ from contraport._version import __version__
 from contraport.catalog.recipes import settings_of_recipe
 from contraport.data import Dataset, loader
 from contraport.data.decoded import decoded, holds_encoded
+from contraport.data.streams import Stream
 from contraport.data.versions import with_partners
 from contraport.distributed import from_first, is_first, joined, together, world
 from contraport.errors import check
@@ -27,6 +28,7 @@ from contraport.training.build import (
     check_parts,
     draws_kept,
     fitted,
+    in_epochs,
 )
 from contraport.training.frozen import on_features
 from contraport.training.given import settings_of
@@ -68,6 +70,7 @@ def train(given: dict[str, Any]) -> Run:
             settings = fitted(settings, begun)
             dataset = build_dataset(settings)
             settings, notes = _of_size(settings, dataset, chosen="batch_size" in given)
+            settings = in_epochs(settings, dataset, chosen="epochs" in given)
             built = build(settings, begun, dataset)._replace(notes=notes)
             monitored = build_monitored(settings, built)
             path = settings.out or default_path(built.dataset.name, settings.method)
@@ -91,6 +94,8 @@ def train(given: dict[str, Any]) -> Run:
 def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings with a smaller batch where nobody chose one that is larger than the data, and say so."""
     items, size = len(dataset), settings.batch_size
+    if isinstance(dataset, Stream):
+        return settings, ()
     if chosen or settings.resume or items >= size or items < 2:
         return settings, ()
     smaller = fitting_batch(items, size)
@@ -169,7 +174,8 @@ def _introduce(run: Run, settings: Settings, built: Built) -> None:
     dataset, model = built.dataset, built.pipeline.model
     shapes = ", ".join(" x ".join(str(side) for side in shape) or "text" for shape in model.shapes)
     weights = sum(parameter.numel() for parameter in model.parameters())
-    log.info("%s: %s on %s, %s items of %s", run.path, settings.method, dataset.name, f"{len(dataset):,}", shapes)
+    number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} items"
+    log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)
     if run.replaced_path.exists():
         log.info("the run that this one replaces is in %s until the first checkpoint", run.replaced_path)
     if settings.mismatch is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from contraport.options import known, one_of, option
+from contraport.options import known, one_of, option, whole
 from contraport.verbs import EXTRA, Verb
 from contraport.verbs._of_run import OfRun
 
@@ -22,6 +22,9 @@ class EmbedOptions(OfRun):
         "train, test, or all: both, one after the other; a Dataset is one split, and all of it is embedded.",
         check=one_of("train", "test", "all"),
     )
+    shard_items: int | None = option(
+        None, "write files of so many items each, NAME.00000-of-00004.npz and so on; default: one file.", check=whole(1)
+    )
     overwrite: bool = option(False, "replace `out` where it exists.")
 
 
@@ -34,7 +37,8 @@ VERB = Verb(
         what was left out counted) and `splits` `(n,)`; where the items have names, such as paths, `keys` `(n,)`; and
         where there are labels `labels` `(n,)` and `class_names`. A `.parquet` file has the columns `f0`, `f1` and so
         on, `row`, `split`, `key`, `label` and `class_name`. An `.npy` file has the features alone, and
-        `NAME.items.parquet` beside it the other columns. `run` is the folder of the run.
+        `NAME.items.parquet` beside it the other columns. `run` is the folder of the run. Features are written as they
+        come, so that memory holds some items at a time, and what each is of all.
 
         Under `torchrun` each process embeds its share of the items and writes it beside `out`, as
         `NAME.00000-of-00002.npz` and so on; the shards in the order of their numbers are the items in their order.

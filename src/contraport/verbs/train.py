@@ -271,6 +271,12 @@ class Settings(Options):
         "with `freeze`, where nothing else learns.",
     )
     epochs: int = option(10, "passes over the data.", check=whole(1), grows=True, group="optimisation")
+    steps: int | None = option(
+        None,
+        "how many steps to train, instead of `epochs`: rounded up to whole epochs; or of a stream, of which nobody "
+        "knows how many items it has, the steps of an epoch, of which there is then one unless `epochs` says more.",
+        check=whole(1),
+    )
     batch_size: int = option(
         256, "items in a batch, of all processes together; a smaller last batch is left out.", check=whole(2)
     )

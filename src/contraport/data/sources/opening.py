@@ -14,6 +14,7 @@ from torchvision.transforms.v2 import functional as transforms
 from contraport.catalog import SOURCES
 from contraport.data.dataset import Dataset, Store
 from contraport.data.formats import format_of, suffixes
+from contraport.data.sources.iterables import from_stream
 from contraport.data.sources.objects import from_object
 from contraport.data.sources.torch_datasets import from_torch
 from contraport.data.splits import check_fraction, check_split
@@ -40,8 +41,9 @@ def load(
             Face dataset; the path of an ``.npz``, ``.npy``, ``.csv``, ``.jsonl``, ``.parquet`` or ``.tar`` file, the
             last also with braces as in ``train-{000..003}.tar``. A name wins over a folder of the same name; write
             ``./digits`` for the folder. Or what a program holds: a `Dataset`, which is returned whatever the split; a
-            torch dataset, which is wrapped by `from_torch`; and what `contraport.data.sources.objects` says, a
-            ``datasets.Dataset``, a data frame, arrays, or a list of texts, paths or PIL images.
+            torch dataset, which is wrapped by `from_torch`; an iterable dataset or another stream, by `from_stream`;
+            and what `contraport.data.sources.objects` says, a ``datasets.Dataset``, a data frame, arrays, or a list of
+            texts, paths or PIL images.
         split: "train" or "test".
         root: folder of named data, as torchvision or the package that carries them lays it out.
         image_size: side of the square that images become, in pixels; default: their own, and for encoded images the
@@ -65,6 +67,13 @@ def load(
     check(good, f"image_size: expected a whole number of pixels from 1 to {_LARGEST_IMAGE}, got {image_size!r}.")
     if isinstance(data, str | Path):
         dataset = _load(str(data), split, root, image_size, columns, test_fraction, ignore_labels)
+    elif is_stream(data):
+        check(
+            split == "train", "data: a stream has no test split; give another Dataset, or data of a split of its own."
+        )
+        check(test_fraction is None, f"test_fraction: of a stream nothing is held out, got {test_fraction}.")
+        check(columns is None, f"columns: only tables have columns, got {columns!r} for a stream.")
+        return from_stream(data, image_size=image_size, labels=not ignore_labels)
     elif isinstance(data, Dataset | torch.utils.data.Dataset):
         check(test_fraction is None, f"test_fraction: a dataset is one split, got {test_fraction}.")
         check(columns is None, f"columns: only tables have columns, got {columns!r} for a dataset.")
@@ -74,6 +83,13 @@ def load(
     if ignore_labels and dataset.labels is not None:
         dataset = dataset.without_labels()
     return dataset if image_size is None else _resized(dataset, image_size)
+
+
+def is_stream(data: Any) -> bool:
+    """Return whether items come of it one after the other, and in no other way."""
+    if isinstance(data, torch.utils.data.Dataset):
+        return isinstance(data, torch.utils.data.IterableDataset)
+    return hasattr(data, "__iter__") and not hasattr(data, "__len__")
 
 
 def _load(

@@ -37,7 +37,7 @@ class TorchStore:
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the views at some positions, stacked."""
-        items = [_views(self.dataset[position], position, self.image_size) for position in positions.tolist()]
+        items = [views_of(self.dataset[position], position, self.image_size) for position in positions.tolist()]
         for position, item in zip(positions.tolist(), items, strict=True):
             found = tuple(tuple(view.shape[1:]) for view in item)
             check(
@@ -90,8 +90,8 @@ def from_torch(
     check(good, f"data: {name}: expected a map-style torch dataset, with __len__ and __getitem__.")
     length = len(cast(Sized, dataset))
     check(length > 0, f"data: {name} has no item.")
-    first = _views(dataset[0], 0, image_size)
-    if labels is None and _label(dataset[0]) is not None:
+    first = views_of(dataset[0], 0, image_size)
+    if labels is None and label_of(dataset[0]) is not None:
         labels = _labels(dataset, length, name)
     label_codes, class_names = _named(dataset, labels)
     domain_codes, domain_names = tensor_codes_of("domains", domains)
@@ -126,7 +126,7 @@ def _parts(item: Any) -> list[Any]:
     return [part for nested in item for part in _parts(nested)] if isinstance(item, tuple | list) else [item]
 
 
-def _label(item: Any) -> int | str | None:
+def label_of(item: Any) -> int | str | None:
     """Return the label of an item, or None."""
     last = _parts(item)[-1:]
     if not last or not isinstance(item, tuple | list):
@@ -138,9 +138,9 @@ def _label(item: Any) -> int | str | None:
     return value if isinstance(value, int) else None
 
 
-def _views(item: Any, position: int, image_size: int | None) -> tuple[Tensor, ...]:
+def views_of(item: Any, position: int, image_size: int | None) -> tuple[Tensor, ...]:
     """Return the views of an item as batches of one."""
-    parts = _parts(item)[:-1] if _label(item) is not None else _parts(item)
+    parts = _parts(item)[:-1] if label_of(item) is not None else _parts(item)
     check(len(parts) > 0, f"data: item {position}: expected a view, got {item!r}.")
     return tuple(_view(part, f"data: item {position}, view {number}", image_size) for number, part in enumerate(parts))
 
@@ -161,10 +161,10 @@ def _view(value: Any, where: str, image_size: int | None) -> Tensor:
 
 def _labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
     known = _known_labels(dataset)
-    if known is not None and len(known) == length and str(known[0]) == str(_label(dataset[0])):
+    if known is not None and len(known) == length and str(known[0]) == str(label_of(dataset[0])):
         return known
     _log.info("%s: reading each item once for its label; labels= saves that", name)
-    labels = [_label(dataset[position]) for position in range(length)]
+    labels = [label_of(dataset[position]) for position in range(length)]
     lacking = next((position for position, label in enumerate(labels) if label is None), None)
     if lacking is not None:
         raise UsageError(f"data: item {lacking} of {name} has no label, others have.")

@@ -11,6 +11,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
+from contraport.data.streams import StreamBroke
 from contraport.distributed import anywhere, together
 from contraport.errors import UsageError
 from contraport.files import replacing
@@ -82,6 +83,7 @@ class Checkpoints(Callback):
         self._keep_every = keep_every
         self._stop = stop
         self._stepped = False
+        self._between = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock, and listen, after Lightning did, to who wants an end."""
@@ -101,6 +103,7 @@ class Checkpoints(Callback):
             Stopped: someone did.
         """
         stepped, self._stepped = self._stepped, False
+        self._between = stepped
         if not stepped or trainer.is_last_batch:
             return
         is_due, is_over = anywhere(time.monotonic() - self._saved_at >= self._seconds, self._stop.made)
@@ -121,6 +124,11 @@ class Checkpoints(Callback):
             self._save(trainer, f"epoch-{epoch:04d}.ckpt")
         if any(anywhere(self._stop.made)):
             raise Stopped
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Save where a stream broke between two steps, so that the run goes on at its place."""
+        if isinstance(exception, StreamBroke) and trainer.global_step > 0 and self._between:
+            self._save(trainer)
 
     def _save(self, trainer: Trainer, name: str = "last.ckpt") -> None:
         self._file.write(trainer, self._last.with_name(name))

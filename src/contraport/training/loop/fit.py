@@ -17,7 +17,8 @@ from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 
 from contraport.data import BatchOrder
-from contraport.data.loading import Loader
+from contraport.data.loading import Loader, StreamLoader
+from contraport.data.streams import StreamBroke
 from contraport.distributed import machines, raise_once
 from contraport.errors import UsageError, reason
 from contraport.measures.monitoring import parse_watches
@@ -45,7 +46,7 @@ _ACCELERATORS = {"cuda": "gpu"}  # what Lightning calls otherwise than we do
 
 def fit(
     module: ContrastiveModule,
-    batches: Loader,
+    batches: Loader | StreamLoader,
     run: Run,
     settings: Settings,
     *,
@@ -94,6 +95,9 @@ def fit(
             share_batch_norm(module, trainer.strategy.root_device)
         try:
             trainer.fit(module, loader, ckpt_path=run.last_checkpoint if done.step else None, weights_only=True)
+        except StreamBroke as error:
+            gone = f"; go on with: {run.resuming}" if run.last_checkpoint.exists() else ""
+            raise_once(UsageError(f"{error}{gone}"))
         except Exception as error:  # a checkpoint of another training fits in no one way
             if done.step == 0 or meter.started or isinstance(error, UsageError):
                 raise

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from contraport.data import Dataset
+from contraport.data.streams import Stream
 from contraport.training.step.comparison import Comparison
 from contraport.verbs.train import Settings
 
@@ -39,6 +40,9 @@ def foretell(settings: Settings, dataset: Dataset, comparison: Comparison, *, st
     elif isinstance(settings.data, str | Path):
         log.info("the test split that the data have is held out, to evaluate on")
     size, epochs = settings.batch_size, settings.epochs
+    if isinstance(dataset, Stream):
+        log.info("%s steps of %d items, as the stream gives them", f"{steps:,}", size * settings.accumulate)
+        return
     batches, left_out = divmod(len(dataset), size)
     summed = f", {settings.accumulate} to a step" if settings.accumulate > 1 else ""
     rest = f"; an epoch leaves out {left_out} items, each time others" if left_out else ""

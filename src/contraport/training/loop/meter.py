@@ -10,9 +10,9 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
 from contraport.data import Batch
+from contraport.data.loading import Loader, StreamLoader
 from contraport.runs import Row, Run
 from contraport.training.loop.loggers import log_row
 from contraport.training.loop.module import ContrastiveModule
@@ -27,7 +27,7 @@ class TimedLoader:
         waited: seconds, in all.
     """
 
-    def __init__(self, loader: DataLoader[Batch]) -> None:
+    def __init__(self, loader: Loader | StreamLoader) -> None:
         self.loader = loader
         self.waited = 0.0
 

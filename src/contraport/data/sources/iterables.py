@@ -1,0 +1,166 @@
+"""Any iterable of items as a stream: torch's `IterableDataset`, a webdataset pipeline, Hugging Face's streams."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.v2 import functional as transforms
+
+from contraport.data.arrays import ArrayStore
+from contraport.data.dataset import Dataset
+from contraport.data.decoding import SUFFIXES
+from contraport.data.formats.roles import LABEL_NAMES
+from contraport.data.sources.torch_datasets import label_of, views_of
+from contraport.data.streams import HEAD, Stream, StreamBroke, Streamed
+from contraport.errors import UsageError, check, reason
+
+_KEY = "__key__"
+_LABELS = (*LABEL_NAMES, "cls")
+
+
+def from_stream(
+    source: Iterable[Any],
+    *,
+    name: str | None = None,
+    image_size: int | None = None,
+    flips: bool = False,
+    labels: bool = True,
+) -> Stream:
+    """Return a stream of the items that an iterable gives.
+
+    An item is what `from_torch` takes, a view or a tuple of views and a label last; or a dict, as streams of Hugging
+    Face and pipelines of webdataset give: of it, the values that are images (encoded ones too), arrays or tensors are
+    the views, in its order, a whole number by a name that columns of labels have, or ``cls``, is the label, and
+    ``__key__`` the key. Labels that are no whole numbers are left out.
+
+    Args:
+        source: can be iterated over again and again, as a run that goes on does.
+        name: what messages call it; default: the name of its class.
+        image_size: side of the square that images become, in pixels; default: their own size.
+        flips: whether a horizontal flip keeps the meaning of an image.
+        labels: whether labels are kept.
+
+    Raises:
+        UsageError: it can be iterated over once only, gives nothing, or an item is no view.
+
+    >>> class Numbers(torch.utils.data.IterableDataset):
+    ...     def __iter__(self):
+    ...         return ((torch.full((3,), float(number)), number % 2) for number in range(5))
+    >>> stream = from_stream(Numbers())
+    >>> stream.shapes, [batch.labels.tolist() for batch in stream.batches(2)]
+    (((3,),), [[0, 1], [0, 1], [0]])
+    """
+    name = type(source).__name__ if name is None else name
+    check(
+        not hasattr(source, "__next__"),
+        f"data: {name} can be iterated over once only, and a run that goes on begins anew; expected an iterable such "
+        "as an IterableDataset, whose __iter__ begins each time.",
+    )
+    read = _Reading(name, image_size, labels)
+    try:
+        given = list(itertools.islice(source, HEAD))
+    except UsageError:
+        raise
+    except Exception as error:  # a stranger's code
+        raise StreamBroke(f"data: {name} broke at its beginning: {reason(error)}") from error
+    check(len(given) > 0, f"data: {name} gives no item.")
+    items = [read(item, position) for position, item in enumerate(given)]
+    shapes = [tuple(tuple(view.shape[1:]) for view in item.views) for item in items]
+    odd = next((position for position, shape in enumerate(shapes) if shape != shapes[0]), None)
+    check(
+        odd is None,
+        f"data: {name}: item {odd}: expected views of shapes {shapes[0]} as those of item 0, got {shapes[odd or 0]}; "
+        "image_size makes images equal.",
+    )
+    views = tuple(torch.cat(parts) for parts in zip(*(item.views for item in items), strict=True))
+    known = [item.label for item in items if item.label is not None]
+    labelled = len(known) == len(items) and min(known) >= 0
+    head = Dataset(
+        ArrayStore(views),
+        name=name,
+        split="train",
+        labels=torch.tensor(known) if labelled else None,
+        class_names=tuple(map(str, range(max(known) + 1))) if labelled else None,
+        flips=flips or any(isinstance(part, Image.Image | Mapping | bytes) for part in _parts_of(given[0])),
+    )
+    return Stream(source, read, head)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Makes an item of what a source gives."""
+
+    name: str
+    image_size: int | None
+    labels: bool
+
+    def __call__(self, item: Any, position: int) -> Streamed:
+        where = f"data: {self.name}: item {position}"
+        if not isinstance(item, Mapping):
+            label = label_of(item)
+            views = self._sized(views_of(item, position, self.image_size))
+            return Streamed(views, label if isinstance(label, int) and self.labels else None, None)
+        parts = tuple(_opened(part, where) for part in _parts_of(item))
+        check(
+            len(parts) > 0, f"{where}: expected an image, an array or a tensor, got the keys {sorted(map(str, item))}."
+        )
+        views = self._sized(views_of(parts, position, self.image_size))
+        label = next((item[name] for name in item if str(name).lower() in _LABELS), None)
+        label = int(label) if _is_whole(label) and self.labels else None
+        return Streamed(views, label, str(item[_KEY]) if _KEY in item else None)
+
+    def _sized(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        side = self.image_size
+        if side is None:
+            return views
+        return tuple(
+            transforms.resize(view, [side, side], antialias=True)
+            if view.ndim == 4 and view.shape[2:] != (side, side)
+            else view
+            for view in views
+        )
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, bytes | str):
+        return value.strip().isdigit()
+    return isinstance(value, int | np.integer) or (
+        isinstance(value, Tensor) and value.ndim == 0 and not value.is_floating_point()
+    )
+
+
+def _parts_of(item: Any) -> list[Any]:
+    """Return what of an item may be views."""
+    if not isinstance(item, Mapping):
+        return list(item) if isinstance(item, tuple | list) else [item]
+    return [
+        value
+        for name, value in item.items()
+        if isinstance(value, Image.Image)
+        or (isinstance(value, np.ndarray | Tensor) and value.ndim > 0)
+        or (isinstance(value, bytes) and f".{str(name).rpartition('.')[2].lower()}" in SUFFIXES)
+        or (isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes))
+        or (isinstance(value, list) and value and all(isinstance(number, int | float) for number in value))
+    ]
+
+
+def _opened(part: Any, where: str) -> Any:
+    """Return an encoded image opened, a list as an array, and all else as it is."""
+    content = part["bytes"] if isinstance(part, Mapping) else part
+    if isinstance(content, list):
+        return np.asarray(content, np.float32)
+    if not isinstance(content, bytes):
+        return content
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return image.convert("RGB")
+    except Exception as error:  # on hostile bytes the decoders raise whatever they like
+        raise UsageError(f"{where}: an image cannot be decoded: {reason(error)}") from error

@@ -1,0 +1,154 @@
+"""Streams: items one after the other, of unknown number, trained on by steps, resumed at their place, embedded."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import IterableDataset
+
+from contraport import embed, train
+from contraport.data import from_stream, load, loader
+from contraport.errors import UsageError
+from contraport.features import read_features
+
+
+class Numbers(IterableDataset):
+    """Vectors that depend on their number alone."""
+
+    def __init__(self, items: int = 50, breaks_at: int | None = None, label: bool = True) -> None:
+        self.items, self.breaks_at, self.label = items, breaks_at, label
+        self.begun = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begun += 1
+        for number in range(self.items):
+            if number == self.breaks_at and self.begun > 1:  # the first pass is that of its head
+                raise ConnectionError("the line went dead")
+            vector = torch.from_numpy(np.random.default_rng(number).normal(size=6).astype(np.float32))
+            yield (vector, number % 3) if self.label else vector
+
+
+class Pictures:
+    """What Hugging Face and webdataset give: dicts, with images encoded or not."""
+
+    def __init__(self, encoded: bool) -> None:
+        self.encoded = encoded
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(9):
+            image = Image.new("RGB", (8 + number % 2, 8), (number, 0, 0))
+            buffer = io.BytesIO()
+            image.save(buffer, "PNG")
+            yield (
+                {"__key__": f"sample{number}", "png": buffer.getvalue(), "cls": str(number).encode(), "txt": "a text"}
+                if self.encoded
+                else {"image": image, "label": number}
+            )
+
+
+def test_its_batches_go_on_over_all_passes_and_begin_anywhere() -> None:
+    stream = from_stream(Numbers(items=7))
+    assert (stream.shapes, len(stream), stream.labels.tolist()) == (((6,),), 7, [0, 1, 2, 0, 1, 2, 0])
+    whole = [batch.ids.tolist() for batch in loader(stream, 3)]
+    assert whole == [[0, 1, 2], [3, 4, 5], [6]]
+    batches = loader(stream, 3, batches=4)
+    epochs = []
+    for epoch in range(2):
+        batches.batch_sampler.set_epoch(epoch)
+        epochs += [batch.views[0] for batch in batches]
+    assert [len(batch) for batch in epochs] == [3] * 8
+    everything = stream.__getitems__([number % 7 for number in range(24)]).views[0]
+    assert torch.equal(torch.cat(epochs), everything)
+    later = loader(stream, 3, batches=4)
+    later.batch_sampler.begin_at(epoch=1, batch=2)
+    later.batch_sampler.set_epoch(1)
+    assert torch.equal(torch.cat([batch.views[0] for batch in later]), everything[18:])
+
+
+@pytest.mark.parametrize("encoded", [True, False])
+def test_dicts_have_images_labels_and_keys(encoded: bool) -> None:
+    stream = load(Pictures(encoded), image_size=8)
+    assert stream.shapes == ((3, 8, 8),)
+    (batch,) = loader(stream, 20)
+    assert batch.views[0][:, 0, 4, 4].tolist() == batch.labels.tolist() == list(range(9))
+    assert batch.keys == (tuple(f"sample{number}" for number in range(9)) if encoded else None)
+    assert stream.flips
+    with pytest.raises(UsageError, match=r"item 1: expected views of shapes \(\(3, 8, 8\),\) as those of item 0"):
+        load(Pictures(encoded))
+
+
+def test_it_trains_by_steps_and_resumes_at_its_place(tmp_path: Path) -> None:
+    given = {"steps": 9, "batch_size": 16, "log_every": 1, "workers": None, "progress": False}
+    whole = train(data=Numbers(), out=tmp_path / "whole", **given)
+    assert [row["step"] for row in whole.metrics()] == list(range(1, 10))
+    assert whole.config()["epochs"] == 1
+    with pytest.raises(UsageError, match="Numbers broke before item 40 of pass 0: the line went dead; go on with: "):
+        train(data=Numbers(breaks_at=40), out=tmp_path / "broken", **given)
+    assert not (tmp_path / "broken" / "model").exists()
+    run = train(data=Numbers(), resume=True, out=tmp_path / "broken", progress=False)
+    assert [row["loss"] for row in run.metrics()] == [row["loss"] for row in whole.metrics()]
+    one, other = whole.model().state_dict(), run.model().state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    longer = train(data=Numbers(), resume=True, epochs=2, out=tmp_path / "broken", progress=False)
+    assert longer.metrics()[-1]["step"] == 18
+
+
+def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(50, 4))
+    run = train(data=vectors, steps=5, batch_size=16, out=tmp_path / "run", progress=False)
+    assert (run.config()["epochs"], run.config()["steps"], run.metrics()[-1]["step"]) == (3, None, 6)
+    with pytest.raises(UsageError, match="steps: epochs say how long to train, too; expected one of the two, got 5"):
+        train(data=vectors, steps=5, epochs=3, batch_size=16, out=tmp_path / "both", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("data", "given", "told"),
+    [
+        (Numbers(), {}, "steps: nobody knows how many items a stream has; expected --steps"),
+        (Numbers(0), {"steps": 2}, "data: Numbers gives no item"),
+        ((number for number in range(3)), {"steps": 2}, "generator can be iterated over once only"),
+        (Numbers(), {"steps": 2, "negatives": "bank"}, "negatives: needs to know each item, and Numbers is a stream"),
+        (Numbers(), {"steps": 2, "target": "neighbors:k=2"}, "target: needs to know each item"),
+        (Numbers(), {"steps": 2, "objective": "sog-clr"}, "objective: needs to know each item"),
+        (Numbers(), {"steps": 2, "workers": 1}, "workers: Numbers is a stream, which is read as it comes; got 1"),
+        (Numbers(), {"steps": 2, "test_fraction": 0.5}, "test_fraction: of a stream nothing is held out, got 0.5"),
+    ],
+    ids=["steps", "empty", "once", "bank", "target", "by item", "workers", "fraction"],
+)
+def test_what_a_stream_cannot_give_is_told(data: Any, given: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=told):
+        train(data=data, batch_size=8, out=tmp_path / "run", progress=False, **given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stream_that_is_shorter_the_second_time_is_told() -> None:
+    class Once(Numbers):
+        def __iter__(self) -> Iterator[Any]:
+            return super().__iter__() if self.begun < 1 else iter(())
+
+    with pytest.raises(UsageError, match="Once gave no item in pass 0; it must begin again when it is iterated"):
+        next(iter(loader(from_stream(Once()), 4, batches=3)))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
+def test_it_is_embedded_as_it_comes_in_shards_too(suffix: str, tmp_path: Path) -> None:
+    run = train(data=Numbers(), steps=2, batch_size=16, out=tmp_path / "run", progress=False)
+    whole = read_features(embed(run, data=Numbers(200), out=tmp_path / f"whole{suffix}", batch_size=64, progress=False))
+    assert whole.rows.tolist() == list(range(200))
+    assert whole.labels.tolist() == [number % 3 for number in range(200)]
+    embed(run, data=Numbers(200), out=tmp_path / f"parts{suffix}", shard_items=70, progress=False)
+    assert [len(read_features(file)) for file in sorted(tmp_path.glob(f"parts.*-of-*{suffix}"))] == [70, 70, 60]
+    joined = read_features(tmp_path / f"parts{suffix}")
+    assert np.array_equal(joined.features, whole.features)
+    assert joined.rows.tolist() == whole.rows.tolist()
+    assert not list(tmp_path.glob("*.features")) + list(tmp_path.glob(".*.features"))
+    sorted(tmp_path.glob(f"parts.*-of-*{suffix}"))[1].unlink()
+    with pytest.raises(UsageError, match=r"1 of 3 shards of .* are missing, first \['parts\.00001-of-00003"):
+        read_features(tmp_path / f"parts{suffix}")
