@@ -23,6 +23,7 @@ from contraport.files import replacing
 
 _RUN = b"contraport.run"
 _PER_ITEM = ("row", "split", "key", "label", "class_name")
+_OF_EACH = ("features", "rows", "splits", "keys", "labels")
 _GROUP_BYTES = 2**26
 _SHARD = re.compile(r"\.\d{5}-of-\d{5}")
 
@@ -65,7 +66,7 @@ class Features:
 
     def between(self, first: int, last: int) -> Features:
         """Return the items from one position to another, which is left out."""
-        some = {name: getattr(self, name) for name in ("features", "rows", "splits", "keys", "labels")}
+        some: dict[str, Any] = {name: getattr(self, name) for name in _OF_EACH}
         return replace(self, **{name: None if values is None else values[first:last] for name, values in some.items()})
 
     def named(self, position: int) -> str:
@@ -239,9 +240,8 @@ def _shards_of(path: Path) -> list[Path]:
 
 
 def _joined(parts: Sequence[Features]) -> Features:
-    names = ("features", "rows", "splits", "keys", "labels")
-    every = {name: [getattr(part, name) for part in parts] for name in names}
-    joined = {
+    every = {name: [getattr(part, name) for part in parts] for name in _OF_EACH}
+    joined: dict[str, Any] = {
         name: None if any(value is None for value in values) else np.concatenate(values)
         for name, values in every.items()
     }

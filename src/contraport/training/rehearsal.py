@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -125,7 +125,9 @@ def _endless(built: Built) -> Iterator[Batch]:
 
 def _on(device: torch.device, batch: Batch) -> Batch:
     views = tuple(view.to(device) for view in batch.views)
-    rest = {name: value.to(device) for name, value in batch._asdict().items() if isinstance(value, Tensor)}
+    rest: dict[str, Any] = {
+        name: value.to(device) for name, value in batch._asdict().items() if isinstance(value, Tensor)
+    }
     return batch._replace(views=views, **rest)
 
 

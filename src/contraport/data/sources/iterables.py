@@ -105,15 +105,15 @@ class _Reading:
     def __call__(self, item: Any, position: int) -> Streamed:
         where = f"data: {self.name}: item {position}"
         if not isinstance(item, Mapping):
-            label = label_of(item)
+            own = label_of(item)
             views = self._sized(views_of(item, position, self.image_size))
-            return Streamed(views, label if isinstance(label, int) and self.labels else None, None)
+            return Streamed(views, own if isinstance(own, int) and self.labels else None, None)
         parts = tuple(_opened(part, where) for part in _parts_of(item))
         check(
             len(parts) > 0, f"{where}: expected an image, an array or a tensor, got the keys {sorted(map(str, item))}."
         )
         views = self._sized(views_of(parts, position, self.image_size))
-        label = next((item[name] for name in item if str(name).lower() in _LABELS), None)
+        label: Any = next((item[name] for name in item if str(name).lower() in _LABELS), None)
         label = int(label) if _is_whole(label) and self.labels else None
         return Streamed(views, label, str(item[_KEY]) if _KEY in item else None)
 

@@ -73,7 +73,8 @@ def load(
         )
         check(test_fraction is None, f"test_fraction: of a stream nothing is held out, got {test_fraction}.")
         check(columns is None, f"columns: only tables have columns, got {columns!r} for a stream.")
-        return from_stream(data, image_size=image_size, labels=not ignore_labels)
+        source: Any = data
+        return from_stream(source, image_size=image_size, labels=not ignore_labels)
     elif isinstance(data, Dataset | torch.utils.data.Dataset):
         check(test_fraction is None, f"test_fraction: a dataset is one split, got {test_fraction}.")
         check(columns is None, f"columns: only tables have columns, got {columns!r} for a dataset.")

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
 
 from contraport.data import Batch
+from contraport.data.loading import Loader, StreamLoader
 from contraport.errors import check
 from contraport.training.step.pipeline import Pipeline
 
 
 def passes(
     pipeline: Pipeline,
-    batches: DataLoader[Batch],
+    batches: Loader | StreamLoader,
     optimizer: Optimizer,
     schedule: LRScheduler,
     *,
