@@ -67,7 +67,8 @@ class Features:
     def between(self, first: int, last: int) -> Features:
         """Return the items from one position to another, which is left out."""
         some: dict[str, Any] = {name: getattr(self, name) for name in _OF_EACH}
-        return replace(self, **{name: None if values is None else values[first:last] for name, values in some.items()})
+        some = {name: None if values is None else values[first:last] for name, values in some.items()}
+        return replace(self, **some)
 
     def named(self, position: int) -> str:
         """Return what the item at a position is called: its key, or its split and row.

@@ -295,7 +295,9 @@ def _version(settings: Settings, dataset: Dataset) -> Dataset:
     """Return the items as the settings say that they are to be seen."""
     asked = {"given_views": settings.given_views, "domains": settings.domains, "corrupt": settings.corrupt}
     if isinstance(dataset, Stream) and (wrong := [name for name, value in asked.items() if value]):
-        raise UsageError(f"{wrong[0]}: {dataset.name} is a stream, whose items are taken as they come; expected nothing.")
+        raise UsageError(
+            f"{wrong[0]}: {dataset.name} is a stream, whose items are taken as they come; expected nothing."
+        )
     if settings.given_views:
         dataset = dataset.of_views(settings.given_views)
     if settings.domains is not None:
