@@ -51,6 +51,8 @@ d = 128; memory is the peak above inputs and gradients, in MiB (drawn in [engine
 
 {growing(growth["results"])}
 
+{device(load(MEASURED / "cuda.json"))}
+
 {training(load(MEASURED / "training.json"))}
 
 {startup(load(MEASURED / "startup.json"))}
@@ -68,8 +70,7 @@ probe / kNN of frozen features of held-out items, in per cent.
 
 ## Not measured
 
-- Anything on a GPU: the `cuda` policy is tested by Triton's interpreter and lowered for compute capability 9.0, no
-  more. Nor were NCCL, several machines, or bfloat16 training.
+- NCCL, several GPUs, several machines; on a GPU other than an H100.
 - Peers beyond 16,384 rows, which would not fit.
 """
 
@@ -163,6 +164,43 @@ def growing(results: list[dict[str, Any]]) -> str:
 
     rows = ([f"{r['rows']:,}", *(c for name in GROWING for c in cells(r["cases"], name))] for r in results)
     return table(["rows", *head], rows)
+
+
+def device(measured: dict[str, Any]) -> str:
+    """Return the times on a GPU, in units of the products that no exact method can do without."""
+    machine, cases = measured["machine"], measured["results"]
+    found = {(case["case"], case["dimensions"], case["rows"]): case for case in cases}
+    names, sizes = (list(dict.fromkeys(key[place] for key in found)) for place in (slice(1), slice(1, 3)))
+    head = [heading for d, n in sizes for heading in (f"d = {d}, {n:,} rows: ms (times the bound)", "MiB")]
+
+    def cells(case: dict[str, Any] | None) -> tuple[str, str]:
+        if case is None:
+            return "", ""
+        if "note" in case:
+            return case["note"].removeprefix("fails: ").split(",")[0], ""
+        return f"{case['milliseconds']:.1f} ({case['ratio']:.1f})", f"{case['mebibytes']:,.0f}"
+
+    rows = ([name, *(cell for size in sizes for cell in cells(found.get((name, *size))))] for (name,) in names)
+
+    def slower(theirs: str, ours: str) -> str:
+        return f"{found[theirs, 128, 65536]['milliseconds'] / found[ours, 128, 65536]['milliseconds']:.1f}"
+
+    said = paragraph(
+        f"{machine['device']}, torch {machine['torch']}: forward + backward from embeddings in single precision that "
+        "are multiplied in bfloat16, medians by device events (`python -m benchmarks.cuda`). The bound is the time of "
+        f"the products that are needed at the {machine['teraflops']:.0f} TFLOP/s of a large one in the same run. "
+        "Empty cells and other dimensions were not measured on this state of the code."
+    )
+    compared = paragraph(
+        "At 65,536 rows of 128 dimensions compiled dense code takes "
+        f"{slower('info_nce, dense torch.compile', 'info_nce')} times as long for InfoNCE and memeff "
+        f"{slower('info_nce, memeff', 'info_nce')} times; for Sinkhorn compiled dense code "
+        f"{slower('sinkhorn K=3, dense torch.compile', 'sinkhorn K=3')} and flash_sinkhorn "
+        f"{slower('sinkhorn K=3, flash_sinkhorn', 'sinkhorn K=3')} times. Up to 16,384 rows of 128 what is measured is "
+        "how long the host takes to launch kernels, and it was slow; there compiled dense InfoNCE is the faster one, "
+        "in more memory: `torch.compile` small losses."
+    )
+    return f"## On a GPU\n\n{said}\n\n{table(['loss, by', *head], rows)}\n\n{compared}"
 
 
 def training(measured: dict[str, Any]) -> str:

@@ -6,25 +6,28 @@ from tests.objectives.comparing import needed, views
 
 import contraport
 from contraport.catalog import OBJECTIVES
+from contraport.engine import policy
 
 pytestmark = pytest.mark.gpu
 
-N = 700  # past the size at which few pairs are one matrix
+N = 700
 SETTINGS = {"direct-clr": {"dimensions": 8}}
 
 
-def outcome(name, dtype, device):
+def outcome(name, dtype, device, chosen):
     loss = contraport.objective(name, **SETTINGS.get(name, {})).to(device, dtype)
     z = [view.to(device, dtype).requires_grad_() for view in views(N, 24)]
     known = {key: value.to(device) for key, value in needed(name, N).items()}
-    value = loss(*z, **known)
+    with policy(chosen):
+        value = loss(*z, **known)
     return value.detach(), torch.autograd.grad(value, z, allow_unused=True, materialize_grads=True)
 
 
+@pytest.mark.parametrize("chosen", ["cuda", "dense"])
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_the_catalog(name):
-    value, slopes = outcome(name, torch.float32, "cuda")
-    exact, expected = outcome(name, torch.float64, "cpu")
+def test_the_catalog(name, chosen):
+    value, slopes = outcome(name, torch.float32, "cuda", chosen)
+    exact, expected = outcome(name, torch.float64, "cpu", "dense")
     assert value.is_cuda
     torch.testing.assert_close(value.cpu().double(), exact, rtol=1e-4, atol=1e-5)
     largest = max(slope.abs().max() for slope in expected)
@@ -38,7 +41,7 @@ def test_in_autocast(name):
     loss = contraport.objective(name, **SETTINGS.get(name, {})).cuda()
     z = [view.to("cuda", torch.bfloat16).requires_grad_() for view in views(N, 24)]
     known = {key: value.cuda() for key, value in needed(name, N).items()}
-    with torch.autocast("cuda", torch.bfloat16):
+    with torch.autocast("cuda", torch.bfloat16), policy("cuda"):
         value = loss(*z, **known)
     slopes = torch.autograd.grad(value, z, allow_unused=True, materialize_grads=True)
     exact = contraport.objective(name, **SETTINGS.get(name, {})).cuda()(*(v.detach().float() for v in z), **known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 
@@ -31,11 +31,22 @@ PRECISIONS: dict[str, torch.dtype] = {
     "float16": torch.float16,
 }
 
-DENSE_ENTRIES = 1 << 16
-"""Up to so many pairs (256 by 256) autograd on the whole matrix is quickest."""
 
-DENSE_MEMORY = 1 << 21
-"""Up to so many pairs in all half steps, each of which autograd keeps: 32 half steps of 256 by 256."""
+class Few(NamedTuple):
+    """Up to what autograd on the whole matrix is quickest.
+
+    Attributes:
+        pairs: how many pairs.
+        kept: how many in all half steps, each of which autograd keeps.
+    """
+
+    pairs: int
+    kept: int
+
+
+FEW: dict[str, Few] = {"cpu": Few(1 << 16, 1 << 21), "cuda": Few(1 << 22, 1 << 26)}
+"""By device: 256 by 256 pairs and 32 half steps of them on a CPU; 2,048 by 2,048 and 16 on a GPU, where a pass is over
+before the next is launched."""
 
 STORED_BYTES = 256 << 20
 """Up to so many bytes (8,192 by 8,192 in single precision) log K is kept rather than recomputed."""
@@ -111,7 +122,8 @@ def choose(geometry: Geometry, half_steps: int = 1) -> Policy:
         return forced
     n, m = geometry.shape
     like = geometry.log_kernel.inputs[0]
-    if n * m <= DENSE_ENTRIES and n * m * half_steps <= DENSE_MEMORY:
+    few = FEW.get(like.device.type, FEW["cpu"])
+    if n * m <= few.pairs and n * m * half_steps <= few.kept:
         return "dense"
     if like.is_cuda and TRITON and obstacle(geometry) is None:
         return "cuda"

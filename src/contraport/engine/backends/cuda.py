@@ -1,4 +1,4 @@
-"""The passes over all pairs on a CUDA device: three Triton kernels behind two torch operators.
+"""The passes over all pairs on a CUDA device: Triton kernels behind two torch operators.
 
 They take an `AffineLogKernel` without a link or with a `LogDecay` or `PowerDecay` one (doubled or not), in single
 precision, on a CUDA device; `obstacle` says what keeps a geometry from them, and the policy is then chosen as on a CPU.
@@ -14,8 +14,7 @@ a program can hold embeddings as a whole, see `block_shape` (W is found anew for
 program); else three (W goes through a bounded workspace, and the library multiplies). Where rows and columns are the
 same embeddings it is the gradient of W + W^T on the rows, for half of that or two thirds.
 
-The operators are opaque to ``torch.compile``, which keeps them whole. Not yet measured on a GPU: the kernels are tested
-by Triton's interpreter on a CPU and lowered ahead of time to code for compute capability 9.0.
+The operators are opaque to ``torch.compile``, which keeps them whole.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def gradient_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Write W y, (shares, n, D), and the row sums of W, (shares, n), if this is the form of W; D is at most BLOCK_D."""
-    if GROUPS * RANK > 1:
+    if GROUPS * RANK > 1:  # noqa: SIM102  (known to the compiler, the other only to the device)
         if _gathered(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
     rows, depth, x_block = _own(x, n, D, BLOCK_M, BLOCK_D)
@@ -114,7 +114,7 @@ def weights_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Write W itself, (n, m), a tile to a program, if this is the form of W."""
-    if GROUPS * RANK > 1:
+    if GROUPS * RANK > 1:  # noqa: SIM102  (known to the compiler, the other only to the device)
         if _gathered(near, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
     rows, depth, x_block = _own(x, n, D, BLOCK_M, BLOCK_D)
@@ -135,7 +135,7 @@ def join_kernel(parts, out, n, shares, LOGARITHM: tl.constexpr, BLOCK: tl.conste
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     top = tl.full([BLOCK], -INFINITY, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
-    for share in range(0, shares):
+    for share in range(shares):
         part = tl.load(parts + share * n + places, mask=places < n, other=0.0)
         if LOGARITHM:
             risen = tl.maximum(top, part)
