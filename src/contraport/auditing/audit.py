@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from contraport.auditing.cleaned import write_cleaned
 from contraport.auditing.crossfit import Judgements, Round, crossfit
 from contraport.auditing.frozen import frozen_rounds
 from contraport.auditing.report import Audit, of_training
@@ -57,12 +58,20 @@ def audit(given: dict[str, Any]) -> Audit:
     (True, True)
     """
     asked = AuditOptions(**given)
-    dataset = _dataset(asked)
+    whole = _dataset(asked)
+    views = tuple(_number(whole, view) for view in asked.views or range(len(whole.shapes)))
+    check(len(set(views)) == len(views), f"views: expected two different ones, got {list(asked.views)}, which are one.")
+    dataset = whole.of_views(views) if asked.views else whole
     check_pairs(dataset)
     with _folder(asked) as folder:
         found = _online(asked, dataset, folder) if asked.method == "online" else _judged(asked, dataset, folder)
         if asked.out is not None:
-            found.save(asked.out)
+            found.save(folder)
+            for way in asked.cleaned:
+                path = write_cleaned(
+                    found, way, folder, data=asked.data, dataset=whole, second=views[1], columns=asked.columns
+                )
+                log.info("%s: %s", way, path)
     return found
 
 
@@ -158,13 +167,7 @@ def _dataset(asked: AuditOptions) -> Dataset:
         dataset = read()
         if dataset.held_out:  # by no one but us, so that all are judged, in the order of the data
             dataset = read(test_fraction=NONE_HELD_OUT)
-    return _chosen(dataset, asked.views) if asked.views else dataset
-
-
-def _chosen(dataset: Dataset, views: Sequence[int | str]) -> Dataset:
-    numbers = tuple(_number(dataset, view) for view in views)
-    check(len(set(numbers)) == 2, f"views: expected two different ones, got {list(views)}, which are one.")
-    return dataset.of_views(numbers)
+    return dataset
 
 
 def _number(dataset: Dataset, view: int | str) -> int:

@@ -91,11 +91,33 @@ class AuditOptions(Options):
         holds="call",
         group="the folder",
     )
+    drop: bool = option(
+        False,
+        "write the data without the pairs that are flagged too: `dropped.csv` of a table of that kind, else "
+        "`dropped.npz`.",
+        holds="call",
+    )
+    repair: bool = option(
+        False,
+        "write them with the second view of the better partner in each flagged pair, and without those that have none: "
+        "`repaired.csv` and so on.",
+        holds="call",
+    )
+    weigh: bool = option(
+        False,
+        "write them with weights, 0 of the flagged pairs and 1 of others: `weighed.csv` with a column for `contraport "
+        "train --weights audit_weight`, `weighed.npz` with the array `weights`, or of other data `weights.npy` alone.",
+        holds="call",
+    )
     resume: bool = option(False, "go on with an audit that was stopped.", holds="call")
     progress: bool = option(True, "show progress on the standard error.", holds="call")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check(
+            self.out is not None or not self.cleaned,
+            f"{next(iter(self.cleaned), '')}: writes data into `out`; expected a folder.",
+        )
         goes_on = self.method != "frozen" and self.out is not None
         check(not self.resume or goes_on, "resume: goes on with the trainings of an audit in `out`; expected both.")
         check(
@@ -103,6 +125,11 @@ class AuditOptions(Options):
             f"statistic: a training judges its own pairs by neighbors alone, got {self.statistic!r}; networks remember "
             "wrong pairs by the others. method='crossfit' takes it.",
         )
+
+    @property
+    def cleaned(self) -> tuple[str, ...]:
+        """In which ways the data are written without what seems wrong."""
+        return tuple(way for way in ("drop", "repair", "weigh") if getattr(self, way))
 
     @property
     def judged_by(self) -> str:
@@ -125,6 +152,7 @@ VERB = Verb(
     examples=(
         "contraport audit --data pairs.npz --out audits/pairs",
         "contraport audit --data views.npz --views 0 2 --method crossfit --repeats 2 --out audits/views",
+        "contraport audit --data table.parquet --views photo caption --drop --weigh --out audits/table",
     ),
     show="contraport.cli.console:print_audit",
     extra=EXTRA,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
@@ -13,14 +16,19 @@ import pyarrow.parquet
 
 from contraport.data.dataset import Dataset
 from contraport.data.formats.arrow import TableRows, dataset_of_rows
-from contraport.data.formats.columns import is_number
+from contraport.data.formats.columns import are_texts, holds_strings, is_number
 from contraport.data.formats.format import data_format
+from contraport.data.formats.roles import assign_roles
 from contraport.errors import UsageError, cannot_read, check
+from contraport.files import replacing
 
 _LARGEST_BLOCK = 2**31 - 1
 
 
-@data_format("a table", suffixes=[".csv", ".jsonl", ".parquet"], takes=["image_size", "columns", "test_fraction"])
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+
+
+@data_format("a table", suffixes=SUFFIXES, takes=["image_size", "columns", "test_fraction"])
 def load_table(
     path: str,
     split: str,
@@ -37,6 +45,18 @@ def load_table(
     Raises:
         UsageError: the file is corrupt, or a column or its values are not what they should be.
     """
+    rows = TableRows(read_table(path))
+    return dataset_of_rows(
+        rows, split, path=Path(path), columns=columns, image_size=image_size, test_fraction=test_fraction
+    )
+
+
+def read_table(path: str | Path) -> pa.Table:
+    """Return the table in a file.
+
+    Raises:
+        UsageError: it is corrupt, or has no names of columns.
+    """
     file = Path(path)
     try:
         table = _READERS[file.suffix](file)
@@ -45,9 +65,60 @@ def load_table(
         raise
     except Exception as error:  # on hostile bytes the parsers raise whatever they like
         raise cannot_read(f"data: {path}", file.suffix, error) from error
-    return dataset_of_rows(
-        TableRows(table), split, path=file, columns=columns, image_size=image_size, test_fraction=test_fraction
-    )
+    return table
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write a table to a `.csv`, `.jsonl` or `.parquet` file, whole or not at all."""
+    with replacing(path) as temporary:
+        if path.suffix == ".csv":
+            pa.csv.write_csv(table, temporary)
+        elif path.suffix == ".parquet":
+            pa.parquet.write_table(table, temporary)
+        else:
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+            temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def rearranged(
+    table: pa.Table,
+    columns: Mapping[str, Any] | None,
+    where: str,
+    *,
+    view: int,
+    partners: np.ndarray,
+    kept: np.ndarray,
+    here: Path,
+    there: Path,
+) -> pa.Table:
+    """Return a table with some of its rows, in which a view is that of other rows.
+
+    Args:
+        table: with all rows.
+        columns: what its columns are for; see `assign_roles`.
+        where: what messages call it.
+        view: the number of the view.
+        partners: the row whose view each row gets, int64 ``(rows,)``.
+        kept: which rows stay, Booleans ``(rows,)``.
+        here: where it was; names of files are relative to that.
+        there: where it will be.
+    """
+    roles = assign_roles(table.schema, columns, where)
+    for name in roles.views[view]:
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.schema.field(place), table.column(name).take(pa.array(partners)))
+    for name in {name for names in roles.views for name in names}:
+        if holds_strings(table.schema.field(name)) and not are_texts(table, name):
+            place = table.schema.get_field_index(name)
+            files = [name and os.path.relpath(here.parent / name, there.parent) for name in table[name].to_pylist()]
+            table = table.set_column(place, name, pa.array(files, pa.string()))
+    return table.filter(pa.array(kept))
+
+
+def with_numbers(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
+    """Return a table with a further column, which takes the place of one of that name."""
+    rest = table.drop_columns([name]) if name in table.schema.names else table
+    return rest.append_column(name, pa.array(numbers))
 
 
 def _read_csv(path: Path) -> pa.Table:

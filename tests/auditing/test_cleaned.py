@@ -1,0 +1,138 @@
+"""Data without what an audit flagged: what is left out, mended and weighed, and that a training takes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+
+import contraport
+from contraport.auditing import Audit
+from contraport.auditing.cleaned import write_cleaned
+from contraport.data import load
+from contraport.data.arrays import from_arrays
+from contraport.errors import UsageError
+
+ITEMS = 60
+WRONG, PARTNERS = [3, 10, 4], [7, -1, 3]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def found() -> Audit:
+    """Of 60 pairs 3, 10 and 4 seem wrong, the partner of 3 is that of 7, that of 4 is 3's, and 10 has none."""
+    scores, partners = np.ones(ITEMS), np.full(ITEMS, -1)
+    scores[WRONG], partners[WRONG] = [-3, -2, -1], PARTNERS
+    return Audit("x", "frozen", "neighbors", scores, np.zeros(5), 3 / ITEMS, (0, 1), partners, scores)
+
+
+def table(folder: Path, suffix: str) -> Path:
+    """A table of 61 rows, the sixth of which is of the test split."""
+    rows = np.arange(ITEMS + 1)
+    columns: dict[str, np.ndarray] = {"view0.a": rows * 1.0, "view1.a": rows * 10.0, "view1.b": -rows * 1.0}
+    columns["split"] = np.where(rows == 5, "test", "train")
+    made = pyarrow.table({name: pyarrow.array(values) for name, values in columns.items()})
+    path = folder / f"pairs{suffix}"
+    if suffix == ".csv":
+        pyarrow.csv.write_csv(made, path)
+    elif suffix == ".parquet":
+        pyarrow.parquet.write_table(made, path)
+    else:
+        path.write_text("".join(f"{row!r}\n".replace("'", '"') for row in made.to_pylist()))
+    return path
+
+
+def written(way: str, data: Path, tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    dataset = load(data)
+    path = write_cleaned(found(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
+    again = load(path, columns={"weights": "audit_weight"} if way == "weigh" and path.suffix != ".npz" else None)
+    first, second = again.store.fetch(torch.arange(len(again)))
+    weights = np.ones(len(again)) if again.weights is None else again.weights.numpy()
+    return path, {"first": first[:, 0].numpy(), "second": second[:, 0].numpy(), "weights": weights}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_table_stays_a_table(tmp_path: Path, suffix: str) -> None:
+    data, out = table(tmp_path, suffix), tmp_path / "out"
+    out.mkdir()
+    rows = np.delete(np.arange(ITEMS + 1), 5)  # of the pairs that were judged
+    path, dropped = written("drop", data, out)
+    assert path.name == f"dropped{suffix}"
+    assert dropped["first"].tolist() == np.delete(rows, WRONG).tolist()
+    assert (dropped["second"] == 10 * dropped["first"]).all()
+    _, repaired = written("repair", data, out)
+    assert repaired["first"].tolist() == np.delete(rows, 10).tolist()
+    expected = 10 * rows
+    expected[[3, 4]] = 10 * rows[[7, 3]]
+    assert repaired["second"].tolist() == np.delete(expected, 10).tolist()
+    _, weighed = written("weigh", data, out)
+    assert np.flatnonzero(weighed["weights"] == 0).tolist() == sorted(WRONG)
+    assert load(out / f"dropped{suffix}", "test").store.fetch(torch.tensor([0]))[0].tolist() == [[5.0]]
+
+
+def test_an_npz_stays_one_with_its_test_split(tmp_path: Path) -> None:
+    rows = np.arange(ITEMS)[:, None] * 1.0
+    arrays = {"view0": rows, "view1": 10 * rows, "weights": np.full(ITEMS, 2.0)}
+    np.savez(tmp_path / "pairs.npz", **arrays, **{f"{name}_test": array[:4] for name, array in arrays.items()})
+    _, repaired = written("repair", tmp_path / "pairs.npz", tmp_path)
+    assert repaired["second"][:5].tolist() == [0, 10, 20, 70, 30]
+    path, weighed = written("weigh", tmp_path / "pairs.npz", tmp_path)
+    assert np.flatnonzero(weighed["weights"] == 0).tolist() == sorted(WRONG)
+    assert weighed["weights"].max() == 2
+    assert len(load(path, "test")) == 4
+
+
+def test_what_is_no_file_becomes_an_npz_and_a_file_of_weights(tmp_path: Path) -> None:
+    texts = [f"text {row}" for row in range(ITEMS)]
+    images = np.random.default_rng(0).integers(0, 255, (ITEMS, 4, 4, 3), dtype=np.uint8)
+    dataset = from_arrays({"photo": images, "caption": texts}, labels=["cat", "dog"] * (ITEMS // 2))
+    told: dict[str, Any] = {"data": "x", "dataset": dataset, "second": 1, "columns": None}
+    assert np.load(write_cleaned(found(), "weigh", tmp_path, **told)).sum() == ITEMS - 3
+    mended = load(write_cleaned(found(), "repair", tmp_path, **told), test_fraction=1e-12)
+    assert mended.class_names == ("cat", "dog")
+    with np.load(tmp_path / "repaired.npz") as file:
+        assert file["view1"][:5].tolist() == ["text 0", "text 1", "text 2", "text 7", "text 3"]
+        assert (file["view0"] == np.delete(np.moveaxis(images, 3, 1), 10, 0)).all()
+
+
+def test_names_of_files_stay_true(tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "photos").mkdir()
+    lines = ["view0,view1"]
+    for row in range(ITEMS):
+        Image.new("RGB", (8, 8), (row, 0, 0)).save(tmp_path / "photos" / f"{row}.png")
+        lines.append(f"photos/{row}.png,photos/{row}.png")
+    (tmp_path / "pairs.csv").write_text("\n".join(lines))
+    out = tmp_path / "audits" / "a"
+    out.mkdir(parents=True)
+    data = tmp_path / "pairs.csv"
+    dataset = load(data, test_fraction=1e-12)
+    path = write_cleaned(found(), "repair", out, data=data, dataset=dataset, second=1, columns=None)
+    first, second = load(path, test_fraction=1e-12).store.fetch(torch.arange(5))
+    assert [view[:, 0, 0, 0].tolist() for view in (first, second)] == [[0, 1, 2, 3, 4], [0, 1, 2, 7, 3]]
+
+
+def test_an_audit_writes_what_a_training_takes(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    hidden = random.normal(size=(200, 3))
+    wrong = np.arange(200) < 40
+    second = np.where(wrong[:, None], np.roll(hidden, 7, 0), hidden)
+    np.savez(tmp_path / "pairs.npz", view0=hidden, view1=second)
+    out = tmp_path / "out"
+    contraport.audit(
+        data=tmp_path / "pairs.npz", method="frozen", out=out, drop=True, repair=True, weigh=True, progress=False
+    )
+    assert {"dropped.npz", "repaired.npz", "weighed.npz"} <= {path.name for path in out.iterdir()}
+    quick: dict[str, Any] = {"epochs": 1, "batch_size": 32, "objective": "info-nce", "progress": False}
+    run = contraport.train(data=out / "weighed.npz", out=tmp_path / "run", **quick)
+    assert run.metrics()
+    with pytest.raises(UsageError, match="drop: writes data into `out`; expected a folder"):
+        contraport.audit(data=tmp_path / "pairs.npz", method="frozen", drop=True)
