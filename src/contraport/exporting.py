@@ -17,6 +17,7 @@ from contraport.encoders import Model, Represented, is_described
 from contraport.errors import UsageError, check, require
 from contraport.files import replacing, replacing_files
 from contraport.runs import Run
+from contraport.texts import are_texts, is_text
 from contraport.verbs.export import VERB, ExportOptions
 
 log = logging.getLogger("contraport.exporting")
@@ -26,6 +27,7 @@ TOLERANCE = 1e-5
 
 TRACED_ITEMS = 3
 CHECKED_ITEMS = (1, 5)
+LETTERS = 30
 
 Features = Callable[..., Tensor]
 """A model that was read again: from the views of its representation to features."""
@@ -51,7 +53,8 @@ def export(given: dict[str, Any]) -> Path:
         require(package, "export", f"format: {format}")
     _check_out(path, chosen, asked.overwrite)
     trained = asked.run if isinstance(asked.run, Model) else _model(asked.run, asked.trust)
-    model = copy.deepcopy(trained).cpu().eval()
+    chosen_view = trained if asked.view is None else trained.of_view(asked.view)
+    model = copy.deepcopy(chosen_view).cpu().eval()
     with chosen.replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():
         # That TorchScript is on its way out, and what tracing might miss: the check below is what tells.
         warnings.simplefilter("ignore")
@@ -80,8 +83,23 @@ def _model(run: str | Path | Run, trust: bool) -> Model:
 def _items(model: Model, items: int) -> tuple[Tensor, ...]:
     """Return random items as far from one another as the model's data are, by the views of the representation."""
     generator = torch.Generator().manual_seed(items)
-    towers = [(model.tower(view), model.shapes[view]) for view in model.represented]
-    return tuple(tower.mean + tower.std * torch.randn(items, *shape, generator=generator) for tower, shape in towers)
+
+    def of_view(view: int) -> Tensor:
+        tower, shape = model.tower(view), model.shapes[view]
+        if is_text(shape):
+            return _texts(items, generator)
+        return tower.mean + tower.std * torch.randn(items, *shape, generator=generator)
+
+    return tuple(map(of_view, model.represented))
+
+
+def _texts(items: int, generator: torch.Generator) -> Tensor:
+    """Return random texts of different lengths, the longest the longer, the more there are."""
+    letters = torch.randint(97, 123, (items, LETTERS + items), generator=generator)
+    letters[torch.rand(letters.shape, generator=generator) < 0.2] = 32
+    letters[:, 0] = 97
+    ends = letters.shape[1] - torch.arange(items)[:, None] * 3
+    return torch.where(torch.arange(letters.shape[1]) < ends, letters, 0).byte()
 
 
 def _difference(model: Model, again: Features, items: int) -> float:
@@ -95,7 +113,7 @@ def _difference(model: Model, again: Features, items: int) -> float:
 
 def _write_onnx(model: Model, path: Path) -> None:
     views = _items(model, TRACED_ITEMS)
-    batch = torch.export.Dim("batch")
+    batch, letters = torch.export.Dim("batch"), torch.export.Dim("bytes")
     torch.onnx.export(
         Represented(model).eval(),
         views,
@@ -103,9 +121,9 @@ def _write_onnx(model: Model, path: Path) -> None:
         dynamo=True,
         external_data=False,
         verbose=False,
-        input_names=[f"view{view}" for view in model.represented],
+        input_names=[model.view_names[view] for view in model.represented],
         output_names=["features"],
-        dynamic_shapes=(tuple({0: batch} for _ in views),),
+        dynamic_shapes=(tuple({0: batch, 1: letters} if are_texts(one) else {0: batch} for one in views),),
     )
 
 

@@ -1,7 +1,7 @@
 """Features in a file, and what each row of them is: written by `embed`, read by whatever uses an embedding.
 
-- `.npz`: the arrays `features` `(n, F)` float32, `rows` `(n,)`, `splits` `(n,)`, `run`, and where they are known `keys`
-  `(n,)` and `labels` `(n,)` with `class_names`.
+- `.npz`: the arrays `features` `(n, F)` float32, `rows` `(n,)`, `splits` `(n,)`, `run`, and where there are
+  such `view`, `keys` `(n,)` and `labels` `(n,)` with `class_names`.
 - `.parquet`: the columns `f0`, `f1` and so on, `row`, `split`, and where known `key`, `label` and `class_name`.
 - `.npy`: the features alone, which can be mapped to memory; beside it `NAME.items.parquet` has the other columns.
 """
@@ -21,7 +21,8 @@ import numpy as np
 from contraport.errors import UsageError, cannot_read, check, check_regular
 from contraport.files import replacing
 
-_RUN = b"contraport.run"
+_PREFIX = "contraport."
+_TOLD = ("run", "view")
 _PER_ITEM = ("row", "split", "key", "label", "class_name")
 _OF_EACH = ("features", "rows", "splits", "keys", "labels")
 _GROUP_BYTES = 2**26
@@ -40,6 +41,8 @@ class Features:
         labels: the class of each, ``(n,)``, or None.
         class_names: the names of the classes, or None.
         run: the folder of the run that embedded them, or None where that is not known.
+        view: which of the run's views they are of, where they are what its loss sees of that one; None where they are
+            of items as a whole.
 
     Raises:
         UsageError: they do not fit together.
@@ -52,6 +55,7 @@ class Features:
     labels: np.ndarray | None = None
     class_names: np.ndarray | None = None
     run: str | None = None
+    view: str | None = None
 
     def __post_init__(self) -> None:
         good = self.features.ndim == 2 and self.features.size > 0 and self.features.dtype.kind == "f"
@@ -258,7 +262,7 @@ def _of_rows(features: np.ndarray) -> Features:
 def _arrays(features: Features) -> dict[str, np.ndarray]:
     every = {"features": features.features, "rows": features.rows, "splits": features.splits, "keys": features.keys}
     every |= {"labels": features.labels, "class_names": features.class_names}
-    every |= {"run": None if features.run is None else np.array(features.run)}
+    every |= {name: np.array(told) for name, told in _told(features).items()}
     return {name: values for name, values in every.items() if values is not None}
 
 
@@ -273,18 +277,24 @@ def _read_npz(path: Path) -> Features:
     check("features" in found, f"features: {path} has no array 'features', but {sorted(found)}.")
     if "rows" not in found or "splits" not in found:
         return _of_rows(found["features"])
-    run = found.pop("run", None)
+    told: dict[str, Any] = {name: str(found[name]) for name in _TOLD if name in found}
     known = {
         name: found[name] for name in ("features", "rows", "splits", "keys", "labels", "class_names") if name in found
     }
-    return Features(**known, run=None if run is None else str(run))
+    return Features(**known, **told)
+
+
+def _told(features: Features) -> dict[str, str]:
+    """Return what is told of all rows."""
+    every = {name: getattr(features, name) for name in _TOLD}
+    return {name: told for name, told in every.items() if told is not None}
 
 
 def _write_npy(path: Path, features: Features) -> None:
     table_beside(path).unlink(missing_ok=True)  # what it tells is no more so
     with replacing(path) as temporary:
         np.save(temporary, features.features, allow_pickle=False)
-    _write_table(table_beside(path), [_items(features)], features.run)
+    _write_table(table_beside(path), [_items(features)], _told(features))
 
 
 def _read_npy(path: Path) -> Features:
@@ -301,7 +311,7 @@ def _write_parquet(path: Path, features: Features) -> None:
     rows = max(1, _GROUP_BYTES // (4 * features.features.shape[1]))
     parts = (features.between(first, first + rows) for first in range(0, len(features), rows))
     columns = ({f"f{number}": column for number, column in enumerate(part.features.T)} | _items(part) for part in parts)
-    _write_table(path, columns, features.run)
+    _write_table(path, columns, _told(features))
 
 
 def _read_parquet(path: Path) -> Features:
@@ -321,7 +331,7 @@ def _items(features: Features) -> dict[str, Any]:
     return {name: values for name, values in columns.items() if values is not None}
 
 
-def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], run: str | None) -> None:
+def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], told: Mapping[str, str]) -> None:
     """Write a table whose rows come in parts, of which one is in memory."""
     # Here, not above: only these formats need it, and it takes a while to import.
     import pyarrow as pa
@@ -332,7 +342,7 @@ def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], run: str | None
         for columns in parts:
             table = pa.table(dict(columns))
             if writer is None:
-                schema = table.schema if run is None else table.schema.with_metadata({_RUN: run.encode()})
+                schema = table.schema.with_metadata({_PREFIX + name: value for name, value in told.items()})
                 writer = files.enter_context(pq.ParquetWriter(temporary, schema))
             writer.write_table(table.cast(writer.schema))
 
@@ -353,9 +363,9 @@ def _of_table(array: np.ndarray, table: Any) -> Features:
     if labels is not None and "class_name" in found:
         class_names = np.array([""] * (int(labels.max()) + 1), dtype=found["class_name"].dtype)
         class_names[labels] = found["class_name"]
-    run = (table.schema.metadata or {}).get(_RUN)
-    features = Features(array, found["row"], found["split"], found.get("key"), labels, class_names)
-    return features if run is None else replace(features, run=run.decode())
+    metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+    told = {name: metadata[_PREFIX + name] for name in _TOLD if _PREFIX + name in metadata}
+    return Features(array, found["row"], found["split"], found.get("key"), labels, class_names, **told)
 
 
 _FORMATS: dict[str, tuple[Callable[[Path], Features], Callable[[Path, Features], None]]] = {

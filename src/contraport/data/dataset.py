@@ -17,7 +17,7 @@ STATISTICS_ITEMS = 10_000
 STATISTICS_FILES = 1_000
 _CHUNK_VALUES = 4_000_000
 _LARGEST_CHUNK = 500
-_OF_ITEMS = ("labels", "domains", "weights", "numbers", "present", "rows", "keys")
+_OF_ITEMS = ("labels", "domains", "weights", "numbers", "present", "rows", "keys", "shown")
 _OF_ALL = ("store", "name", "split", "view_names", "class_names", "domain_names", "flips", "skipped", "held_out")
 
 
@@ -158,6 +158,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         keys: what the source calls each item, such as the path of a file; None where it has only rows.
         paired: whether batches bring of the one given view each item's partner too, of which the views after the first
             are made; see `contraport.data.versions`.
+        shown: what each item shows in each view, int64 ``(n, views)``: two items show the same, such as one image with
+            two captions, where they have an equal number in a column; None where all differ in each view.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -190,8 +192,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         rows: Tensor | None = None,
         keys: Sequence[str] | None = None,
         view_names: Sequence[str] | None = None,
+        shown: Tensor | None = None,
     ) -> None:
         check(len(store) > 0, f"data: {name!r} has no item in its {split} split.")
+        views = len(store.shapes)
         rows = torch.arange(len(store)) if rows is None else rows
         facts = {
             "labels": labels,
@@ -201,11 +205,13 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             "rows": rows,
             "keys": keys,
         }
+        if shown is not None:
+            expected, found = (len(store), views), tuple(shown.shape)
+            check(found == expected, f"shown: expected a number for each item and view, {expected}, got {found}.")
         for argument, values in facts.items():
             if values is not None:
                 found = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
                 check(found == (len(store),), f"{argument}: expected one for each of {len(store)} items, got {found}.")
-        views = len(store.shapes)
         self.view_names = tuple(f"view{view}" for view in range(views)) if view_names is None else tuple(view_names)
         good = len(set(self.view_names)) == len(self.view_names) == views
         check(good, f"view_names: expected {views} different names of {name!r}, got {self.view_names}.")
@@ -231,6 +237,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         self.rows = rows
         self.keys = keys
         self.present = None if present is None or bool(present.all()) else present
+        repeats = shown is not None and any(len(column.unique()) < len(column) for column in shown.unbind(1))
+        self.shown = shown if repeats else None
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -269,7 +277,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def with_store(self, store: Store, view_names: Sequence[str] | None = None) -> Dataset:
         """Return the same items with their views in another store; as many views keep their names, unless told."""
         as_many = len(store.shapes) == len(self.shapes)
-        return self._but(store=store, view_names=view_names or (self.view_names if as_many else None))
+        names = view_names or (self.view_names if as_many else None)
+        return self._but(store=store, view_names=names, shown=self.shown if as_many else None)
 
     def without_labels(self) -> Dataset:
         """Return the same items without classes."""
@@ -291,7 +300,17 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         check(good, f"views: {self.name!r} has {there}, numbered from 0; got {list(views)}.")
         present = None if self.present is None else self.present[:, list(views)]
         names = [self.view_names[view] for view in views]
-        return self._but(store=ChosenViews(self.store, tuple(views)), present=present, view_names=names)
+        shown = None if self.shown is None else self.shown[:, list(views)]
+        return self._but(store=ChosenViews(self.store, tuple(views)), present=present, view_names=names, shown=shown)
+
+    def each_once(self) -> Dataset:
+        """Return the first of all items that show the same in each view."""
+        if self.shown is None:
+            return self
+        _, which = torch.unique(self.shown, dim=0, return_inverse=True)
+        firsts = torch.full((int(which.max()) + 1,), len(self))
+        first = firsts.scatter_reduce(0, which, torch.arange(len(self)), "amin").sort().values
+        return self.at(first, ChosenStore(self.store, first), split=self.split, held_out=self.held_out)
 
     def with_weights(self, weights: Tensor | None) -> Dataset:
         """Return the same items with other weights, or with none."""

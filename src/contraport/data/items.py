@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from contraport.data.dataset import Dataset, JoinedStore, Store
-from contraport.data.decoding import EncodedImages, ImageStore, common_size, unreadable
+from contraport.data.decoding import EncodedImages, FileImages, ImageStore, common_size, unreadable
 from contraport.data.splits import Codes, Marks, Positions, count_held_out, items_of
+from contraport.data.text_store import Texts
 from contraport.errors import check
 
 View: TypeAlias = EncodedImages | Callable[[Positions], Store]
@@ -36,17 +37,23 @@ class Items:
     numbers: Tensor | None = None  # what is to be told of the items
     rows: Positions | None = None  # of each item in its source; None: they are all of its rows
     keys: Sequence[str] | None = None  # what the source calls each
+    shown: np.ndarray | None = None  # what each shows in each view, (n, views), equal where it is the same
+    together: Codes | None = None  # what is equal there is of one split, such as an image with several captions
 
     def positions(self, split: str) -> Positions:
         """Return the positions of one split."""
-        chosen = items_of(
+        first = which = np.arange(self.length)
+        if self.together is not None and self.is_test is None:
+            _, first, which = np.unique(self.together, return_index=True, return_inverse=True)
+        drawn = items_of(
             split,
-            self.length,
+            len(first),
             is_test=self.is_test,
-            labels=self.labels,
-            domains=self.domains,
+            labels=None if self.labels is None else self.labels[first],
+            domains=None if self.domains is None else self.domains[first],
             fraction=self.test_fraction,
         )
+        chosen = np.flatnonzero(np.isin(which, drawn))
         check(len(chosen) > 0, f"data: {self.length} items in {self.name} are too few to hold some out.")
         return chosen
 
@@ -64,6 +71,8 @@ class Items:
         Raises:
             UsageError: the split is empty, or none of its images can be decoded.
         """
+        if len(views) > 1 and self.shown is None:
+            return self._with_what_is_shown(views).dataset(split, views, image_size=image_size, view_names=view_names)
         chosen = self.positions(split)
         encoded = [view for view in views if not callable(view)]
         bad = unreadable(encoded, chosen.tolist()) if encoded else {}
@@ -86,7 +95,25 @@ class Items:
             rows=torch.from_numpy(good if self.rows is None else self.rows[good]),
             keys=None if self.keys is None else [self.keys[position] for position in good.tolist()],
             view_names=view_names,
+            shown=None if self.shown is None else torch.from_numpy(self.shown[good]),
         )
+
+    def _with_what_is_shown(self, views: Sequence[View]) -> Items:
+        """Return the same, and what each item shows in each view: the same file, the same text, or the same row."""
+        rows = np.arange(self.length) if self.rows is None else self.rows
+        names = [
+            view.files if isinstance(view, FileImages) else view.texts if isinstance(view, Texts) else rows
+            for view in views
+        ]
+        shown = np.stack([np.unique(np.asarray(one), return_inverse=True)[1] for one in names], axis=1)
+        if self.present is not None:  # what is not there is nothing that two have in common
+            shown = np.where(self.present, shown, -1 - np.arange(self.length)[:, None])
+        of_files = [
+            column
+            for column, view in zip(shown.T, views, strict=True)
+            if not isinstance(view, Texts) and len(np.unique(column)) < len(column)
+        ]
+        return replace(self, shown=shown, together=of_files[0] if of_files else None)
 
     def _store(self, view: View, positions: Positions, image_size: int | None) -> Store:
         if callable(view):

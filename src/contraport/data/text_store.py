@@ -9,7 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport.data.splits import Positions
 from contraport.texts import TEXT, as_bytes
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of all items of a source, some of which become a store.
+
+    Attributes:
+        texts: one for each item.
+        argument: what messages call them.
+    """
+
+    texts: Sequence[str]
+    argument: str = "data"
+
+    def __call__(self, positions: Positions) -> TextStore:
+        """Return a store of those at some positions."""
+        return TextStore.of([self.texts[position] for position in positions.tolist()], self.argument)
 
 
 @dataclass(frozen=True)

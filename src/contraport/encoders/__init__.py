@@ -11,6 +11,7 @@ from contraport.encoders.initial import Initial, initial, pretrained
 from contraport.encoders.model import Model, Represented
 from contraport.encoders.networks import Decoder, Projector
 from contraport.encoders.tower import Tower
+from contraport.encoders.view_names import kind_of, view_called
 
 __all__ = [
     "Decoder",
@@ -25,5 +26,7 @@ __all__ = [
     "described",
     "initial",
     "is_described",
+    "kind_of",
     "pretrained",
+    "view_called",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -142,6 +143,41 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             UsageError: no view is called so, or several are of the kind; the message names the argument.
         """
         return view_called(argument, called, self.view_names, self.shapes)
+
+    def of_view(self, called: object) -> Model:
+        """Return the model of one view alone, with the same tower: its representation is what the loss sees of it.
+
+        There the views are comparable, so that one is found by another. Without a projection it is the encoder's.
+
+        Raises:
+            UsageError: no view is called so, or several are of the kind.
+
+        >>> model = Model(shapes=[(3,), (7,)], projection=32, view_names=["ear", "eye"]).eval()
+        >>> eye, items = model.of_view("eye"), torch.ones(5, 7)
+        >>> eye(items).shape, eye.tower(0) is model.tower(1)
+        (torch.Size([5, 32]), True)
+        """
+        view = self.view(called)
+        shared, tower, kept = len(self.towers) == 1, self.tower(view), self.config
+        number = 0 if shared else view
+        one = copy.copy(self)
+        one._modules = {**self._modules, "towers": nn.ModuleList([tower])}  # of this one alone, not of both
+        one.shapes, one.view_names, one.represented = (self.shapes[view],), (self.view_names[view],), (0,)
+        one.projects = kept["projection"] > 0
+        one.num_features = tower.num_projections if one.projects else tower.num_features
+        each = {name: [kept[name][number]] for name in ("encoder", "mean", "std")}
+        one.config = (
+            kept
+            | each
+            | {
+                "shapes": [list(self.shapes[view])],
+                "shared": False,
+                "representation": PROJECTION if one.projects else CONCATENATE,
+                "view_names": [self.view_names[view]],
+            }
+        )
+        one._hub_mixin_config = one.config
+        return one
 
     def tower(self, view: int) -> Tower:
         """Return the tower that a view goes through."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from contraport.data import Batch, Dataset
 from contraport.data.sources.opening import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import Reader, embed_batches
+from contraport.encoders import Model
 from contraport.errors import check, check_new_file
-from contraport.evaluation.opening import load_asked, open_device
+from contraport.evaluation.opening import load_asked, open_device, view_in
 from contraport.evaluation.shards import this_process
 from contraport.features import Gathering, gathering, suffixes, write_features, write_shards
 from contraport.runs import Run
@@ -51,13 +53,19 @@ def embed(given: dict[str, Any]) -> Path:
     wanted: tuple[str, ...] = ("train", "test") if asked.split == "all" else (asked.split,)
     if isinstance(asked.data, AnyDataset) or is_stream(asked.data):
         wanted = wanted[:1]
+    whole, view = model, None
+    if asked.view is not None:
+        model = whole.of_view(asked.view)
+        (view,) = model.view_names
     datasets = [load_asked(settings, model, asked.data, part, asked.columns, asked.root) for part in wanted]
+    if asked.view is not None:
+        datasets = [_of_view(dataset, whole, asked.view) for dataset in datasets]
     reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, asked.progress)
     with gathering(path) as gathered:
         for dataset, _ in share.part(datasets):
             for features, batch in embed_batches(model, dataset, build_views(settings, dataset), reader):
-                _add(gathered, dataset, batch, features.numpy())
-        found = gathered.features(_class_names(datasets[0]), str(run.path))
+                _add(gathered, dataset, batch, features.numpy(), by_text=view is not None)
+        found = replace(gathered.features(_class_names(datasets[0]), str(run.path)), view=view)
         if asked.shard_items is None:
             write_features(path, found)
         else:
@@ -66,16 +74,30 @@ def embed(given: dict[str, Any]) -> Path:
     return path
 
 
-def _add(gathered: Gathering, dataset: Dataset, batch: Batch, features: np.ndarray) -> None:
+def _of_view(dataset: Dataset, model: Model, called: object) -> Dataset:
+    """Return the items with one of the views of a model alone; what several of them show there is there once.
+
+    Raises:
+        UsageError: the data have no such view, or are a stream of several.
+    """
+    view = view_in(dataset, model, called)
+    if isinstance(dataset, Stream):
+        check(len(dataset.shapes) == 1, f"view: expected a stream of that view alone, got {dataset.view_names}.")
+        return dataset
+    return dataset.of_views([view]).each_once()
+
+
+def _add(gathered: Gathering, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool) -> None:
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):
         rows = dataset.rows[batch.ids]
         keys = None if dataset.keys is None else tuple(dataset.keys[position] for position in batch.ids.tolist())
+    beginnings = _beginnings(batch, dataset.shapes)
     gathered.add(
         features,
         rows=rows.numpy(),
         split=dataset.split,
-        keys=keys or _beginnings(batch, dataset.shapes),
+        keys=beginnings if by_text and beginnings else keys or beginnings,
         labels=None if batch.labels is None else batch.labels.numpy(),
     )
 

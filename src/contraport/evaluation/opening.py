@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset as AnyDataset
 
 from contraport.data import Dataset
-from contraport.encoders import Model
+from contraport.encoders import Model, kind_of, view_called
 from contraport.errors import UsageError, check
 from contraport.evaluation.shards import this_process
 from contraport.options import is_object
@@ -91,6 +91,21 @@ def load_asked(
 
 _OF_ITS_DATA: dict[str, Any] = {"validation": None, "items": None, "given_views": (), "corrupt": None, "domains": None}
 """What a training asks of its own data alone: other data are looked at as they are."""
+
+
+def view_in(dataset: Dataset, model: Model, called: object) -> int:
+    """Return the number that a view of a model has in some data: by its name, its number, or its kind.
+
+    Raises:
+        UsageError: the data have no such view.
+    """
+    number = model.view(called)
+    names, shapes = dataset.view_names, dataset.shapes
+    if model.view_names[number] in names:
+        return names.index(model.view_names[number])
+    if len(names) in (1, len(model.shapes)):
+        return number if len(names) > 1 else 0
+    return view_called("view", kind_of(model.shapes[number]), names, shapes)
 
 
 def image_size_of(model: Model) -> int | None:

@@ -33,7 +33,7 @@ from contraport.encoders import Initial, Model, initial, pretrained
 from contraport.encoders.model import CONFIG_FILE, Encoders
 from contraport.errors import UsageError, check, check_file, reason
 from contraport.measures.monitoring import parse_watches
-from contraport.objectives import Loss, Objective, Target, Temperature
+from contraport.objectives import Loss, Objective, Pairs, Target, Temperature
 from contraport.objectives.schedules import Schedule, parse_constraint
 from contraport.objectives.weighting import PlanWeights, parse_weights
 from contraport.pairs import Decoyed, with_decoys
@@ -547,18 +547,32 @@ def _comparison(
     sizes, made = _sizes(model), len(views.shapes)
     check(len(set(sizes)) == 1, f"projection: expected a size, as the encoders differ in theirs, {sizes}; got 0.")
     memory = _memory(settings, dataset, keyed(model, views.shapes), sizes[0])
+    target = _target(settings, dataset, compared, made)
     in_turn = memory is not None or settings.momentum is not None or settings.predictor
     comparison: Comparison
     if settings.prototypes is not None:
         comparison = Clustered(compared, settings.prototypes, sizes[0], views=made)
     else:
-        wanted = None if settings.target is None else parse_target(settings.target, dataset)
+        wanted = None if target is None else parse_target(target, dataset)
         if in_turn:
             comparison = InTurn(compared, memory, views=made, wanted=wanted)
         else:
             comparison = Together(compared, views=made, wanted=wanted)
-    _check_fits(comparison, dataset, made, sizes[0], weights, predictor=settings.predictor)
+    try:
+        _check_fits(comparison, dataset, made, sizes[0], weights, predictor=settings.predictor)
+    except UsageError as error:
+        if settings.prototypes is not None or target == settings.target:
+            raise
+        hint = f"Some items of {dataset.name!r} show the same; target pairs (--target pairs) keeps to each item's own."
+        raise UsageError(f"{error} {hint}") from error
     return comparison
+
+
+def _target(settings: Settings, dataset: Dataset, compared: nn.Module, views: int) -> str | None:
+    """Return which plan is wanted: the one asked for; of pairs of which some show the same, those that do so too."""
+    pairs = isinstance(compared, Objective) and compared.target == Pairs() and compared.layout.matches_views
+    known = dataset.shown is not None and len(dataset.shapes) == views
+    return "shown" if settings.target is None and pairs and known else settings.target
 
 
 def _check_gaps(comparison: Comparison, dataset: Dataset) -> None:

@@ -14,6 +14,13 @@ else:
     Run = Any  # a verb's options are read without torch, and their types with them
 
 
+VIEW = (
+    "one of the run's views, by its name, number or kind, such as image: what the loss sees of it alone, where views "
+    "can be compared; default: the representation of items as a whole."
+)
+"""What the option ``view`` of a verb says."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trusting(Options):
     """What is asked where a run folder may name code as its encoder."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from contraport.options import known, one_of, option, whole
 from contraport.verbs import EXTRA, Verb
-from contraport.verbs._of_run import OfRun
+from contraport.verbs._of_run import VIEW, OfRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class EmbedOptions(OfRun):
     shard_items: int | None = option(
         None, "write files of so many items each, NAME.00000-of-00004.npz and so on; default: one file.", check=whole(1)
     )
+    view: str | int | None = option(None, VIEW)
     overwrite: bool = option(False, "replace `out` where it exists.")
 
 
@@ -40,11 +41,16 @@ VERB = Verb(
         `NAME.items.parquet` beside it the other columns. `run` is the folder of the run. Features are written as they
         come, so that memory holds some items at a time, and what each is of all.
 
+        Of a run of several views `view` embeds one of them, and the data may have that one alone, as a folder of images
+        has for a run of images and captions. The file says which view it is of, and `contraport search` finds its items
+        by another.
+
         Under `torchrun` each process embeds its share of the items and writes it beside `out`, as
         `NAME.00000-of-00002.npz` and so on; the shards in the order of their numbers are the items in their order.
     """,
     examples=(
         "contraport embed runs/photos --data photos/ --out photos.parquet",
+        "contraport embed runs/captioned --view image --data photos/ --out photos.npz",
         "torchrun --nproc_per_node 4 -m contraport embed runs/photos --out photos.parquet",
     ),
     show="builtins:print",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from contraport.options import known, one_of, option
 from contraport.verbs import EXTRA, Verb
-from contraport.verbs._of_run import Trusting
+from contraport.verbs._of_run import VIEW, Trusting
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
@@ -26,6 +26,7 @@ class ExportOptions(Trusting):
         "onnx", "onnx, torchscript or safetensors.", check=one_of("onnx", "torchscript", "safetensors")
     )
     out: str | Path = field(metadata=known("the file to write, or for safetensors the folder."))
+    view: str | int | None = option(None, VIEW)
     overwrite: bool = option(False, "replace `out` where it exists.")
 
 
@@ -38,8 +39,8 @@ VERB = Verb(
         representation. What was written is read again and must give the same features, to 1e-5, on random items in
         batches of other sizes.
 
-        - onnx: one file for ONNX Runtime and the like, with an input `view0`, `view1` and so on for each view that the
-          representation is made of, and an output `features` `(b, num_features)`.
+        - onnx: one file for ONNX Runtime and the like, with an input for each view that the representation is made of,
+          by its name (`view0`, `view1` and so on where it has none), and an output `features` `(b, num_features)`.
         - torchscript: one file for `torch.jit.load`, from Python or C++; its arguments are the same views in order.
         - safetensors: a folder with `config.json` and `model.safetensors`, the projector too, which
           `contraport.encoders.Model.from_pretrained` and the Hugging Face hub read; nothing in it is ever unpickled.
@@ -50,6 +51,7 @@ VERB = Verb(
     examples=(
         "contraport export runs/photos --out photos.onnx",
         "contraport export runs/photos --format torchscript --out photos.pt",
+        "contraport export runs/captioned --view image --out images.onnx",
         "contraport export runs/photos --format safetensors --out photos-model",
     ),
     show="builtins:print",

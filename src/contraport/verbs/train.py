@@ -146,8 +146,9 @@ class Settings(Options):
         "domains:alpha=0.1,beta=0, an item's views, and with these weights other items of its domain and of others; "
         "neighbors:k=5, the nearest embeddings by the first views as given, or by features=FILE; soft:FILE, by how "
         "alike the rows of a file are (temperature=0.1), such as a teacher's features; matrix:FILE, by a matrix "
-        "between the items, .npy or scipy's sparse .npz. A file of features is an .npy with a row for each training "
-        "item, or an .npz that `contraport embed` wrote.",
+        "between the items, .npy or scipy's sparse .npz; shown, the views of an item and of those that show the same, "
+        "as an image with several captions does, which is the default of pairs of which some do. A file of features is "
+        "an .npy with a row for each training item, or an .npz that `contraport embed` wrote.",
     )
     negatives: str = option(
         "in-batch",

@@ -19,16 +19,18 @@ from contraport.data.formats.columns import (
     are_texts,
     empty_rows,
     holds_images,
+    holds_lists_of_texts,
     holds_strings,
     read_codes,
     read_file_names,
     read_numbers,
     read_texts,
+    with_one_each,
 )
 from contraport.data.formats.roles import assign_roles, names_of_views
 from contraport.data.items import Items, View
 from contraport.data.splits import Marks, Positions, marks_of_names
-from contraport.data.text_store import TextStore
+from contraport.data.text_store import Texts
 from contraport.errors import check
 
 
@@ -158,7 +160,7 @@ def dataset_of_rows(
     where = str(path)
     check(len(rows) > 0, f"data: {where} has no row.")
     roles = assign_roles(rows.schema, columns, where)
-    in_source = np.arange(len(rows))
+    rows, in_source = _a_text_each(rows, roles.views)
     if roles.split is not None and is_test is None:
         names = read_codes(rows.select([roles.split]).read(), roles.split, where)
         is_test, neither = marks_of_names(names, f"{where}: column {roles.split!r}")
@@ -183,6 +185,17 @@ def dataset_of_rows(
         where, len(rows), *known, is_test, test_fraction, present, weights, numbers, rows=in_source, keys=files
     )
     return items.dataset(split, views, image_size=image_size, view_names=names_of_views(roles.views))
+
+
+def _a_text_each(rows: ArrowRows, views: Sequence[Sequence[str]]) -> tuple[ArrowRows, Positions]:
+    """Return rows of which each has one text where a column holds lists of them, and from which row each comes."""
+    listed = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(rows.schema.field(names[0]))]
+    if not listed:
+        return rows, np.arange(len(rows))
+    (name, *others) = listed
+    check(not others, f"data: columns {listed} hold lists of texts; expected one such column.")
+    table, parents = with_one_each(rows.read(), name)
+    return TableRows(table), parents
 
 
 def _present(columns: Sequence[ArrowRows]) -> np.ndarray | None:
@@ -244,8 +257,7 @@ def _view(chosen: ArrowRows, names: tuple[str, ...], folder: Path, where: str, *
     if _are_strings(chosen):
         table = chosen.read()
         if not doubtful and are_texts(table, names[0]):
-            texts, column = read_texts(table, names[0], where), f"data: {where}: column {names[0]!r}"
-            return lambda positions: TextStore.of([texts[place] for place in positions.tolist()], column)
+            return Texts(read_texts(table, names[0], where), f"data: {where}: column {names[0]!r}")
         files = read_file_names(table, names[0], where)
         return FileImages(tuple(str(folder / file) for file in files))
     if len(names) == 1 and holds_images(field):

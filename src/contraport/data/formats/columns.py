@@ -100,6 +100,26 @@ def _first_string(table: pa.Table, name: str) -> str:
     return next((value.as_py() for value in column if value.as_py()), "")
 
 
+def holds_lists_of_texts(field: pa.Field) -> bool:
+    """Return whether a column is of a type that holds lists of strings, such as several captions in each row."""
+    kind = _value_type(field.type)
+    return _is_list(kind) and _is_text(_value_type(kind.value_type))
+
+
+def with_one_each(table: pa.Table, name: str) -> tuple[pa.Table, np.ndarray]:
+    """Return a row for each text of a column of lists, and of which row of the table each is; an empty list has one.
+
+    >>> table = pa.table({"image": ["a.png", "b.png"], "captions": [["a bag", "a red bag"], []]})
+    >>> again, rows = with_one_each(table, "captions")
+    >>> again.to_pydict(), rows.tolist()
+    ({'image': ['a.png', 'a.png', 'b.png'], 'captions': ['a bag', 'a red bag', '']}, [0, 0, 1])
+    """
+    lists = [texts or [""] for texts in _plain(table.column(name)).to_pylist()]
+    rows = np.repeat(np.arange(len(lists)), [len(texts) for texts in lists])
+    flat = pa.array([text for texts in lists for text in texts], pa.string())
+    return table.take(pa.array(rows)).set_column(table.schema.get_field_index(name), name, flat), rows
+
+
 def read_texts(table: pa.Table, name: str, where: str) -> list[str]:
     """Return a column of strings as texts.
 

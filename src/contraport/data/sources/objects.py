@@ -21,7 +21,7 @@ from contraport.data.formats.arrow import TableRows, dataset_of_rows
 from contraport.data.formats.huggingface import dataset_of_huggingface
 from contraport.data.items import Items
 from contraport.data.splits import Positions
-from contraport.data.text_store import TextStore
+from contraport.data.text_store import Texts
 from contraport.errors import UsageError, cannot_read, check
 from contraport.texts import check_full
 
@@ -112,7 +112,7 @@ def _of_list(data: Sequence[Any], split: str, size: int | None, test_fraction: f
     if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in SUFFIXES:
         check_full("data", data)
         items = Items("texts", len(data), test_fraction=test_fraction)
-        return items.dataset(split, [_Texts(data)], image_size=None)
+        return items.dataset(split, [Texts(data)], image_size=None)
     if all(isinstance(item, str | Path) for item in data):
         files = [str(item) for item in data]
         items = Items("files", len(files), keys=files, test_fraction=test_fraction)
@@ -128,16 +128,6 @@ def _of_list(data: Sequence[Any], split: str, size: int | None, test_fraction: f
         f"data: expected a list of texts, of paths, of PIL images or of arrays, got a {type(odd).__name__} in it.",
     )
     return dataset_of_arrays({"x": np.stack([np.asarray(item) for item in data])}, "arrays", split, test_fraction)
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """Makes a store of texts."""
-
-    texts: Sequence[str]
-
-    def __call__(self, positions: Positions) -> TextStore:
-        return TextStore.of([self.texts[position] for position in positions.tolist()], "data")
 
 
 @dataclass(frozen=True)

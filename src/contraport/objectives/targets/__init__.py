@@ -6,7 +6,7 @@ structured or a matrix, has total mass 1 and never enters a pass over the pairs.
 
 from contraport.objectives.targets.features import Neighbors, Soft
 from contraport.objectives.targets.given import Alike, Listed, Matrix
-from contraport.objectives.targets.known import Domains, Labels, Pairs
+from contraport.objectives.targets.known import Domains, Labels, Pairs, Shown
 from contraport.objectives.targets.target import Target
 from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, StructuredTarget, TargetPlan
 
@@ -19,6 +19,7 @@ __all__ = [
     "Matrix",
     "Neighbors",
     "Pairs",
+    "Shown",
     "Soft",
     "SparseTarget",
     "StructuredTarget",

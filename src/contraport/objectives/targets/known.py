@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from contraport.distributed import Processes
 from contraport.engine import constant
-from contraport.errors import check, check_each
-from contraport.objectives.call import Attributes
+from contraport.errors import check, check_each, in_short
+from contraport.objectives.call import Attributes, Call
 from contraport.objectives.equality import Indicator
 from contraport.objectives.layouts import Block, Pattern
 from contraport.objectives.targets.target import Target, precision_of, shared_out
@@ -71,6 +72,54 @@ class Labels(Target):
             return _shared_classes(block, attributes["labels"])
         same = Indicator.equal(block.pattern.spread(_attribute("labels", attributes)))
         return _by_rows(block, ((1.0, block.pattern.compared() & same),))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Shown(Target):
+    """Each row is wanted at the views of its item and of those that show the same: mass 1/N a row, in equal parts.
+
+    So several captions of an image are its positives, and none of them a negative; likewise several images of one
+    caption.
+
+    Args:
+        numbers: what each item shows in each view, whole numbers (n, views), or (n,) of one: two items show the same
+            where they have an equal number in a column. Under `torch.distributed` each process brings those of its own
+            items.
+
+    Raises:
+        UsageError: they are no whole numbers; in the call, they are not one row for each item.
+
+    >>> import torch
+    >>> from contraport.objectives import Cross
+    >>> (block,) = Cross()(torch.zeros(3, 1), torch.zeros(3, 1))
+    >>> image_and_caption = torch.tensor([[0, 0], [0, 1], [1, 1]])
+    >>> (Shown(image_and_caption)(block, {}).dense() * 18).round()
+    tensor([[3., 3., 0.],
+            [2., 2., 2.],
+            [0., 3., 3.]])
+    """
+
+    numbers: Tensor = field(repr=False)
+
+    def __post_init__(self) -> None:
+        numbers = self.numbers
+        whole = isinstance(numbers, Tensor) and numbers.ndim in (1, 2) and not numbers.is_floating_point()
+        check(whole, f"target: expected whole numbers of what is shown, (n, views), got {in_short(numbers)}.")
+
+    def among(self, processes: Processes, call: Call) -> Shown:
+        """Return the rule for the items of all processes."""
+        rows = len(call.views[0])
+        check(len(self.numbers) == rows, f"target: expected what each of {rows} items shows, got {len(self.numbers)}.")
+        return Shown(processes.gather(self.numbers.to(call.views[0].device)))
+
+    def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
+        """Return the target plan of a block."""
+        left, levels = block.pattern.compared(), []
+        for column in self.numbers.reshape(len(self.numbers), -1).unbind(1):
+            same = Indicator.equal(block.pattern.spread(column))
+            levels.append((1.0, left & same))
+            left = left.without(same)
+        return _by_rows(block, tuple(levels))
 
 
 @dataclass(frozen=True, repr=False)

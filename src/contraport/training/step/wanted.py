@@ -16,7 +16,7 @@ from contraport.data.formats.array_files import read_npy, read_npz
 from contraport.engine import Gibbs, Kernel
 from contraport.errors import UsageError, cannot_read, check, check_file, check_positive
 from contraport.named import parse_named
-from contraport.objectives import Alike, Domains, Labels, Neighbors, Pairs, Soft, Target
+from contraport.objectives import Alike, Domains, Labels, Neighbors, Pairs, Shown, Soft, Target
 
 Wanted = Callable[[Batch], Target]
 """Which plan is wanted of a batch."""
@@ -49,7 +49,8 @@ def parse_target(text: str, dataset: Dataset) -> Wanted:
             proportion to exp(cosine / temperature) of the rows of a file of features (``temperature=0.1``);
             ``"neighbors:k=5"``, the k nearest embeddings by the Euclidean distance of the items' first views as they
             are given, or of a file (``features=FILE``), an item's own other view among them; ``"matrix:FILE"``, by a
-            nonnegative matrix between the items.
+            nonnegative matrix between the items; ``"shown"``, the views of an item and of those that show the same in
+            one of their views, such as an image with several captions.
         dataset: the training items, in the order of the rows of a file.
 
     Features are ``(items, k)`` numbers in an ``.npy`` file, or those of the training items in an ``.npz`` that
@@ -110,6 +111,14 @@ def _constant(name: str, known: str | None = None) -> Callable[[dict[str, Any], 
     return make
 
 
+def _shown(settings: dict[str, Any], dataset: Dataset) -> Wanted:
+    numbers = dataset.shown
+    if numbers is None:
+        raise UsageError(f"target: shown expects items that show the same; those of {dataset.name!r} all differ.")
+    repeats = [column for column in numbers.unbind(1) if len(column.unique()) < len(column)]
+    return partial(_shown_of, torch.stack(repeats, dim=1))
+
+
 def _soft(settings: dict[str, Any], dataset: Dataset) -> Wanted:
     features = _features(settings["file"], dataset)
     kernel = Gibbs("cosine", settings.get("temperature", TEMPERATURE))
@@ -133,6 +142,10 @@ def _matrix(settings: dict[str, Any], dataset: Dataset) -> Wanted:
 
 def _always(rule: Target, batch: Batch) -> Target:
     return rule
+
+
+def _shown_of(numbers: Tensor, batch: Batch) -> Target:
+    return Shown(_of(numbers, batch))
 
 
 def _soft_of(features: Tensor, kernel: Kernel, batch: Batch) -> Target:
@@ -242,6 +255,7 @@ _KINDS: Mapping[str, _Kind] = {
     "pairs": _Kind((), _constant("pairs")),
     "labels": _Kind((), _constant("labels", "labels")),
     "domains": _Kind(("alpha", "beta"), _constant("domains", "domains")),
+    "shown": _Kind((), _shown),
     "soft": _Kind(("file", "temperature"), _soft, "file"),
     "neighbors": _Kind(("k", "features"), _neighbors),
     "matrix": _Kind(("file",), _matrix, "file"),

@@ -1,0 +1,92 @@
+"""What items show: images with several captions, captions of several images, and what is held out with what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from contraport.data import Dataset, load
+from contraport.texts import decoded
+
+IMAGES = 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    for number in range(IMAGES):
+        Image.fromarray(random.integers(0, 255, (8, 8), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+    return tmp_path
+
+
+def captions(dataset: Dataset) -> list[str]:
+    return decoded(dataset.store.fetch(torch.arange(len(dataset)))[1])
+
+
+def check_shown(dataset: Dataset, images: list[str], texts: list[str]) -> None:
+    """Two numbers are equal where the images are, or the texts."""
+    assert dataset.shown is not None
+    for column, names in zip(dataset.shown.T.numpy(), (images, texts), strict=True):
+        assert ((column[:, None] == column) == (np.array(names)[:, None] == np.array(names))).all()
+
+
+def written(folder: Path, rows: list[tuple[str, str]]) -> str:
+    file = folder / "captions.csv"
+    file.write_text("image,caption\n" + "".join(f"{image},{caption}\n" for image, caption in rows))
+    return str(file)
+
+
+def test_rows_of_an_image_and_rows_of_a_caption(folder: Path) -> None:
+    rows = [(f"{number}.png", text) for number in range(IMAGES) for text in (f"thing {number}", f"{number % 3} again")]
+    dataset = load(written(folder, rows), "train", image_size=8)
+    assert dataset.view_names == ("image", "caption")
+    check_shown(dataset, [Path(key).name for key in dataset.keys], captions(dataset))
+
+
+def test_an_image_is_held_out_with_all_its_captions(folder: Path) -> None:
+    rows = [(f"{number}.png", f"{text} {number}") for text in ("a", "b", "c") for number in range(IMAGES)]
+    train, test = (load(written(folder, rows), split, image_size=8) for split in ("train", "test"))
+    assert len(train) == 48
+    assert len(test) == 12
+    assert not {*train.keys} & {*test.keys}
+
+
+def test_items_that_all_differ_show_nothing_twice(folder: Path) -> None:
+    dataset = load(written(folder, [(f"{number}.png", f"thing {number}") for number in range(IMAGES)]), image_size=8)
+    assert dataset.shown is None
+    assert dataset.each_once() is dataset
+
+
+def test_a_column_of_lists_of_captions(folder: Path) -> None:
+    """Each text has a row of its own; images that are bytes in the table are known by the row that they were in."""
+    contents = [(folder / f"{number}.png").read_bytes() for number in range(IMAGES)]
+    lists = [[f"thing {number}", "a thing", "it"][: 1 + number % 3] for number in range(IMAGES)]
+    pq.write_table(pa.table({"photo": contents, "captions": lists}), folder / "all.parquet")
+    dataset = load(str(folder / "all.parquet"), "train", image_size=8)
+    expected = [(row, text) for row, texts in enumerate(lists) for text in texts]
+    chosen = [one for one in expected if one[0] in set(dataset.rows.tolist())]
+    assert list(zip(dataset.rows.tolist(), captions(dataset), strict=True)) == chosen
+    check_shown(dataset, [str(row) for row, _ in chosen], [text for _, text in chosen])
+    other = load(str(folder / "all.parquet"), "test", image_size=8)
+    assert not {*dataset.rows.tolist()} & {*other.rows.tolist()}
+
+
+def test_what_is_lacking_is_not_the_same(folder: Path) -> None:
+    rows = [(f"{number}.png", "" if number < 6 else f"thing {number}") for number in range(IMAGES)]
+    dataset = load(written(folder, rows), "train", image_size=8)
+    assert dataset.present is not None
+    assert dataset.shown is None
+
+
+def test_each_image_once(folder: Path) -> None:
+    rows = [(f"{number}.png", f"{text} {number}") for text in ("a", "b", "c") for number in range(IMAGES)]
+    images = load(written(folder, rows), "train", image_size=8).of_views([0]).each_once()
+    assert len(images) == len(set(images.keys)) == 16
+    assert images.rows.tolist() == sorted(images.rows.tolist())
+    assert images.shown is None
