@@ -2,9 +2,9 @@
 
 `results.md` is made by results.py from what the benchmarks and the examples wrote, `reliability.md` by reliability.py
 from what the fuzz wrote, `evaluating.md` by evaluating.py from the registry of measures, `audit.md` by audit.py from
-what its benchmark wrote. `methods.md` is the catalog as a table. The largest differences in it are computed here, from
-the dense double-precision versions in tests/objectives/formulas.py, over all settings, policies and both value and
-gradient.
+what its benchmark wrote, `choosing.md` by choosing.py from the table of advice and what the suites found. `methods.md`
+is the catalog as a table. The largest differences in it are computed here, from the dense double-precision versions in
+tests/objectives/formulas.py, over all settings, policies and both value and gradient.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from audit import audit
+from choosing import choosing
 from evaluating import evaluating
 from reliability import reliability
 from results import results
@@ -63,6 +64,7 @@ def main() -> None:
         "reliability": reliability,
         "evaluating": evaluating,
         "audit": audit,
+        "choosing": choosing,
     }
     for name, page in pages.items():
         (ROOT / "docs" / f"{name}.md").write_text(page())

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from suites import suites
+
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "results"
 
@@ -58,6 +60,8 @@ d = 128; memory is the peak above inputs and gradients, in MiB (drawn in [engine
 {startup(load(MEASURED / "startup.json"))}
 
 {unbalanced(load(MEASURED / "unbalanced.json"))}
+
+{suites()}
 
 ## Recipes
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_rel
 
-from contraport.comparing.statistics import over_seeds, paired, rest_of
+from contraport.comparing.statistics import Spread, likely_spread, over_seeds, paired, spread_of
 
 random = np.random.default_rng(0)
 
@@ -44,22 +44,29 @@ def test_more_comparisons_make_an_interval_wider() -> None:
     assert many[1:] == pytest.approx((expected.low, expected.high))
 
 
-def test_what_a_seed_has_in_common_is_no_part_of_the_rest() -> None:
-    seeds = random.normal(0, 0.1, 4)
-    column = np.array([0.9, 0.8, 0.7])[:, None] + seeds
-    rest = rest_of(column)
-    assert rest is not None
-    assert rest.variance == pytest.approx(0, abs=1e-15)
-    assert rest.freedom == 6
-    assert rest_of(column[:1]) is None
-    assert rest_of(column[:, :1]) is None
+def test_variances_that_are_alike_are_known_by_all_of_them() -> None:
+    true, freedom = 0.04, 3
+    found = [Spread(true * float(random.chisquare(freedom)) / freedom, freedom) for _ in range(2000)]
+    likely = likely_spread(found)
+    assert likely is not None
+    assert likely.variance == pytest.approx(true, rel=0.1)
+    assert likely.freedom > 30
 
 
-def test_the_rest_is_the_variance_of_a_difference() -> None:
-    many = random.normal(0, 0.1, (40, 500)) + random.normal(0, 1, 500)
-    rest = rest_of(many)
-    assert rest is not None
-    assert rest.variance == pytest.approx(2 * 0.01, rel=0.05)
+def test_variances_that_differ_are_known_as_far_as_they_agree() -> None:
+    prior, freedom = 6.0, 4
+    true = 0.04 * prior / random.chisquare(prior, 4000)
+    found = [Spread(float(one * random.chisquare(freedom) / freedom), freedom) for one in true]
+    likely = likely_spread(found)
+    assert likely is not None
+    assert likely.freedom == pytest.approx(prior, rel=0.25)
+    assert likely.variance == pytest.approx(0.04, rel=0.1)
+
+
+def test_of_two_variances_or_none_nothing_is_likely() -> None:
+    assert likely_spread([Spread(1.0, 2), Spread(1.0, 2)]) is None
+    assert likely_spread([Spread(0.0, 2)] * 4) is None
+    assert likely_spread([Spread(0.0, 2), *[Spread(1.0, 2)] * 4]) is not None
 
 
 def test_one_seed_and_no_items_tell_nothing() -> None:
@@ -67,15 +74,16 @@ def test_one_seed_and_no_items_tell_nothing() -> None:
 
 
 def test_intervals_cover_what_they_should() -> None:
-    """Rows that are equally good, whose seeds, items and both together spread: 95 in 100 intervals hold zero."""
-    rows, seeds, items, draws = 4, 3, 200, 400
-    held = 0
+    """Rows that are equally good, whose seeds and items both spread: 95 in 100 intervals hold zero, and not all do."""
+    rows, seeds, items, draws = 12, 2, 200, 60
+    held = []
     for _ in range(draws):
         common = random.normal(0, 1, (1, 1, items)) + random.normal(0, 0.05, (1, seeds, 1))
-        of_rows = random.normal(0, 0.5, (rows, 1, items)) + random.normal(0, 0.05, (rows, seeds, 1))
-        values = common + of_rows
+        values = common + random.normal(0, 0.5, (rows, 1, items)) + random.normal(0, 0.05, (rows, seeds, 1))
         means = values.mean(axis=2)
-        found = paired(means[1], means[0], values[1], values[0], rest=rest_of(means))
-        assert found is not None
-        held += not found.is_sure
-    assert 0.93 <= held / draws <= 1.0
+        likely = likely_spread(filter(None, (spread_of(one - means[0]) for one in means[1:])))
+        for one in range(1, rows):
+            found = paired(means[one], means[0], values[one], values[0], likely=likely)
+            assert found is not None
+            held.append(not found.is_sure)
+    assert 0.93 <= np.mean(held) <= 0.995

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from contraport.catalog import OBJECTIVES, RECIPES, list_encoders, list_sources
+from contraport.catalog.choosing import when_to_use
 from contraport.measures import MEASURES, Measure
 from contraport.options import as_flags
 from contraport.verbs.list import VERB, ListOptions
@@ -20,7 +21,7 @@ def _recipes() -> Rows:
 
 
 def _objectives() -> Rows:
-    return [(method.name, method.summary) for method in OBJECTIVES.values()]
+    return [(method.name, method.summary, when_to_use(method.name)) for method in OBJECTIVES.values()]
 
 
 def _encoders() -> Rows:

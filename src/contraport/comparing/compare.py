@@ -28,7 +28,6 @@ from contraport.comparing.tuning import as_text, chosen, settled, trials_of
 from contraport.errors import UsageError, check
 from contraport.files import write_json, write_text
 from contraport.measures import Measure
-from contraport.options import as_flags
 from contraport.training.build import build
 from contraport.training.given import settings_of
 from contraport.training.rehearsal import rehearse
@@ -178,8 +177,10 @@ def _bar(console: Console | None, total: int) -> Iterator[Any]:
 def _told(cell: Cell, found: Found) -> str:
     kind = f"seed {cell.seed}" if cell.trial is None else f"trial {cell.trial}"
     values = found.get("values", {})
-    reached = [f"{one.title} {one.written(values[one.key])}" for one in chosen_in_order(list(values))[:1]]
-    return f"{cell.row.name} on {cell.column.name}, {kind}: {'; '.join(reached) or found.get('failed', '')}"
+    told = str(found.get("failed", ""))
+    for one in chosen_in_order(found["measures"])[:1]:
+        told = f"{one.title} {one.written(values[one.key])}" if one.key in values else told
+    return f"{cell.row.name} on {cell.column.name}, {kind}: {told}"
 
 
 def _names(of: Iterable[Any]) -> list[str]:
@@ -263,8 +264,8 @@ def _notes(grid: Grid, found: Mapping[str, Found], lacking: int) -> list[str]:
         notes.append("One seed: the intervals are over test items alone, and say nothing of other seeds.")
     elif comparisons > 1:
         notes.append(
-            f"The intervals of differences hold for all {comparisons} of a table at once (Bonferroni), over "
-            "seeds and test items. How far seeds spread is told by all rows of a column together where that is more."
+            f"The intervals of differences hold for all {comparisons} of a table at once (Bonferroni), over seeds and "
+            "test items; how far seeds spread is moderated by the whole table, as so few tell little (Smyth, 2004)."
         )
     if lacking:
         notes.append(f"{lacking} of {len(grid.cells)} trainings are still to be done; the same command goes on.")
@@ -280,12 +281,18 @@ def _notes(grid: Grid, found: Mapping[str, Found], lacking: int) -> list[str]:
     return notes
 
 
+_OF_THE_PLACE = ("out", "root", "progress", "dry_run", "budget", "processes", "device")
+"""What is asked of a comparison that says where it is computed, and nothing of what it is."""
+
+
 def _circumstances(grid: Grid) -> dict[str, Any]:
-    given = {name: getattr(grid.asked, name) for name in VERB.options if name not in ("out", "progress", "dry_run")}
-    command = {"suite": grid.asked.suite, "quick": grid.asked.quick or None, "tune": grid.asked.tune or None}
+    given = {name: getattr(grid.asked, name) for name in VERB.options if name not in _OF_THE_PLACE}
+    suite = grid.asked.suite
+    tuned = f" --tune {grid.asked.tune}" if grid.asked.tune else ""
+    command = None if suite is None else f"contraport compare --suite {suite}{' --quick' * grid.asked.quick}{tuned}"
     return {
-        "suite": None if grid.asked.suite is None else Path(str(grid.asked.suite)).stem,
-        "command": f"contraport compare {as_flags(command)}".strip() if grid.asked.suite is not None else None,
+        "suite": None if suite is None else Path(str(suite)).stem,
+        "command": command,
         "asked": {name: str(value) if isinstance(value, Path) else value for name, value in given.items()},
         "machine": {
             "processor": platform.processor() or platform.machine(),

@@ -13,7 +13,7 @@ import numpy as np
 
 from contraport.comparing.grid import Claim, Column, Grid, Row
 from contraport.comparing.running import Found, Job
-from contraport.comparing.statistics import over_seeds, paired, rest_of
+from contraport.comparing.statistics import Spread, likely_spread, over_seeds, paired, spread_of
 from contraport.measures import Measure, chosen
 from contraport.measures.intervals import Difference, Interval
 from contraport.runs import Run
@@ -179,49 +179,84 @@ Results = Mapping[tuple[str, str, int], tuple[Job, Found]]
 """By row, column and seed, what was to be done and what was found."""
 
 
+class Known(NamedTuple):
+    """All that one measure says of a comparison.
+
+    Attributes:
+        seen: what was found, by row and column.
+        of_mean: how the values of a row are likely to be spread by the seed.
+        of_difference: likewise what they are more than those of the baseline.
+    """
+
+    seen: Mapping[tuple[str, str], Seen]
+    of_mean: Spread | None
+    of_difference: Spread | None
+
+    def difference(self, name: str, other: str, column: str, comparisons: int) -> Difference | None:
+        """Return how much larger the mean of a row is than that of another, on the seeds that both have."""
+        values, others = _on_same_seeds(self.seen[name, column], self.seen[other, column])
+        if not len(values.seeds):
+            return None
+        alike = values.items is not None and others.items is not None and values.items.shape == others.items.shape
+        items = (values.items, others.items) if alike else (None, None)
+        return paired(values.values, others.values, *items, likely=self.of_difference, comparisons=comparisons)
+
+
+def known_of(grid: Grid, results: Results, key: str) -> Known:
+    """Return all that one measure says."""
+    seen = {
+        (row.name, column.name): _seen(grid, results, row, column, key) for row in grid.rows for column in grid.columns
+    }
+    apart = [
+        one.values - other.values
+        for column in grid.columns
+        for row in grid.rows
+        if row.name != grid.baseline
+        for one, other in [_on_same_seeds(seen[row.name, column.name], seen[grid.baseline, column.name])]
+    ]
+    of_means = (spread_of(one.values) for one in seen.values())
+    of_differences = (spread_of(one) for one in apart)
+    return Known(seen, likely_spread(filter(None, of_means)), likely_spread(filter(None, of_differences)))
+
+
+def _on_same_seeds(one: Seen, other: Seen) -> tuple[Seen, Seen]:
+    """Return what was found of two rows with the seeds that both have."""
+    both = tuple(seed for seed in one.seeds if seed in other.seeds)
+
+    def some(of: Seen) -> Seen:
+        places = [of.seeds.index(seed) for seed in both]
+        return Seen(both, of.values[places], None if of.items is None else of.items[places])
+
+    return some(one), some(other)
+
+
 def entries_of(grid: Grid, results: Results) -> list[Entry]:
     """Return the cells of the table."""
-    comparisons = (len(grid.rows) - 1) * len(grid.columns)
+    comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     return [
-        entry
+        _entry(grid, results, row.name, column.name, measure.key, known, comparisons)
         for measure in chosen_in_order(grid.asked.measures)
+        for known in [known_of(grid, results, measure.key)]
         for column in grid.columns
-        for entry in _column(grid, results, column, measure.key, max(1, comparisons))
-    ]
-
-
-def _column(grid: Grid, results: Results, column: Column, key: str, comparisons: int) -> list[Entry]:
-    seen = {row.name: _seen(grid, results, row, column, key) for row in grid.rows}
-    return [
-        _entry(grid, results, row, column, key, seen, None if row.name == grid.baseline else comparisons)
         for row in grid.rows
     ]
 
 
-def _entry(
-    grid: Grid,
-    results: Results,
-    row: Row,
-    column: Column,
-    key: str,
-    seen: Mapping[str, Seen],
-    comparisons: int | None,
-) -> Entry:
-    own = seen[row.name]
-    of_row = [found for (name, where, _), (_, found) in results.items() if (name, where) == (row.name, column.name)]
+def _entry(grid: Grid, results: Results, row: str, column: str, key: str, known: Known, comparisons: int) -> Entry:
+    own = known.seen[row, column]
+    of_row = [found for (name, where, _), (_, found) in results.items() if (name, where) == (row, column)]
     seconds = [found["seconds"]["training"] for found in of_row if found.get("seconds", {}).get("training")]
-    failed = next((found["failed"] for found in of_row if "failed" in found), None)
-    known = len(own.seeds) > 0
+    there = len(own.seeds) > 0
     return Entry(
-        row=row.name,
-        column=column.name,
+        row=row,
+        column=column,
         measure=key,
         seeds=len(own.seeds),
-        mean=float(own.values.mean()) if known else None,
-        interval=over_seeds(own.values, own.items) if known else None,
-        difference=None if comparisons is None else _difference(seen, row.name, grid.baseline, comparisons),
+        mean=float(own.values.mean()) if there else None,
+        interval=over_seeds(own.values, own.items, likely=known.of_mean) if there else None,
+        difference=None if row == grid.baseline else known.difference(row, grid.baseline, column, comparisons),
         seconds=float(np.mean(seconds)) if seconds else None,
-        failed=failed,
+        failed=next((found["failed"] for found in of_row if "failed" in found), None),
     )
 
 
@@ -239,25 +274,6 @@ def _seen(grid: Grid, results: Results, row: Row, column: Column, key: str) -> S
     return Seen(tuple(good), values, np.stack(known) if alike else None)
 
 
-def _difference(seen: Mapping[str, Seen], name: str, other: str, comparisons: int) -> Difference | None:
-    """Return how much larger the mean of a row is than that of another, on the seeds that both have."""
-    one, two = seen[name], seen[other]
-    both = [seed for seed in one.seeds if seed in two.seeds]
-    if not both:
-        return None
-    mine, others = ([of.seeds.index(seed) for seed in both] for of in (one, two))
-    whole = [of.values[[of.seeds.index(s) for s in both]] for of in seen.values() if set(both) <= set(of.seeds)]
-    alike = one.items is not None and two.items is not None and one.items.shape[1] == two.items.shape[1]
-    return paired(
-        one.values[mine],
-        two.values[others],
-        one.items[mine] if alike and one.items is not None else None,
-        two.items[others] if alike and two.items is not None else None,
-        rest=rest_of(np.stack(whole)),
-        comparisons=comparisons,
-    )
-
-
 def verdicts_of(grid: Grid, results: Results) -> list[Verdict]:
     """Return what was found of each claim, by intervals that hold for all comparisons of the claims at once."""
     asked: list[tuple[Claim, Measure, list[tuple[str, Column]]]] = []
@@ -271,9 +287,9 @@ def verdicts_of(grid: Grid, results: Results) -> list[Verdict]:
     told = []
     for claim, measure, pairs in asked:
         found = {}
+        known = known_of(grid, results, measure.key)
         for name, column in pairs:
-            seen = {row.name: _seen(grid, results, row, column, measure.key) for row in grid.rows}
-            if (apart := _difference(seen, name, claim.than, comparisons)) is not None:
+            if (apart := known.difference(name, claim.than, column.name, comparisons)) is not None:
                 gain = apart if measure.better != "lower" else Difference(-apart.value, -apart.high, -apart.low)
                 found[f"{name} on {column.name}"] = gain
         told.append(Verdict(claim.says, verdict_of(list(found.values())), found))

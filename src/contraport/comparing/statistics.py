@@ -1,21 +1,29 @@
 """How sure a mean over seeds is, and a difference on the same seeds and items.
 
-A difference moves with the seeds and with the test items, and its variance is the sum of both. With few seeds that of
-one pair of rows is hardly known; so it is not taken to be smaller than what all rows of the column say, whose values
-are the sum of a row, a seed and a rest that is spread alike (randomised blocks: Fisher, The design of experiments,
-1935). The interval is Student's, with the degrees of freedom of Satterthwaite (1946).
+With two or three seeds a variance is hardly known by itself. So each is moderated by those of the whole table: what it
+is found to be counts as much as its degrees of freedom, and what the others say that it is likely to be, as much as
+they agree (Smyth, 2004, Linear models and empirical Bayes methods, section 6.2). A difference moves with the seeds and
+with the test items: its variance is the sum of both, and its interval Student's with the degrees of freedom of
+Satterthwaite (1946).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import digamma, polygamma
 from scipy.stats import t as student
 
 from contraport.measures.intervals import LEVEL, Difference, Finding, Interval, interval
 
 Array = np.ndarray[Any, Any]
+
+_LARGEST_FREEDOM = 1e4
+_SMALLEST_SHARE = 1e-2
+"""Variances below this part of the median are taken to be this: a few test items more or less are all that they see."""
 
 
 class Spread(NamedTuple):
@@ -24,34 +32,60 @@ class Spread(NamedTuple):
     variance: float
     freedom: float
 
+    def moderated(self, likely: Spread | None) -> Spread:
+        """Return the variance drawn to what it is likely to be.
 
-def over_seeds(values: Array, items: Array | None = None) -> Interval:
+        >>> Spread(4.0, 1.0).moderated(Spread(1.0, 3.0))
+        Spread(variance=1.75, freedom=4.0)
+        """
+        if likely is None:
+            return self
+        freedom = self.freedom + likely.freedom
+        return Spread((self.freedom * self.variance + likely.freedom * likely.variance) / freedom, freedom)
+
+
+def likely_spread(found: Iterable[Spread]) -> Spread | None:
+    """Return what a variance is likely to be where some were found, and how sure that is; of fewer than three none.
+
+    The logarithms of variances that are alike spread as their degrees of freedom say; what they spread beyond it is
+    what they differ. All of them together are taken for half as many, as they share what they are differences from.
+
+    >>> likely_spread([Spread(1.0, 2.0), Spread(1.1, 2.0), Spread(0.9, 2.0)]).freedom
+    3.0
+    >>> likely_spread([Spread(1.0, 40.0), Spread(100.0, 40.0), Spread(0.01, 40.0)]).freedom < 2
+    True
+    """
+    known = list(found)
+    values = np.array([one.variance for one in known])
+    if len(known) < 3 or not np.median(values) > 0:
+        return None
+    freedom = np.array([one.freedom for one in known])
+    logs = np.log(np.maximum(values, _SMALLEST_SHARE * np.median(values))) - digamma(freedom / 2) + np.log(freedom / 2)
+    beyond = float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean())
+    own = _LARGEST_FREEDOM
+    if beyond > polygamma(1, own / 2):
+        own = float(brentq(lambda one: polygamma(1, one / 2) - beyond, 1e-3, _LARGEST_FREEDOM))
+    likely = float(np.exp(logs.mean() + digamma(own / 2) - np.log(own / 2)))
+    return Spread(likely, min(own, float(freedom.sum()) / 2))
+
+
+def spread_of(values: Array) -> Spread | None:
+    """Return how values ``(s,)``, one a seed, are spread; of one nothing."""
+    return Spread(float(values.var(ddof=1)), len(values) - 1) if len(values) > 1 else None
+
+
+def over_seeds(values: Array, items: Array | None = None, *, likely: Spread | None = None) -> Interval:
     """Return the interval of a mean over seeds ``(s,)``; of one seed, that over its items ``(1, n)``, where it has any.
 
     >>> over_seeds(np.array([0.9, 0.91, 0.92]))
     Interval(low=0.885..., high=0.934...)
     """
-    if len(values) == 1:
-        mean = float(values[0])
+    mean, own = float(values.mean()), spread_of(values)
+    if own is None:
         return Interval(mean, mean) if items is None else interval(Finding(items[0]))
-    half = float(student.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
-    return Interval(float(values.mean()) - half, float(values.mean()) + half)
-
-
-def rest_of(column: Array) -> Spread | None:
-    """Return how the difference of two rows is spread by the seeds, as all rows ``(r, s)`` of a column say.
-
-    It is that of one seed. None where there are fewer than two rows or seeds.
-
-    >>> rest_of(np.array([[0.90, 0.92], [0.80, 0.82]])).variance < 1e-12
-    True
-    """
-    rows, seeds = column.shape
-    if rows < 2 or seeds < 2:
-        return None
-    rest = column - column.mean(axis=1, keepdims=True) - column.mean(axis=0, keepdims=True) + column.mean()
-    freedom = (rows - 1) * (seeds - 1)
-    return Spread(2 * float(np.square(rest).sum()) / freedom, freedom)
+    spread = own.moderated(likely)
+    half = float(student.ppf((1 + LEVEL) / 2, spread.freedom)) * (spread.variance / len(values)) ** 0.5
+    return Interval(mean - half, mean + half)
 
 
 def paired(
@@ -60,7 +94,7 @@ def paired(
     items: Array | None = None,
     other_items: Array | None = None,
     *,
-    rest: Spread | None = None,
+    likely: Spread | None = None,
     comparisons: int = 1,
 ) -> Difference | None:
     """Return how much larger the mean of some values ``(s,)`` is than that of others on the same seeds.
@@ -70,7 +104,7 @@ def paired(
         others: likewise.
         items: what each of the n test items says, ``(s, n)``, the same ones with every seed; none: not known.
         other_items: likewise.
-        rest: what all rows of the column say of the seeds.
+        likely: how the difference with one seed is likely to be spread.
         comparisons: how many intervals are to hold at once.
 
     Returns None where nothing tells how sure the difference is.
@@ -79,12 +113,10 @@ def paired(
     >>> paired(better, better - np.array([0.02, 0.021, 0.019])).is_sure
     True
     """
-    apart, seeds = values - others, len(values)
-    spreads: list[Spread] = []
-    if seeds > 1:
-        own = Spread(float(apart.var(ddof=1)), seeds - 1)
-        wider = own if rest is None or own.variance > rest.variance else rest
-        spreads.append(Spread(wider.variance / seeds, wider.freedom))
+    apart, spreads = values - others, list[Spread]()
+    if (own := spread_of(apart)) is not None:
+        moderated = own.moderated(likely)
+        spreads.append(Spread(moderated.variance / len(apart), moderated.freedom))
     if items is not None and other_items is not None:
         by_item = (items.astype(np.float64) - other_items).mean(axis=0)
         spreads.append(Spread(float(by_item.var(ddof=1)) / len(by_item), len(by_item) - 1))

@@ -1,0 +1,30 @@
+"""The table of advice names what there is, and rests on claims that suites make."""
+
+from __future__ import annotations
+
+import pytest
+
+from contraport.catalog import OBJECTIVES
+from contraport.catalog.choosing import Advice, Situation, advice, when_to_use
+from contraport.cli import main
+from contraport.comparing.grid import grid_of
+
+ALL = list(advice())
+
+
+@pytest.mark.parametrize(("situation", "one"), ALL, ids=[f"{number}" for number in range(len(ALL))])
+def test_a_sentence_is_about_what_there_is(situation: Situation, one: Advice) -> None:
+    assert set(one.use) <= OBJECTIVES.keys()
+    assert one.says.endswith(".")
+    for evidence in one.evidence:
+        claims = grid_of({"suite": evidence.suite}).claims
+        assert 0 <= evidence.number < len(claims)
+        assert claims[evidence.number].says.endswith(".")
+
+
+def test_the_list_of_objectives_says_when_to_use_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "objectives"]) == 0
+    told = capsys.readouterr().out
+    assert "when to use it: pairs of which some are wrong" in told
+    assert when_to_use("gca-uot") == "when to use it: pairs of which some are wrong; classes or items that are rare"
+    assert when_to_use("spectral") == ""
