@@ -52,6 +52,31 @@ A corruption has five severities (`noise@1` to `noise@5`), whose lengths are rel
 epoch; no test item is seen, and no bit of the training depends on it. The numbers are in `metrics.jsonl`, the bar and
 the page.
 
+## The page
+
+```sh
+contraport report runs/a runs/b --out report.html
+```
+
+One file, which opens without a network, in light and in dark, on a phone too; every figure says what to read from it.
+What a run does not have is left out, and said. More of it is there after a training and an evaluation that ask for it:
+
+| shown | comes with |
+|---|---|
+| a verdict in words, held to the intervals; the numbers; the settings that differ | `evaluate runs/a runs/b`, together |
+| curves over steps, epochs, seconds or the share of the run | the training; `--monitor knn` adds what is measured on the way |
+| what the encoder was worth epoch by epoch; plans over the training, with a slider | `train --keep_every N`, `evaluate --checkpoints all` |
+| a map of test items, coloured by class, domain, loss or suspicion; the nearest neighbours of any | `evaluate`; suspicion where the data give two views |
+| what the probe takes for what | `evaluate` with the linear probe |
+| the plan beside its target, lines from items to where their mass goes, what an unbalanced plan let go | `evaluate` |
+| cosines class by class, the spectrum, alignment beside uniformity | `evaluate` |
+| accuracy over the severity of six corruptions | `evaluate --measures robustness`, beside the usual ones |
+| how many pairs seem wrong, and the ten to look at first | `train --audit` |
+
+The loss of an item is that of all points in one batch, so that it is to be compared within a map. Suspicion is one less
+the share of neighbours that the two given views of a test item have in common: the statistic of an online audit, of
+items that were not trained on.
+
 ## A measure of your own
 
 ```python

@@ -18,7 +18,7 @@ sys.meta_path.insert(0, Blocked())
 EXTRAS = [
     "lightning", "timm", "torchvision", "kornia", "torchmetrics", "sklearn", "safetensors", "huggingface_hub",
     "jsonargparse", "docstring_parser", "PIL", "jinja2", "pyarrow", "yaml", "rich", "threadpoolctl", "matplotlib",
-    "plotly", "scipy", "pandas", "onnx",
+    "scipy", "pandas", "onnx",
 ]  # fmt: skip
 
 

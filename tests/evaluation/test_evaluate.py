@@ -107,6 +107,39 @@ def test_samples_hold_what_the_page_draws(evaluated: tuple[Run, dict[str, Any]])
     assert samples["plan"].sum() == pytest.approx(1, abs=1e-5)
     assert not samples["plan"].diagonal().any()
     assert (np.diff(samples["plan_labels"]) >= 0).all()
+    for side in (1, 2):
+        assert samples[f"plan_view_{side}"].shape == (32, 1, 8, 8)
+    assert (samples["plan_view_1"] != samples["plan_view_2"]).any()
+
+
+def test_samples_say_who_is_near_whom_and_what_is_mistaken(evaluated: tuple[Run, dict[str, Any]]) -> None:
+    run, result = evaluated
+    samples = run.samples()
+    confusion = samples["confusion"]
+    assert np.trace(confusion) / 449 == pytest.approx(result["rows"]["trained"]["linear_probe"])
+    assert np.array_equal(confusion.sum(axis=1), np.bincount(samples["labels"]))
+    assert samples["cosines"].diagonal() == pytest.approx(np.ones(160), abs=1e-5)
+    assert (np.diff(samples["cosine_labels"]) >= 0).all()
+    assert samples["losses"].shape == (449,)
+    assert np.isfinite(samples["losses"]).all()
+    assert "suspicion" not in samples, "its views are made, so they belong together"
+
+
+def test_pairs_that_do_not_belong_together_are_suspicious(tmp_path: Path) -> None:
+    """Of items of two given views those that got another class's second view have fewer neighbours in common."""
+    labels = np.arange(90) % 3
+    centres = 20 * np.eye(6)[labels]
+    one, two = (centres + np.random.default_rng(seed).normal(size=(90, 6)) for seed in (0, 1))
+    train = from_arrays((one, two), labels=labels)
+    two[:6] = two[[1, 2, 0, 4, 5, 3]]
+    shuffled = from_arrays((one, two), labels=labels)
+    torch.manual_seed(0)
+    run = make_run(tmp_path / "run", Model("mlp", [(6,), (6,)], shared=False), augment="none")
+    evaluate(run, data=(train, shuffled), measures=["uniformity"], progress=False)
+    suspicion = run.samples()["suspicion"]
+    assert suspicion.shape == (90,)
+    assert suspicion[:6].mean() > suspicion[6:].mean() + 0.2
+    assert "confusion" not in run.samples(), "no probe was asked for"
 
 
 def test_evaluate_leaves_the_model_file_and_the_random_state_alone(tmp_path: Path) -> None:
@@ -288,6 +321,10 @@ def test_models_that_were_kept_are_measured_epoch_by_epoch(tmp_path: Path, capsy
     assert list(result["rows"]) == ["raw", "untrained", "trained", "epoch 1", "epoch 2"]
     values = [result["rows"][name]["uniformity"] for name in ("untrained", "epoch 1", "epoch 2", "trained")]
     assert len(set(values)) == 4
+    samples = run.samples()
+    assert samples["plan_epochs"].tolist() == [1, 2, 3]
+    assert np.array_equal(samples["plans"][-1], samples["plan"])
+    assert not np.array_equal(samples["plans"][0], samples["plan"])
     shorter = trained(tmp_path / "shorter", epochs=3)
     with pytest.raises(UsageError, match=r"checkpoints: .* kept none on its way"):
         evaluate(shorter, data=data, checkpoints="all", progress=False)

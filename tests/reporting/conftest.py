@@ -32,6 +32,8 @@ def make_run(tmp_path: Path) -> Maker:
         class_names: tuple[str, ...] = ("zero", "one", "two"),
         metrics: bool = True,
         seed: int = 0,
+        kept: int = 0,
+        audited: bool = False,
         **config: Any,
     ) -> Run:
         generator = np.random.default_rng(seed)
@@ -61,7 +63,20 @@ def make_run(tmp_path: Path) -> Maker:
             }
             for baseline in ("raw", "untrained")
         }  # fmt: skip
-        known = {"data": data, "classes": 3, "seconds": 1.0, "notes": notes, "rows": rows, "differences": differences}
+        course = np.linspace(0.5, 0.9, kept)
+        for epoch, value in enumerate(course, start=1):
+            rows[f"epoch {epoch}"] = dict.fromkeys(rows["trained"], float(value))
+        if labels and images:
+            rows["trained"] |= {f"{kind}@{level}": 0.9 - 0.1 * level for kind in ("noise", "blur") for level in (1, 5)}
+        known = {
+            "epochs": kept + 1,
+            "data": data,
+            "classes": 3,
+            "seconds": 1.0,
+            "notes": notes,
+            "rows": rows,
+            "differences": differences,
+        }
         write_json(run.evaluation_path, known)
         plan, target = plan_and_target(6, seed)
         samples = {"points": generator.normal(size=(30, 2)), "projection": np.array("t-SNE"), "plan": plan}
@@ -69,9 +84,29 @@ def make_run(tmp_path: Path) -> Maker:
         if labels:
             samples |= {"labels": np.arange(30) % 3, "plan_labels": np.sort(np.arange(6) % 3)}
             samples["class_names"] = np.array(class_names)
+            samples["confusion"] = np.array([[8, 2, 0], [0, 10, 0], [1, 0, 9]])
+        order = np.arange(30) if not labels else np.argsort(np.arange(30) % 3, kind="stable")
+        samples |= {"ids": 100 + np.arange(30), "losses": generator.random(30).astype(np.float32)}
+        samples["neighbors"] = np.stack([(np.arange(30) + step) % 30 for step in (3, 1, 6)], axis=1)
+        samples |= {"spectrum": np.exp(-np.arange(8.0)), "cosines": np.cos(order[:, None] - order)}
+        if labels:
+            samples["cosine_labels"] = np.sort(np.arange(30) % 3)
         if images:
             samples["thumbnails"] = generator.integers(0, 255, (30, 1, 8, 8), dtype=np.uint8)
+            for side in (1, 2):
+                samples[f"plan_view_{side}"] = generator.integers(0, 255, (6, 1, 8, 8), dtype=np.uint8)
+        if kept:
+            earlier = [plan_and_target(6, seed + 1 + k)[0] for k in range(kept)]
+            samples["plan_epochs"] = np.arange(1, kept + 2)
+            samples["plans"] = np.stack([*earlier, plan])
+            samples["targets"] = np.stack([target] * (kept + 1))
         write_arrays(run.samples_path, samples)
+        if audited:
+            scores = np.linspace(0, 1, 60)
+            found = {"scores": scores, "mismatched": scores[:30] / 3, "fdr": scores, "kept": scores > 0.2}
+            found |= {"partners": np.where(scores < 0.1, 7, -1), "partner_scores": scores, "epoch": np.array(5)}
+            numbers = {"rate": 0.1, "low": 0.05, "high": 0.15, "remembered": 0.5}
+            run.save_pairs(found | {name: np.array(number) for name, number in numbers.items()})
         return run
 
     return make

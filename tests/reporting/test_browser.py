@@ -1,53 +1,149 @@
-"""The page as a browser sees it."""
+"""The page as a browser sees it: what is drawn, and what pointing, clicking, sliding and choosing do."""
 
-import re
-import shutil
-import subprocess
+import json
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.reporting.browser import CHROMIUM, Browser
 
 from contraport.reporting import report
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-NEEDED = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on PATH")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update"),
-    *("--enable-logging=stderr", "--virtual-time-budget=10000", "--dump-dom"),
-)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
 
 
-def opened(page: Path, profile: Path) -> tuple[str, list[str]]:
-    """Return the document after its scripts have run, and what they said to the console."""
-    command = [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", page.absolute().as_uri()]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return result.stdout, re.findall(r"CONSOLE.*", result.stderr)
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    with Browser(tmp_path / "profile") as opened:
+        yield opened
 
 
-@NEEDED
-def test_every_plot_is_drawn_and_no_script_fails(make_run, tmp_path) -> None:
-    runs = [make_run("labelled"), make_run("unlabelled", labels=False, seed=1), make_run("vectors", images=False)]
-    page = report([*runs, make_run("unevaluated", evaluated=False)], out=tmp_path / "page.html")
-    document, console = opened(page, tmp_path / "profile")
-    assert console == []
-    plots = re.findall(r'<div class="plot [a-z]+[^"]*" id="([a-z]+-[a-z0-9]+)"', document)
-    assert plots == ["curve-loss", "curve-lr", "scatter-0", "scatter-1", "scatter-2"] + [
-        f"{kind}-{run}" for run in range(3) for kind in ("plan", "target")
+def middle(browser: Browser, selector: str) -> tuple[float, float]:
+    """Bring an element into sight and return where its middle is."""
+    found = browser.tell(
+        f"""(() => {{ const element = document.querySelector({json.dumps(selector)});
+        element.scrollIntoView({{ block: "center", behavior: "instant" }});
+        const box = element.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; }})()"""
+    )
+    return found[0], found[1]
+
+
+def text(browser: Browser, selector: str) -> str:
+    return str(browser.tell(f"document.querySelector({json.dumps(selector)}).textContent"))
+
+
+def test_every_figure_is_drawn_and_no_script_fails(browser, make_run, tmp_path) -> None:
+    runs = [make_run("labelled", kept=2, audited=True), make_run("unlabelled", labels=False, seed=1)]
+    runs += [make_run("vectors", images=False), make_run("unevaluated", evaluated=False)]
+    browser.open(report(runs, out=tmp_path / "page.html"))
+    assert browser.said == []
+    empty = (
+        "[...document.querySelectorAll('.plot')].filter((box) => !box.querySelector('.main-svg')).map((box) => box.id)"
+    )
+    assert browser.tell(empty) == []
+    keys = browser.tell("[...document.querySelectorAll('.plot')].map((box) => box.id)")
+    assert {"curve-loss", "map-0", "map-1", "map-2", "plan-2", "target-2", "confusion-0", "cosines-1"} <= set(keys)
+    assert {"spectrum", "sphere", "robust-noise", "on-target", "epochs-knn", "scores-0"} <= set(keys)
+    drawn = "[...document.querySelectorAll('.main-svg')].map((svg) => svg.outerHTML).join('')"
+    assert "var(--" not in browser.tell(drawn)
+
+
+def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> None:
+    """One page and one browser, as each takes seconds to begin."""
+    runs = [make_run("one", kept=2), make_run("two", kept=2, seed=1)]
+    browser.open(report(runs, out=tmp_path / "page.html"))
+
+    # A point shows its picture, and a click its neighbours in both maps, as these have the same items.
+    browser.point(*middle(browser, "#map-0 .trace.scatter .point:nth-child(4)"))
+    browser.wait("!document.getElementById('tip').hidden")
+    assert "test item 1" in text(browser, "#tip")
+    assert browser.tell("document.querySelector('#tip i').className").startswith("pic sheet-")
+    browser.point(*middle(browser, "#map-0 .trace.scatter .point:nth-child(4)"), click=True)
+    browser.wait("document.querySelector('[data-map=\"map-0\"]').value !== '1'")
+    chosen = browser.tell("document.querySelector('[data-map=\"map-0\"]').value")
+    assert browser.tell("document.querySelector('[data-map=\"map-1\"]').value") == chosen
+    assert browser.tell("document.querySelectorAll('[data-strip=\"map-1\"] .pic').length") == 1 + 3
+
+    # The same without a mouse: the number of a point.
+    browser.tell("document.querySelector('[data-map=\"map-1\"]').focus()")
+    browser.press("ArrowUp")
+    browser.wait(f"document.querySelector('[data-map=\"map-0\"]').value === '{int(chosen) + 1}'")
+
+    # Colours by the loss, with the ends of their scale.
+    assert browser.tell("document.querySelector('.scale.continuous').hidden")
+    browser.point(*middle(browser, "input[name=color][value=loss]"), click=True)
+    browser.wait("!document.querySelector('.scale.continuous').hidden")
+    assert text(browser, ".scale.continuous .low").startswith("loss 0.")
+    assert browser.tell("Array.isArray(document.getElementById('map-0').data[0].marker.color)")
+
+    # A class is hidden in both maps, and a run in all curves.
+    browser.point(*middle(browser, "button[data-toggles='.plot.map'][data-meta='1']"), click=True)
+    browser.wait("document.getElementById('map-1').data[1].visible === false")
+    assert browser.tell("document.getElementById('map-0').data[0].visible") is not False
+    browser.point(*middle(browser, "#training button[data-meta='0']"), click=True)
+    browser.wait("document.getElementById('curve-loss').data[0].visible === false")
+    assert (
+        browser.tell("document.querySelector('#epochs button[data-meta=\"0\"]').getAttribute('aria-pressed')")
+        == "false"
+    )
+
+    # Curves along another axis.
+    browser.point(*middle(browser, "input[name=along][value=seconds]"), click=True)
+    browser.wait("document.getElementById('curve-loss').layout.xaxis.title.text === 'seconds of training'")
+    assert browser.tell("document.getElementById('curve-loss').data[1].x.at(-1)") == 9.5
+
+    # The slider, by keys, changes the plan, its number and its lines.
+    before = browser.tell("JSON.stringify(document.getElementById('plan-0').data[0].z)")
+    lines = browser.tell("document.querySelector('.card.plan svg').outerHTML")
+    browser.tell("document.querySelector('.slider input').focus()")
+    browser.press("ArrowLeft")
+    browser.wait("document.querySelector('.epoch').textContent === '2'")
+    assert browser.tell("JSON.stringify(document.getElementById('plan-0').data[0].z)") != before
+    assert browser.tell("document.querySelector('.card.plan .lines svg').outerHTML") != lines
+    assert browser.tell("document.querySelector('.slider input').getAttribute('aria-valuetext')").startswith(
+        "epoch 2, "
+    )
+
+    # What was chosen stays as the theme changes.
+    scheme = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.call("Emulation.setEmulatedMedia", features=scheme)
+    browser.wait("document.getElementById('curve-loss').layout.font.color === '#a3abb5'")
+    assert browser.tell("document.getElementById('map-1').data[1].visible") is False
+    assert browser.tell("Array.isArray(document.getElementById('map-0').data[0].marker.color)")
+    assert browser.said == []
+
+
+def test_nothing_is_wider_than_a_phone(browser, make_run, tmp_path) -> None:
+    browser.resize(390, 800)
+    browser.open(report([make_run("nt-xent", kept=1), make_run("gca-uot", seed=1)], out=tmp_path / "page.html"))
+    assert browser.tell("document.documentElement.scrollWidth") == 390
+    wide = """[...document.querySelectorAll(".scroll")].filter((box) =>
+        box.offsetParent && box.scrollWidth > box.clientWidth).map((box) => box.getAttribute("aria-label"))"""
+    assert browser.tell(wide) == []
+    assert browser.said == []
+
+
+def test_everything_has_a_name_for_those_who_hear_it(browser, make_run, tmp_path) -> None:
+    browser.open(report([make_run("one", kept=2), make_run("two", images=False)], out=tmp_path / "page.html"))
+    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    named = {"button", "link", "slider", "spinbutton", "radio", "image", "region"}
+    silent = [
+        (node["role"]["value"], node.get("nodeId"))
+        for node in nodes
+        if not node.get("ignored")
+        and node.get("role", {}).get("value") in named
+        and not node.get("name", {}).get("value")
     ]
-    assert document.count('class="main-svg"') >= len(plots)
-    assert len(re.findall(r'class="trace scatter', document)) >= 2 * 4 + 3 + 1 + 3
-    assert len(re.findall(r'<g class="hm"', document)) == 6
-    assert "var(--" not in "".join(re.findall(r'<svg class="main-svg".*?</svg>', document, flags=re.DOTALL))
+    assert silent == []
+    order = browser.tell("[...document.querySelectorAll('h1, h2, h3, h4')].map((h) => Number(h.tagName[1]))")
+    assert all(after - before <= 1 for before, after in pairwise(order))
 
 
-@NEEDED
-def test_untrusted_names_run_nothing(make_run, tmp_path) -> None:
+def test_untrusted_names_run_nothing(browser, make_run, tmp_path) -> None:
     attack = '<img src=x onerror="document.title=\'owned\'"><script>document.title="owned"</script>'
-    run = make_run("<i>run", data=attack, objective=attack, class_names=(attack, "</script>", "'\"`"))
-    page = report([run, make_run("other")], out=tmp_path / "page.html")
-    document, console = opened(page, tmp_path / "profile")
-    assert console == []
-    title = re.search(r"<title>(.*?)</title>", document, flags=re.DOTALL)
-    assert title is not None
-    assert title[1].startswith("Two small-cnn encoders trained on")
+    run = make_run("<i>run", data=attack, objective=attack, class_names=(attack, "</script>", "'\"`"), kept=2)
+    browser.open(report([run, make_run("other")], out=tmp_path / "page.html"))
+    assert browser.said == []
+    assert browser.tell("document.title").startswith("Two small-cnn encoders trained on")
+    assert browser.tell("document.querySelectorAll('img').length") == 0

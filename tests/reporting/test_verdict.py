@@ -3,7 +3,7 @@
 import pytest
 
 from contraport.files import write_json
-from contraport.reporting.numbers import table
+from contraport.reporting.numbers import measured, table
 from contraport.reporting.shown import shown
 from contraport.reporting.verdict import verdict
 
@@ -44,16 +44,16 @@ def test_a_sure_difference_is_told_with_its_interval(make_run):
     assert said[1] == "Both runs are surely better than the untrained encoder and raw inputs on the linear probe."
     assert said[2] == "One of the 400 test items is worth 0.25 points: look at nothing smaller."
     assert said[3] == "They differ in temperature (0.5; 0.1)."
-    (group,) = table(runs)
-    assert [row.name for row in group.rows if row.cells[0].best] == ["one"]
-    assert group.rows[-2].cells[0].interval == "93.0% to 97.0%"
+    (group,) = table(runs, measured(runs))
+    assert [encoder.name for encoder in group.encoders if encoder.cells[0].best] == ["one"]
+    assert group.encoders[-2].cells[0].interval == "93.0–97.0%"
 
 
 def test_a_difference_within_its_interval_is_no_win_and_is_not_marked(make_run):
     runs = pair(make_run, (0.012, -0.004, 0.028))
     assert verdict(runs)[0] == "one and two cannot be told apart on the linear probe: 1.2 points (−0.4 to 2.8)."
-    (group,) = table(runs)
-    assert not any(row.cells[0].best for row in group.rows)
+    (group,) = table(runs, measured(runs))
+    assert not any(encoder.cells[0].best for encoder in group.encoders)
 
 
 def test_a_run_that_does_not_beat_a_baseline_is_named(make_run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +17,12 @@ from contraport.errors import UsageError, check
 from contraport.evaluation.kept import kept_models
 from contraport.evaluation.objective import objective_at_end
 from contraport.evaluation.opening import are_same_items, load_splits, open_device
-from contraport.evaluation.samples import Arrays, plans, points
+from contraport.evaluation.planned import course, plans
+from contraport.evaluation.samples import Arrays, samples_of
 from contraport.evaluation.worsened import worsened
 from contraport.files import write_arrays, write_json
 from contraport.measures import Measure, chosen
-from contraport.measures.geometry import UNIFORMITY_ITEMS, spectrum
+from contraport.measures.geometry import UNIFORMITY_ITEMS
 from contraport.measures.intervals import (
     Difference,
     Finding,
@@ -33,6 +35,7 @@ from contraport.measures.intervals import (
 )
 from contraport.measures.probes import check_neighbors
 from contraport.measures.subject import Subject
+from contraport.objectives import Loss
 from contraport.runs import Run
 from contraport.training.build import build_untrained, build_views
 from contraport.verbs.evaluate import VERB, EvaluateOptions
@@ -121,16 +124,21 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
         check_neighbors(asked.neighbors, len(train))
     found = {name: _measured(subject(name, encoder), possible) for name, encoder in baselines.items()}
     found["trained"] = _measured(trained, possible)
+    planned: list[tuple[int, Arrays]] = []
     if asked.checkpoints == "all":
         for epoch, then in kept_models(run, model, before=epochs):
             found[f"epoch {epoch}"] = _measured(subject(f"epoch {epoch}", then), possible)
+            at_epoch = objective_at_end(run, settings, epoch)
+            if isinstance(at_epoch, Loss):
+                with suppress(UsageError):  # what it lacks is told of the last epoch
+                    planned.append((epoch, plans(then, at_epoch, test, views, reader)))
     rows = {name: {key: _value(finding) for key, finding in of.items()} for name, of in found.items()}
     numbers = _numbers(found)
     differences = {name: _differences(numbers["trained"], numbers[name]) for name in baselines}
 
     samples: Arrays = {}
     if not asked.alone:
-        samples = points(test, trained.test_x) | {"spectrum": spectrum(trained.test_x).numpy()}
+        samples = samples_of(trained, probed="linear_probe" in found["trained"])
     notes = _not_measured(measures, trained, by_name=len(asked.measures) > 0)
     if caveat is not None:
         notes.append(caveat)
@@ -142,6 +150,8 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     elif not asked.alone:
         try:
             samples |= plans(model, objective, test, views, reader)
+            if planned and epochs is not None:
+                samples |= course([*planned, (epochs, samples)])
         except UsageError as error:  # it asks for labels, say
             notes.append(f"No plan of test items is drawn, as they lack what the objective asks for: {error}")
     result = {

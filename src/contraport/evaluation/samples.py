@@ -1,4 +1,6 @@
-"""What the page draws of a run: test items in the plane with their thumbnails, and the objective's plan on a few."""
+"""What the page draws of a run: test items in the plane with their thumbnails, who is near whom, what the probe takes
+for what.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,45 @@ from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport.data import Dataset, Views
-from contraport.embedding import Reader, frozen, seeded
+from contraport.data import Dataset
+from contraport.embedding import represent_views
 from contraport.encoders import Model
+from contraport.errors import UsageError
 from contraport.measures.geometry import spectrum
+from contraport.measures.probes import confusion
 from contraport.measures.retrieval import nearest
+from contraport.measures.subject import Subject
 from contraport.objectives import Loss
+from contraport.pairs import Sides, scores
+from contraport.pairs.sides import FEWEST_PAIRS
 
 POINTS = 1_000
 """At most this many test items become points, a fixed random choice."""
 
 NEIGHBORS = 12
+COSINES = 160
+"""Of so many test items all cosines are kept."""
+
 THUMBNAIL_SIDE = 32
-PLAN_ITEMS = 32
 PERPLEXITY = 30.0
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-def points(dataset: Dataset, features: Tensor) -> Arrays:
-    """Return test items in the plane, by the name of the method, with their labels, class names, thumbnails and nearest
-    others, and the singular values of all.
+def samples_of(subject: Subject, *, probed: bool) -> Arrays:
+    """Return what is drawn of an encoder and its test items; where these were `probed`, also the probe's confusion."""
+    test, chosen = subject.test, fixed_choice(len(subject.test), POINTS)
+    arrays = points(test, subject.test_x, chosen) | cosines(test, subject.test_x)
+    arrays |= _losses(subject, chosen) | _suspicion(subject, chosen)
+    if probed:
+        arrays["confusion"] = confusion(subject.probe, subject.test_x, subject.test_y)
+    return arrays
+
+
+def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
+    """Return chosen items in the plane, by the name of the method, with their labels, class names, domains, thumbnails
+    and nearest others, and the singular values of all.
     """
-    chosen = fixed_choice(len(dataset), POINTS)
     method, plane = project_to_plane(features[chosen])
     arrays: Arrays = {"points": plane, "projection": np.array(method), "ids": chosen.numpy()}
     arrays["spectrum"] = spectrum(features).numpy()
@@ -43,25 +61,53 @@ def points(dataset: Dataset, features: Tensor) -> Arrays:
         arrays["labels"] = dataset.labels[chosen].numpy()
     if dataset.class_names is not None:
         arrays["class_names"] = np.array(dataset.class_names, dtype=np.str_)
+    if dataset.domains is not None and dataset.domain_names is not None:
+        arrays["domains"] = dataset.domains[chosen].numpy()
+        arrays["domain_names"] = np.array(dataset.domain_names, dtype=np.str_)
     if dataset.is_image:
         arrays["thumbnails"] = thumbnails(dataset.__getitems__(chosen.tolist()).views[0])
     return arrays
 
 
-def plans(model: Model, objective: Loss, dataset: Dataset, views: Views, reader: Reader) -> Arrays:
-    """Return the objective's plan and target on two random views of the same few test items, ordered by label."""
-    chosen = fixed_choice(len(dataset), PLAN_ITEMS)
+def cosines(dataset: Dataset, features: Tensor) -> Arrays:
+    """Return the cosines of all pairs of some items, class by class where there are labels, and their labels."""
+    chosen = by_class(dataset, fixed_choice(len(dataset), COSINES))
+    z = F.normalize(features[chosen], dim=1)
+    arrays: Arrays = {"cosines": (z @ z.T).numpy()}
     if dataset.labels is not None:
-        chosen = chosen[dataset.labels[chosen].argsort(stable=True)]
-    batch = dataset.__getitems__(chosen.tolist())
-    with seeded(0, reader.device), frozen(model):
-        z0, z1 = (z.float() for z in model.project(model.encode(views(reader.moved(batch))))[:2])
-        plan = objective.plan(z0, z1, labels=batch.labels, domains=batch.domains)
-        target = objective.target_plan(z0, z1, labels=batch.labels, domains=batch.domains)
-    arrays: Arrays = {"plan": plan.cpu().numpy(), "target": target.cpu().numpy(), "plan_items": np.array(len(chosen))}
-    if batch.labels is not None:
-        arrays["plan_labels"] = batch.labels.numpy()
+        arrays["cosine_labels"] = dataset.labels[chosen].numpy()
     return arrays
+
+
+def _losses(subject: Subject, chosen: Tensor) -> Arrays:
+    """Return what the objective says of each of some items, all in one batch; nothing where no value is an item's."""
+    objective, model = subject.objective, subject.encoder
+    if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.of_items or len(chosen) < 2:
+        return {}
+    some = subject.test.only(chosen)
+    try:
+        views = represent_views(model, some, subject.views, subject.reader, subject.name, project=True)
+        with torch.no_grad():
+            of_rows = objective(*views, labels=some.labels, domains=some.domains, reduction="none")
+    except UsageError:  # it asks for what test items lack, or has no value of a row
+        return {}
+    if of_rows.ndim != 1 or len(of_rows) % len(chosen) != 0:
+        return {}
+    return {"losses": of_rows.float().reshape(-1, len(chosen)).mean(dim=0).cpu().numpy()}
+
+
+def _suspicion(subject: Subject, chosen: Tensor) -> Arrays:
+    """Return how little the two given views of each of some items have near each other in common, from 0 to 1."""
+    if len(subject.test.shapes) != 2 or len(chosen) < FEWEST_PAIRS or not subject.comparable:
+        return {}
+    both = subject.two_views if subject.shares_tower else subject.projections
+    shared = scores(Sides((both[0][chosen], both[1][chosen]))).clamp(0, 1)
+    return {"suspicion": (1 - shared).cpu().numpy()}
+
+
+def by_class(dataset: Dataset, chosen: Tensor) -> Tensor:
+    """Return chosen positions in the order of their labels, where there are labels."""
+    return chosen if dataset.labels is None else chosen[dataset.labels[chosen].argsort(stable=True)]
 
 
 def fixed_choice(items: int, most: int) -> Tensor:

@@ -97,6 +97,18 @@ def probe_hits(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> Hits:
     return np.asarray(probe.predict(test_x.cpu().numpy()) == test_y.cpu().numpy())
 
 
+def confusion(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[Any, Any]:
+    """Return of how many test items of each class (rows) a fitted probe tells each class (columns), `(C, C)` int64.
+
+    >>> x, y = torch.tensor([[0.0], [1.0], [10.0], [11.0]]), torch.tensor([0, 0, 1, 1])
+    >>> confusion(fitted_probe(x, y), x, torch.tensor([0, 1, 1, 1])).tolist()
+    [[1, 0], [1, 2]]
+    """
+    told = torch.from_numpy(probe.predict(test_x.cpu().numpy())).long()
+    classes = int(max(told.max(), test_y.max())) + 1
+    return torch.bincount(test_y.cpu() * classes + told, minlength=classes**2).reshape(classes, classes).numpy()
+
+
 def few_labels_hits(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, choose: Callable[[np.random.Generator], Tensor]
 ) -> np.ndarray[Any, Any]:

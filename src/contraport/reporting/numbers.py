@@ -15,15 +15,15 @@ MISSING = "–"
 
 
 class Cell(NamedTuple):
-    """A value of the table as it is written, its interval, and whether it is surely the best of its column."""
+    """A value of the table as it is written, its interval, and whether it is surely the best of its measure."""
 
     text: str
     best: bool
     interval: str = ""
 
 
-class TableRow(NamedTuple):
-    """A row of the table: a run, or a baseline, which has no run."""
+class Encoder(NamedTuple):
+    """What was measured of one encoder: of a run, or of a baseline, which has no run; a cell for each measure."""
 
     name: str
     run: Shown | None
@@ -31,22 +31,21 @@ class TableRow(NamedTuple):
     seconds: str
 
 
-class RowsOfData(NamedTuple):
-    """The rows that were measured on the same data, and a sentence about how much of it."""
+class OfData(NamedTuple):
+    """The encoders that were measured on the same data, and a sentence about how much of it."""
 
     data: str
     sizes: str
-    rows: list[TableRow]
+    encoders: list[Encoder]
 
 
 def measured(runs: Sequence[Shown]) -> list[Measure]:
-    """Return what was measured of any of the runs: the columns of the table."""
+    """Return what was measured of any of the runs: the rows of the table."""
     return measures_of(row for run in runs if run.evaluation for row in run.evaluation["rows"].values())
 
 
-def table(runs: Sequence[Shown]) -> list[RowsOfData]:
-    """Return the measured values, data set by data set."""
-    measures = measured(runs)
+def table(runs: Sequence[Shown], measures: Sequence[Measure]) -> list[OfData]:
+    """Return the values of some measures, data set by data set."""
     return [
         _group(data, [run for run in runs if run.data == data], measures)
         for data in dict.fromkeys(run.data for run in runs)
@@ -69,12 +68,12 @@ def speeds(runs: Sequence[Shown]) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _group(data: str, runs: list[Shown], measures: Sequence[Measure]) -> RowsOfData:
-    """Return the rows of one data set: the baselines first, each once, then the runs."""
+def _group(data: str, runs: list[Shown], measures: Sequence[Measure]) -> OfData:
+    """Return the encoders of one data set: the baselines first, each once, then the runs."""
     lines = [*_baselines(runs), *(_Line(run.name, run, "trained") for run in runs)]
     best = {measure.key: _best(measure, lines) for measure in measures}
-    rows = [
-        TableRow(
+    encoders = [
+        Encoder(
             line.name,
             line.run if line.row == "trained" else None,
             [_cell(measure, line, best[measure.key]) for measure in measures],
@@ -82,7 +81,7 @@ def _group(data: str, runs: list[Shown], measures: Sequence[Measure]) -> RowsOfD
         )
         for line in lines
     ]
-    return RowsOfData(data, _sizes(data, runs), rows)
+    return OfData(data, _sizes(data, runs), encoders)
 
 
 class _Line(NamedTuple):
@@ -166,8 +165,22 @@ def _cell(measure: Measure, line: _Line, best: _Line | None) -> Cell:
     value, ends = line.values.get(measure.key), line.interval(measure.key)
     if value is None or not math.isfinite(value):
         return Cell(MISSING, False)
-    interval = "" if ends is None else f"{measure.written(ends[0])} to {measure.written(ends[1])}"
-    return Cell(measure.written(value).replace("-", "−"), line is best, interval.replace("-", "−"))
+    return Cell(
+        measure.written(value).replace("-", "−"), line is best, "" if ends is None else _interval(measure, *ends)
+    )
+
+
+def _interval(measure: Measure, low: float, high: float) -> str:
+    """Write an interval in as few letters as can be: its unit once, and a dash where no end has one.
+
+    >>> from contraport.measures import named
+    >>> _interval(named("knn"), 0.842, 0.861), _interval(named("uniformity"), -2.0, -1.5)
+    ('84.2–86.1%', '−2.000 to −1.500')
+    """
+    ends = [measure.written(end).replace("-", "−") for end in (low, high)]
+    if min(low, high) < 0:
+        return " to ".join(ends)
+    return "–".join([ends[0].removesuffix("%"), ends[1]])
 
 
 def listed(names: Sequence[str]) -> str:

@@ -30,6 +30,7 @@ class Shown:
     metrics: list[Row]
     evaluation: dict[str, Any] | None
     samples: dict[str, np.ndarray] | None
+    pairs: dict[str, np.ndarray] | None = None
 
     @property
     def color(self) -> str:
@@ -88,6 +89,7 @@ def shown(runs: Sequence[str | Path | Run]) -> list[Shown]:
             metrics=run.metrics() if run.metrics_path.exists() else [],
             evaluation=run.evaluation() if run.evaluation_path.exists() else None,
             samples=run.samples() if run.samples_path.exists() else None,
+            pairs=run.pairs() if run.pairs_path.exists() else None,
         )
         for position, run in enumerate(opened)
     ]

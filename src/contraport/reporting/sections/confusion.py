@@ -1,0 +1,73 @@
+"""What the probe takes for what."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from contraport.reporting.canvas import Canvas, Section
+from contraport.reporting.drawing import COLORSCALE, Figure, escaped, figure, heatmap, titled
+from contraport.reporting.shown import Shown
+
+CLASSES_WRITTEN = 12
+"""With more classes than this the shares are not written into the cells."""
+
+MOST_CLASSES = 120
+WORST = 3
+
+
+def confusion(canvas: Canvas) -> Section | None:
+    """Return a table of true and told classes for each run; nothing where no probe was fitted."""
+    shown = []
+    for run in canvas.runs:
+        counts = None if run.samples is None else run.samples.get("confusion")
+        if counts is None or not 1 < len(counts) <= MOST_CLASSES:
+            continue
+        names = _names(run, len(counts))
+        worst = most_confused(counts, names)
+        label = f"{run.name}: {'; '.join(worst) or 'no item is mistaken'}."
+        shown.append((run, canvas.draw(f"confusion-{run.position}", table(counts, names), label, "square"), worst))
+    return Section("confusion", "What the probe mistakes", {"shown": shown}) if shown else None
+
+
+def table(counts: np.ndarray, names: list[str]) -> Figure:
+    """Draw for each true class, a row, which share of its items is told to be of each class."""
+    of_row = counts.sum(axis=1, keepdims=True)
+    shares = counts / np.maximum(of_row, 1)
+    words = [
+        [
+            f"{names[i]} taken for {names[j]}\n{share:.1%} ({counts[i, j]} of {of_row[i, 0]})"
+            for j, share in enumerate(row)
+        ]
+        for i, row in enumerate(shares)
+    ]
+    trace = heatmap(255 * shares, colorscale=COLORSCALE, customdata=words)
+    if len(counts) <= CLASSES_WRITTEN:
+        written = [["" if share < 0.01 else f"{100 * share:.0f}" for share in row] for row in shares]
+        trace |= {"text": written, "texttemplate": "%{text}", "textfont": {"size": 11}}
+    ticks = {
+        "tickvals": list(range(len(names))),
+        "ticktext": [escaped(_short(name)) for name in names],
+        "showgrid": False,
+    }
+    many = len(names) > 3 * CLASSES_WRITTEN
+    ticks = {"showgrid": False, "showticklabels": False} if many else ticks
+    y = titled("true class", autorange="reversed", **ticks)
+    return figure([trace], x=titled("told class", tickangle=-60, **ticks), y=y)
+
+
+def most_confused(counts: np.ndarray, names: list[str]) -> list[str]:
+    """Say which classes are most often taken for which."""
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    np.fill_diagonal(shares, 0)
+    worst = np.argsort(-shares, axis=None, kind="stable")[:WORST]
+    found = [(float(shares.flat[place]), *divmod(int(place), len(names))) for place in worst]
+    return [f"{share:.0%} of {names[true]} taken for {names[told]}" for share, true, told in found if share > 0]
+
+
+def _names(run: Shown, classes: int) -> list[str]:
+    names = run.class_names
+    return [names[k] if k < len(names) else str(k) for k in range(classes)]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 14 else f"{name[:13]}…"

@@ -1,0 +1,77 @@
+"""What a training that audited its pairs says of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from contraport.pairs import false_discovery
+from contraport.reporting.canvas import Canvas, Plot, Section
+from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, figure, titled
+from contraport.reporting.shown import Shown
+
+WORST = 10
+BINS = 40
+
+
+class Judged(NamedTuple):
+    """What is shown of the pairs of a run: how many seem wrong, how scores are spread, and the worst."""
+
+    run: Shown
+    pairs: int
+    rate: float
+    low: float
+    high: float
+    plot: Plot
+    worst: list[tuple[int, float, float, int | None]]
+
+
+def pairs(canvas: Canvas) -> Section | None:
+    """Return what was found of the pairs of each run that was trained with an audit; nothing where none was."""
+    judged = [_judged(canvas, run) for run in canvas.runs if run.pairs is not None]
+    return Section("pairs", "Audit of the pairs", {"judged": judged}) if judged else None
+
+
+def _judged(canvas: Canvas, run: Shown) -> Judged:
+    assert run.pairs is not None
+    scores, mismatched = run.pairs["scores"].astype(float), run.pairs["mismatched"].astype(float)
+    rate, low, high = (float(run.pairs[name]) for name in ("rate", "low", "high"))
+    partners = run.pairs.get("partners", np.full(len(scores), -1))
+    edges = np.histogram_bin_edges(np.concatenate([scores, mismatched]), BINS)
+    traces: list[dict[str, Any]] = []
+    for name, values, color in (("pairs", scores, run.color), ("known mismatches", mismatched, MUTED)):
+        share = np.histogram(values, edges)[0] / max(1, len(values))
+        traces.append(
+            {
+                "type": "bar",
+                "x": ((edges[1:] + edges[:-1]) / 2).round(5).tolist(),
+                "y": share.round(5).tolist(),
+                "marker": {"color": color},
+                "opacity": 0.65,
+                "name": name,
+                "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>",
+            }
+        )
+    x, y = titled("score (more: belongs together)"), {"tickformat": PERCENT}
+    legend = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
+    drawing = figure(
+        traces,
+        height=CURVE_HEIGHT,
+        barmode="overlay",
+        bargap=0,
+        hovermode="x unified",
+        x=x,
+        y=y,
+        showlegend=True,
+        legend=legend,
+    )
+    beside = f"{len(scores):,} pairs beside {len(mismatched):,} known mismatches"
+    label = f"{run.name}: scores of {beside}; {rate:.1%} seem wrong."
+    fdr = false_discovery(scores, mismatched, rate)
+    worst = [
+        (int(pair), float(scores[pair]), float(fdr[pair]), int(partners[pair]) if partners[pair] >= 0 else None)
+        for pair in np.argsort(scores, kind="stable")[:WORST]
+    ]
+    plot = canvas.draw(f"scores-{run.position}", drawing, label)
+    return Judged(run, len(scores), rate, low, high, plot, worst)

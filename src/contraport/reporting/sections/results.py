@@ -1,0 +1,92 @@
+"""The numbers, a measure a row and a run a column; how runs differ, measure by measure; the settings that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contraport.measures import Measure
+from contraport.measures.intervals import Difference
+from contraport.reporting.canvas import Canvas, Plot, Section
+from contraport.reporting.drawing import GRID, MUTED, escaped, figure, titled
+from contraport.reporting.numbers import measured, settings, table
+from contraport.reporting.sections.robustness import ROBUSTNESS
+from contraport.reporting.shown import Shown
+from contraport.reporting.words import notes
+
+ROW_HEIGHT = 24
+
+
+def results(canvas: Canvas) -> Section:
+    """Return what was measured, and what is missing."""
+    runs = canvas.runs
+    measures = [measure for measure in measured(runs) if measure.group != ROBUSTNESS]
+    differing = [(key, values) for key, values, differs in settings(runs) if differs]
+    return Section(
+        "results",
+        "Results",
+        {
+            "groups": table(runs, measures),
+            "measures": measures,
+            "notes": notes(runs),
+            "differing": differing,
+            "differences": _differences(canvas, measures),
+        },
+    )
+
+
+def _differences(canvas: Canvas, measures: Sequence[Measure]) -> list[tuple[Shown, Plot]]:
+    """Draw of the runs on each data by how many points each is ahead of the first, with the intervals."""
+    shares = [m for m in measures if m.unit.startswith("share of") and m.better != "neither"]
+    drawn = []
+    for data in dict.fromkeys(run.data for run in canvas.runs):
+        first, *others = [run for run in canvas.runs if run.data == data]
+        found = [
+            (measure, run, gain)
+            for measure in shares
+            for run in others
+            if (gain := run.difference(first.path, measure.key)) is not None
+        ]
+        if not found:
+            continue
+        titles = list(dict.fromkeys(escaped(measure.title) for measure, *_ in found))
+        traces = []
+        for place, run in enumerate(others):
+            own = [(measure, gain) for measure, of, gain in found if of is run]
+            shift = 0.36 * (place - (len(others) - 1) / 2) / max(1, len(others) - 1)
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "x": [100 * gain.value for _, gain in own],
+                    "y": [titles.index(escaped(measure.title)) + shift for measure, _ in own],
+                    "error_x": {
+                        "type": "data",
+                        "symmetric": False,
+                        "array": [100 * (gain.high - gain.value) for _, gain in own],
+                        "arrayminus": [100 * (gain.value - gain.low) for _, gain in own],
+                        "color": run.color,
+                        "thickness": 2,
+                        "width": 4,
+                    },
+                    "marker": {"color": run.color, "size": 9, "symbol": SYMBOLS[place % len(SYMBOLS)]},
+                    "name": escaped(run.name),
+                    "meta": run.position,
+                    "customdata": [_written(gain) for _, gain in own],
+                    "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>",
+                }
+            )
+        height = 64 + ROW_HEIGHT * len(titles) * max(1, len(others))
+        ticks = {"tickvals": list(range(len(titles))), "ticktext": titles, "range": [len(titles) - 0.5, -0.5]}
+        x = titled(f"points more than {escaped(first.name)}", zeroline=True, zerolinecolor=MUTED, zerolinewidth=1.5)
+        drawing = figure(traces, height=height, x=x, y={**ticks, "showgrid": False, "linecolor": GRID})
+        said = "; ".join(f"{measure.title}, {run.name}: {_written(gain)}" for measure, run, gain in found)
+        label = f"Differences from {first.name} on {data}: {said}."
+        drawn.append((first, canvas.draw(f"differences-{first.position}", drawing, label, "forest")))
+    return drawn
+
+
+def _written(gain: Difference) -> str:
+    return f"{100 * gain.value:.1f} points ({100 * gain.low:.1f} to {100 * gain.high:.1f})".replace("-", "−")
+
+
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")

@@ -1,0 +1,38 @@
+// The plotting library is most of the page; it is carried compressed.
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
+function print(begins) {
+  if (begins) document.documentElement.dataset.theme = "light";
+  else delete document.documentElement.dataset.theme;
+  document.querySelectorAll("details").forEach((details) => { details.open ||= begins; });
+  redraw();
+}
+
+function next(waiting) {
+  const box = waiting.shift();
+  if (!box) {
+    recolor();
+    document.documentElement.dataset.drawn = "all";
+    return;
+  }
+  draw(box);
+  setTimeout(() => next(waiting));
+}
+
+hint();
+plans();
+controls();
+maps();
+addEventListener("resize", hint);
+unpack(PACKED).then((source) => {
+  const script = document.createElement("script");
+  script.textContent = source;
+  document.head.append(script);
+  next(boxes());
+  DARK.addEventListener("change", redraw);
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
+});

@@ -1,0 +1,44 @@
+// Figures are drawn one after the other in the order of the page, so that it can be used at once.
+const POINTER = matchMedia("(hover: hover) and (pointer: fine)");
+const CONFIG = {
+  responsive: true, displaylogo: false, plotlyServerURL: "", displayModeBar: POINTER.matches ? "hover" : false,
+  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "toggleSpikelines"],
+};
+const LISTENERS = { map: [], square: [] };
+
+// To a screen reader a figure is its label alone.
+function draw(box) {
+  const style = getComputedStyle(document.documentElement);
+  const first = !box.data;
+  const { data, layout } = paint(PLOTS[box.id], style);
+  if (box.matches(".square")) layout.plot_bgcolor = style.getPropertyValue("--excluded").trim();
+  data.forEach((trace, index) => { if (!first) trace.visible = box.data[index].visible ?? true; });
+  layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: layout.font.color, activecolor: layout.hoverlabel.font.color };
+  layout.dragmode = POINTER.matches ? "zoom" : false;
+  Plotly.react(box, data, layout, CONFIG);
+  for (const part of [...box.children, document.getElementById("js-plotly-tester")]) part.setAttribute("aria-hidden", "true");
+  if (first) for (const [kind, listeners] of Object.entries(LISTENERS)) if (box.matches(`.${kind}`)) listeners.forEach((listen) => listen(box));
+}
+
+function boxes() { return [...document.querySelectorAll(".plot")]; }
+
+function redraw() {
+  for (const box of boxes()) draw(box);
+  recolor();
+}
+
+LISTENERS.square.push((box) => {
+  box.on("plotly_hover", ({ event, points: [point] }) => {
+    const { meta, customdata } = point.data;
+    if (customdata) return showTip(event, customdata[point.y][point.x]);
+    if (meta.places) return showTip(event, `cosine ${(meta.scale[0] + (point.z / 255) * (1 - meta.scale[0])).toFixed(2)}\n${meta.places[point.y]}\n${meta.places[point.x]}`);
+    const self = point.z === null || Number.isNaN(point.z);
+    showTip(event, `${self ? "self pair, excluded" : `mass ${mass(point.z, meta.scale)}`}\nrow: ${meta.rows[point.y]}\ncolumn: ${meta.columns[point.x]}`);
+  });
+  box.on("plotly_unhover", hideTip);
+});
+
+function mass(byte, [low, high]) {
+  const value = 10 ** (low + (byte / 255) * (high - low));
+  return byte === 0 ? `at most ${value.toPrecision(2)}` : `about ${value.toPrecision(2)}`;
+}

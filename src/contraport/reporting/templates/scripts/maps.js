@@ -1,0 +1,109 @@
+// Maps of test items: what a point is, by what points are coloured, and the neighbours of the one that was chosen.
+const CONTINUOUS = [2, 3, 4, 5, 6];
+const STRIP = 10;
+
+function told(known, item) {
+  const lines = [known.classes.length ? known.classes[known.labels[item]] : "", `test item ${known.ids ? known.ids[item] : item}`];
+  for (const [name, { values, of, names }] of Object.entries(known.colors)) {
+    if (values) lines.push(`${name} ${values[item].toPrecision(3)}`);
+    if (of) lines.push(names[of[item]]);
+  }
+  return lines.filter(Boolean).join("\n");
+}
+
+LISTENERS.map.push((box) => {
+  const known = DATA.maps[box.id];
+  box.on("plotly_hover", ({ event, points: [point] }) => showTip(event, told(known, point.customdata), known.sheet, point.customdata));
+  box.on("plotly_unhover", hideTip);
+  box.on("plotly_click", ({ points: [point] }) => pick(box.id, point.customdata));
+  pick(box.id, 0);
+});
+
+// A point that is chosen in one map is chosen in all that show the same items.
+function pick(id, item) {
+  for (const [other, known] of Object.entries(DATA.maps)) {
+    const same = other === id || (known.data === DATA.maps[id].data && String(known.ids) === String(DATA.maps[id].ids));
+    const strip = document.querySelector(`[data-strip="${other}"]`);
+    if (same && strip) lay(strip, document.getElementById(other), known, item);
+  }
+}
+
+function lay(strip, box, known, item) {
+  document.querySelector(`.pick[data-map="${box.id}"]`).value = item + 1;
+  const near = known.neighbors[item].slice(0, STRIP);
+  strip.replaceChildren(one(known, item), then(), ...near.map((other) => one(known, other, known.labels && known.labels[other] !== known.labels[item])));
+  if (!box.data) return;
+  const ring = box.data.length - 1;
+  const at = [item, ...near].map((wanted) => place(box, wanted)).filter(Boolean);
+  Plotly.restyle(box, { x: [at.map(([x]) => x)], y: [at.map(([, y]) => y)], "marker.size": [at.map((_, k) => (k ? 9 : 16))] }, [ring]);
+  Object.assign(PLOTS[box.id].data[ring], { x: at.map(([x]) => x), y: at.map(([, y]) => y) });
+  PLOTS[box.id].data[ring].marker.size = at.map((_, k) => (k ? 9 : 16));
+}
+
+function place(box, item) {
+  for (const { customdata, x, y } of box.data) {
+    const index = customdata ? customdata.indexOf(item) : -1;
+    if (index >= 0) return [x[index], y[index]];
+  }
+  return null;
+}
+
+function one(known, item, other = false) {
+  const text = told(known, item).replaceAll("\n", ", ") + (other ? ", of another class" : "");
+  const element = document.createElement(known.sheet ? "i" : "span");
+  if (known.sheet) {
+    show(element, known.sheet, item);
+    element.setAttribute("role", "img");
+    element.setAttribute("aria-label", text);
+  } else {
+    element.className = "word";
+    element.textContent = known.classes.length ? known.classes[known.labels[item]] : item;
+  }
+  element.classList.toggle("other", other);
+  element.title = text;
+  return element;
+}
+
+function then() {
+  const arrow = document.createElement("span");
+  arrow.className = "then";
+  arrow.setAttribute("aria-hidden", "true");
+  arrow.textContent = "→";
+  return arrow;
+}
+
+function recolor() {
+  const by = document.querySelector('input[name="color"]:checked')?.value ?? "label";
+  const style = getComputedStyle(document.documentElement);
+  const steps = CONTINUOUS.map((step) => style.getPropertyValue(`--mass-${step}`).trim());
+  const ends = [];
+  for (const [id, known] of Object.entries(DATA.maps ?? {})) {
+    const box = document.getElementById(id);
+    if (!box.data) continue;
+    const { values, of, colors } = known.colors[by] ?? {};
+    const sorted = values && [...values].sort((a, b) => a - b);
+    const range = sorted && [sorted[Math.floor(sorted.length * 0.02)], sorted[Math.ceil(sorted.length * 0.98) - 1]];
+    if (range) ends.push(range);
+    const painted = PLOTS[id].data.slice(0, -1).map(({ customdata, marker }) => {
+      if (values) return customdata.map((item) => steps[Math.round(4 * Math.min(1, Math.max(0, (values[item] - range[0]) / (range[1] - range[0] || 1))))]);
+      return of ? customdata.map((item) => colors[of[item]]) : marker.color;
+    });
+    Plotly.restyle(box, { "marker.color": painted }, painted.map((_, index) => index));
+  }
+  const scale = document.querySelector(".scale.continuous");
+  if (!scale) return;
+  scale.hidden = !ends.length;
+  const tell = (values) => [...new Set(values.map((value) => value.toPrecision(3)))].join(" / ");
+  scale.querySelector(".low").textContent = `${by} ${tell(ends.map(([low]) => low))}`;
+  scale.querySelector(".high").textContent = tell(ends.map(([, high]) => high));
+}
+
+function maps() {
+  for (const input of document.querySelectorAll('input[name="color"]')) input.addEventListener("change", recolor);
+  for (const input of document.querySelectorAll(".pick")) {
+    input.addEventListener("change", () => {
+      const item = Math.min(Number(input.max), Math.max(1, Math.round(Number(input.value) || 1))) - 1;
+      pick(input.dataset.map, item);
+    });
+  }
+}

@@ -1,0 +1,42 @@
+"""What the page says of all runs together: what was trained on what, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contraport.reporting.numbers import listed
+from contraport.reporting.shown import Shown, data_name
+
+NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
+
+
+def describe(runs: Sequence[Shown]) -> str:
+    """Say in one sentence what was trained on what."""
+
+    def values(key: str) -> list[str]:
+        return list(dict.fromkeys(str(run.config[key]).strip("<>") for run in runs if key in run.config))
+
+    encoders = list(dict.fromkeys(run.encoder for run in runs))
+    data = list(dict.fromkeys(data_name(run.config.get("data")) for run in runs))
+    objectives, epochs = values("objective"), values("epochs")
+    if len(runs) == 1:
+        what = f"{'An' if encoders[0][0].lower() in 'aeiou' else 'A'} {encoders[0]} encoder"
+    else:
+        count = NUMBERS[len(runs)] if len(runs) < len(NUMBERS) else str(len(runs))
+        what = f"{count} encoders ({listed(encoders)})" if len(encoders) > 1 else f"{count} {encoders[0]} encoders"
+    how = f" with {listed(objectives)}" if objectives else ""
+    length = f" for {epochs[0]} epoch{'s' if epochs[0] != '1' else ''}" if len(epochs) == 1 else ""
+    return f"{what} trained on {listed(data)}{how}{length}."
+
+
+def notes(runs: Sequence[Shown]) -> list[str]:
+    """Say what the runs lack."""
+    told = []
+    for run in runs:
+        if not run.metrics:
+            told.append(f"{run.name} has no curves: its training has logged nothing yet.")
+        if run.evaluation is None:
+            told.append(f"{run.name} is not evaluated: contraport evaluate {run.path}")
+        else:
+            told += [f"{run.name}: {note}" for note in run.evaluation.get("notes", [])]
+    return told

@@ -1,0 +1,141 @@
+"""A page in headless chromium, driven over a pipe by its devtools protocol: clicks, keys, sizes, pictures."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars"),
+)
+PATIENCE = 120
+"""Seconds after which a page that does not answer is given up."""
+
+
+class Browser:
+    """A page of a browser of its own, which ends with the ``with`` block.
+
+    Attributes:
+        said: what came to the console, and errors that nobody caught.
+    """
+
+    def __init__(self, profile: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
+        self.said: list[str] = []
+        self._width, self._height, self._dark = width, height, dark
+        self._profile = profile
+
+    def __enter__(self) -> "Browser":
+        commands_out, commands_in = os.pipe()
+        answers_out, answers_in = os.pipe()
+
+        def place() -> None:  # the browser reads commands from 3 and writes answers to 4
+            taken, given = os.dup(commands_out), os.dup(answers_in)
+            os.dup2(taken, 3)
+            os.dup2(given, 4)
+
+        command = [str(CHROMIUM), *FLAGS, "--remote-debugging-pipe", f"--user-data-dir={self._profile}", "about:blank"]
+        self._process = subprocess.Popen(
+            command, stderr=subprocess.DEVNULL, preexec_fn=place, close_fds=False, start_new_session=True
+        )
+        os.close(commands_out)
+        os.close(answers_in)
+        self._out, self._in = os.fdopen(answers_out, "rb", buffering=0), os.fdopen(commands_in, "wb", buffering=0)
+        self._buffer, self._number, self._session = b"", 0, None
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+        self.resize(self._width, self._height)
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if self._dark else "light"}]
+        scheme += [{"name": "hover", "value": "hover"}, {"name": "pointer", "value": "fine"}]
+        self.call("Emulation.setEmulatedMedia", features=scheme)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._out.close()
+        self._in.close()
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Return what the browser answers to a command."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        self._in.write(json.dumps(message).encode() + b"\0")
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            answer = self._next()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, (method, answer["error"])
+                return dict(answer["result"])
+            self._note(answer)
+        raise TimeoutError(method)
+
+    def open(self, page: Path) -> None:
+        """Open a page, and wait until all its figures are drawn."""
+        self.call("Page.navigate", url=page.absolute().as_uri())
+        self.wait('document.documentElement?.dataset.drawn === "all"')
+
+    def tell(self, expression: str) -> Any:
+        """Return what an expression of the page's language says."""
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def wait(self, condition: str) -> None:
+        """Wait until an expression is true."""
+        until = time.monotonic() + PATIENCE
+        while not self.tell(condition):
+            assert time.monotonic() < until, f"never true: {condition}"
+            time.sleep(0.05)
+
+    def resize(self, width: int, height: int) -> None:
+        """Make the page as large as a window of so many pixels, however few."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def point(self, x: float, y: float, *, click: bool = False) -> None:
+        """Move the mouse to a place of the window, and perhaps click there."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        for kind in ("mousePressed", "mouseReleased") if click else ():
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def press(self, key: str) -> None:
+        """Press and let go a key that has no letter."""
+        code = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, "Enter": 13}[key]
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+    def picture(self, path: Path, *, whole: bool = True) -> None:
+        """Write what is seen, or all of the page, as a PNG."""
+        shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **(self._all() if whole else {}))
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def _all(self) -> dict[str, Any]:
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        return {"clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}}
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            more = self._out.read(1 << 16)
+            assert more, "the browser has ended"
+            self._buffer += more
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return dict(json.loads(message))
+
+    def _note(self, event: dict[str, Any]) -> None:
+        found = event.get("params", {})
+        if event.get("method") == "Runtime.consoleAPICalled":
+            self.said.append(" ".join(str(part.get("value", part.get("description"))) for part in found["args"]))
+        if event.get("method") == "Runtime.exceptionThrown":
+            self.said.append(str(found["exceptionDetails"].get("exception", found["exceptionDetails"])))
+        if event.get("method") == "Log.entryAdded" and found["entry"]["level"] == "error":
+            self.said.append(found["entry"]["text"])

@@ -1,0 +1,231 @@
+"""What each section makes of the runs."""
+
+import base64
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from contraport.files import write_arrays, write_json
+from contraport.plots.curves import POINTS_PER_LINE
+from contraport.plots.masses import Scale
+from contraport.reporting import drawing, pictures
+from contraport.reporting.canvas import Canvas
+from contraport.reporting.sections.confusion import confusion, most_confused
+from contraport.reporting.sections.embeddings import embeddings
+from contraport.reporting.sections.epochs import course, epochs
+from contraport.reporting.sections.geometry import geometry
+from contraport.reporting.sections.neighbors import neighbors
+from contraport.reporting.sections.pairs import pairs
+from contraport.reporting.sections.plans import in_bytes, kept_of_items, moments_of, plans
+from contraport.reporting.sections.results import results
+from contraport.reporting.sections.robustness import robustness
+from contraport.reporting.sections.training import curve, training
+from contraport.reporting.shown import shown
+
+
+def canvas_of(*runs) -> Canvas:
+    return Canvas(shown(runs))
+
+
+def test_a_plan_and_its_target_share_one_scale_and_leave_self_pairs_out(make_run) -> None:
+    canvas = canvas_of(make_run())
+    values = plans(canvas).values
+    (one,) = values["shown"]
+    plan, target = (canvas.plots[f"{name}-0"]["data"][0] for name in ("plan", "target"))
+    assert plan["meta"]["scale"] == target["meta"]["scale"] == list(values["scale"])
+    assert plan["z"]["withoutSelf"] is True
+    assert plan["meta"]["rows"][7] == "view 2, item 2 (zero)"
+    assert one.last.mass == pytest.approx(0.9, abs=1e-5)
+    assert 0 < one.last.on_target < 1
+    assert one.last.excludes_self
+    assert len(one.least_kept) == 6
+    assert [share for *_, share in one.least_kept] == sorted(share for *_, share in one.least_kept)
+
+
+def test_masses_are_bytes_along_the_scale() -> None:
+    found = in_bytes(np.array([[0.1, 0.01, 0.001, 0.0]]), Scale(-3.0, -1.0))
+    assert found.tolist() == [[255, 128, 0, 0]]
+    letters = drawing.in_letters(found)
+    assert list(base64.b64decode(letters["bytes"])) == [255, 128, 0, 0]
+    assert letters["columns"] == 4
+
+
+def test_an_item_keeps_what_its_rows_keep(make_run) -> None:
+    (run,) = shown([make_run()])
+    (moment,) = moments_of(run)
+    half = moment._replace(plan=moment.target.copy())
+    half.plan[2] /= 2
+    half.plan[8] = 0
+    assert kept_of_items(half, 6).round(6).tolist() == [1, 1, 0.25, 1, 1, 1]
+
+
+def test_unevenness_is_none_on_an_even_plan_and_all_on_one_negative(make_run) -> None:
+    (run,) = shown([make_run()])
+    (moment,) = moments_of(run)
+    even = np.where(moment.target > 0, 0.0, 1.0)
+    np.fill_diagonal(even, 0)
+    assert moment._replace(plan=even).unevenness == pytest.approx(0)
+    single = np.zeros_like(even)
+    single[0, 1] = 1
+    assert moment._replace(plan=single).unevenness == pytest.approx(1 - 1 / 120)
+
+
+def test_kept_plans_are_what_the_slider_has(make_run) -> None:
+    canvas = canvas_of(make_run(kept=3))
+    values = plans(canvas).values
+    known = canvas.data["plans"]["plan-0"]
+    assert known["epochs"] == [1, 2, 3, 4]
+    assert len(known["plans"]) == len(known["onTarget"]) == 4
+    assert len(known["targets"]) == 1, "all are the same"
+    assert values["course"].key == "on-target"
+    assert canvas.plots["on-target"]["data"][0]["x"] == [1, 2, 3, 4]
+
+
+def test_a_cross_plan_has_no_excluded_pairs(make_run) -> None:
+    made = make_run()
+    write_arrays(made.samples_path, made.samples() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
+    canvas = canvas_of(made)
+    (one,) = plans(canvas).values["shown"]
+    assert not one.last.excludes_self
+    assert canvas.plots["plan-0"]["data"][0]["meta"]["columns"][2] == "view 2, item 3 (one)"
+
+
+def test_ticks_of_the_scale_are_the_powers_on_it() -> None:
+    assert Scale(-3.5, -1.5).ticks == [(-3, 0.25), (-2, 0.75)]
+    assert Scale(-2.0, -2.0).ticks == [(-2, 0.0)]
+
+
+def test_a_sheet_holds_every_thumbnail_in_its_place() -> None:
+    thumbnails = np.random.default_rng(0).integers(0, 255, (7, 3, 4, 5), dtype=np.uint8)
+    key, sheet = pictures.sheet(thumbnails)
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet.uri.split(",")[1]))))
+    for item in range(7):
+        top, left = item // sheet.columns * 4, item % sheet.columns * 5
+        assert np.array_equal(pixels[top : top + 4, left : left + 5], thumbnails[item].transpose(1, 2, 0))
+    assert key == pictures.sheet(thumbnails)[0]
+    assert key != pictures.sheet(thumbnails[::-1])[0]
+
+
+def test_a_sheet_of_many_colours_stays_small() -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (400, 3, 8, 8), dtype=np.uint8)
+    smooth = np.repeat(np.repeat(noise, 4, axis=2), 4, axis=3)
+    assert pictures.sheet(smooth)[1].uri.startswith("data:image/png")
+    _, sheet = pictures.sheet(np.random.default_rng(0).integers(0, 255, (400, 3, 32, 32), dtype=np.uint8))
+    assert sheet.uri.startswith("data:image/jpeg")
+    assert len(sheet.uri) < 700_000
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_other_channels_are_shown_as_their_mean(channels: int) -> None:
+    _, sheet = pictures.sheet(np.full((1, channels, 2, 2), 10, dtype=np.uint8))
+    image = Image.open(io.BytesIO(base64.b64decode(sheet.uri.split(",")[1])))
+    assert image.mode == "L"
+    assert np.asarray(image).tolist() == [[10, 10], [10, 10]]
+
+
+def test_long_curves_are_thinned_and_diverged_ones_still_drawn(make_run) -> None:
+    made = make_run()
+    rows = [{"step": step, "loss": math.nan if step == 2_001 else 1.0} for step in range(2_500)]
+    made.write_metrics(rows)
+    figure = curve(shown([made]), "loss")
+    assert len(figure["data"][0]["x"]) <= POINTS_PER_LINE
+    assert None in json.loads(drawing.to_json(figure))["data"][0]["y"]
+
+
+def test_json_cannot_end_a_script(make_run) -> None:
+    assert "<" not in drawing.to_json(curve(shown([make_run("x</script>")]), "loss"))
+
+
+def test_curves_know_where_they_are_along_each_axis(make_run) -> None:
+    canvas = canvas_of(make_run())
+    training(canvas)
+    (along,) = canvas.data["along"]["curve-loss"]
+    assert along["step"][-1] == 19
+    assert along["share"][-1] == 1
+    assert along["epoch"][-1] == 4
+    assert along["seconds"][-1] == 9.5
+
+
+def test_the_course_begins_untrained_and_ends_trained(make_run) -> None:
+    canvas = canvas_of(make_run(kept=2))
+    assert course(canvas.runs[0]) == [(0, "untrained"), (1, "epoch 1"), (2, "epoch 2"), (3, "trained")]
+    titles = [measure.title for measure, _ in epochs(canvas).values["curves"]]
+    assert titles[:2] == ["Linear probe", "kNN"]
+    assert canvas.plots["epochs-knn"]["data"][0]["y"] == pytest.approx([0.91, 0.5, 0.9, 0.92])
+    assert epochs(canvas_of(make_run("other"))) is None
+
+
+def test_points_are_coloured_by_what_is_known_of_them(make_run) -> None:
+    made = make_run()
+    domains = {"domains": np.arange(30) % 2, "domain_names": np.array(["photo", "sketch"]), "suspicion": np.ones(30)}
+    write_arrays(made.samples_path, made.samples() | domains)
+    canvas = canvas_of(made)
+    values = embeddings(canvas).values
+    assert list(values["colors"]) == ["label", "domain", "loss", "suspicion"]
+    known = canvas.data["maps"]["map-0"]
+    assert known["colors"]["domain"]["names"] == ["photo", "sketch"]
+    assert known["ids"][0] == 100
+    assert json.loads(drawing.to_json(canvas.data))["maps"]["map-0"]["neighbors"][0] == [3, 1, 6]
+    assert list(embeddings(canvas_of(make_run("plain", labels=False))).values["colors"]) == ["loss"]
+
+
+def test_neighbours_of_another_class_are_told(make_run) -> None:
+    (strips,) = neighbors(canvas_of(make_run())).values["strips"]
+    assert [(item.item, item.name) for item, _ in strips.rows] == [(100, "zero"), (101, "one"), (102, "two")]
+    assert [near.same for near in strips.rows[0][1]] == [True, False, True]
+    assert strips.of_class == pytest.approx(2 / 3)
+    (strips,) = neighbors(canvas_of(make_run("unlabelled", labels=False))).values["strips"]
+    assert strips.of_class is None
+    assert len(strips.rows) == 10
+    assert all(near.same is None for _, row in strips.rows for near in row)
+
+
+def test_the_worst_confusions_are_said(make_run) -> None:
+    ((_, plot, worst),) = confusion(canvas_of(make_run())).values["shown"]
+    assert worst == ["20% of zero taken for one", "10% of two taken for zero"]
+    assert worst[0] in plot.label
+    assert most_confused(np.eye(2, dtype=int), ["a", "b"]) == []
+    assert confusion(canvas_of(make_run("unlabelled", labels=False))) is None
+
+
+def test_cosines_are_averaged_within_and_between_classes(make_run) -> None:
+    made = make_run()
+    labels = np.array([0, 0, 1])
+    cosines = np.array([[1.0, 0.8, 0.1], [0.8, 1.0, 0.3], [0.1, 0.3, 1.0]])
+    write_arrays(made.samples_path, made.samples() | {"cosines": cosines, "cosine_labels": labels})
+    (one,) = geometry(canvas_of(made)).values["likeness"]
+    assert (one.within, one.between) == (pytest.approx(0.8), pytest.approx(0.2))
+
+
+def test_robustness_begins_at_the_clean_images(make_run) -> None:
+    canvas = canvas_of(make_run())
+    found = robustness(canvas)
+    assert [name for name, _ in found.values["curves"]] == ["Noise", "Blur"]
+    assert canvas.plots["robust-noise"]["data"][0]["x"] == [0, 1, 5]
+    assert "noise@1" not in [measure.key for measure in results(canvas).values["measures"]]
+
+
+def test_differences_are_in_points_with_their_intervals(make_run) -> None:
+    one, two = make_run("one"), make_run("two")
+    known = two.evaluation()
+    known["differences"][str(one.path)] = {"knn": {"value": 0.012, "low": 0.004, "high": 0.02}}
+    write_json(two.evaluation_path, known)
+    canvas = canvas_of(one, two)
+    ((first, plot),) = results(canvas).values["differences"]
+    assert first.name == "one"
+    assert "kNN, two: 1.2 points (0.4 to 2.0)" in plot.label
+    (trace,) = canvas.plots[plot.key]["data"]
+    assert (trace["x"], trace["error_x"]["arrayminus"]) == ([pytest.approx(1.2)], [pytest.approx(0.8)])
+
+
+def test_an_audited_run_shows_its_rate_and_the_ten_worst_pairs(make_run) -> None:
+    (one,) = pairs(canvas_of(make_run(audited=True))).values["judged"]
+    assert (one.rate, one.low, one.high) == (0.1, 0.05, 0.15)
+    assert [pair for pair, *_ in one.worst] == list(range(10))
+    assert one.worst[0][3] == 7
+    assert one.worst[9][3] is None
+    assert pairs(canvas_of(make_run("plain"))) is None
