@@ -44,7 +44,10 @@ A corruption has five severities (`noise@1` to `noise@5`), whose lengths are rel
   them against the untrained encoder, the raw inputs, and the other runs of the same call.
 - Where all items agree an interval has no width: with n test items nothing rarer than about 3 in n can be seen.
 - **Nothing is chosen by the test items.** The probe's penalty is chosen on a fifth of the training items, and the
-  last epoch is measured, not the best.
+  last epoch is measured, not the best. A probe on few labels chooses on a fifth of these few, so that it sees no
+  others; with one of each class it is 1/n. By 2, 5, 10 and 40 of each class, of Fashion-MNIST after a training and as
+  pixels and of digits after one, that choice was from .8 points below to .7 above 1/n, and .1 above in the mean; a
+  cross-validation over the few was no better.
 
 ## While training
 

@@ -6,7 +6,14 @@ from torch import Tensor
 
 from contraport.errors import UsageError
 from contraport.measures import probes
-from contraport.measures.probes import knn, linear_probe
+from contraport.measures.probes import (
+    chosen_penalty,
+    few_labels_hits,
+    fitted_probe,
+    knn,
+    linear_probe,
+    probe_hits,
+)
 
 
 def clusters(
@@ -97,3 +104,17 @@ def test_a_single_class_is_told() -> None:
 def test_knn_on_a_gpu_is_that_on_the_cpu() -> None:
     (x, y), (tx, ty) = clusters(300, spread=4), clusters(150, spread=4, seed=1)
     assert knn(x.cuda(), y, tx.cuda(), ty) == pytest.approx(knn(x, y, tx, ty), abs=0.01)
+
+
+def test_a_probe_on_few_labels_chooses_its_penalty_among_these_alone() -> None:
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.randn(90, 4, generator=random), torch.arange(90) % 3
+    x[:, 0] += y
+    few = torch.arange(30)
+    hits = few_labels_hits(x[:60], y[:60], x[60:], y[60:], lambda draw: few)
+    penalty = chosen_penalty(x[:30], y[:30])
+    assert penalty != 1 / 30, "it would be that if nothing were chosen"
+    expected = probe_hits(fitted_probe(x[:30], y[:30], penalty=penalty), x[60:], y[60:])
+    assert np.array_equal(hits, expected)
+    spoilt = torch.cat([x[:30], 100 * torch.randn(30, 4, generator=random)])
+    assert np.array_equal(few_labels_hits(spoilt, y[:60], x[60:], y[60:], lambda draw: few), hits)

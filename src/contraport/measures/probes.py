@@ -114,14 +114,13 @@ def few_labels_hits(
 ) -> np.ndarray[Any, Any]:
     """Return for each test item how often a probe on few training items tells its class, `(m,)`.
 
-    `choose` draws their positions; the mean is over `DRAWS` draws. There is nothing to choose a penalty on, so that it
-    is 1/n for n items.
+    `choose` draws their positions; the mean is over `DRAWS` draws. The penalty is chosen on a part of the few
+    (`chosen_penalty`), so that no label counts that is not among them.
     """
     hits = []
     for seed in range(DRAWS):
         few = choose(np.random.default_rng(seed))
-        probe = fitted_probe(train_x[few], train_y[few], penalty=1 / len(few))
-        hits.append(probe_hits(probe, test_x, test_y))
+        hits.append(probe_hits(fitted_probe(train_x[few], train_y[few]), test_x, test_y))
     return np.asarray(np.mean(hits, axis=0))
 
 
