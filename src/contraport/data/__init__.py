@@ -15,11 +15,13 @@ from contraport.data.dataset import Batch, Dataset
 from contraport.data.loading import BatchOrder, Share, loader, own_share
 from contraport.data.sources import from_stream, from_torch, load
 from contraport.data.views import Views
+from contraport.data.views.own import OnBatches
 
 __all__ = [
     "Batch",
     "BatchOrder",
     "Dataset",
+    "OnBatches",
     "Share",
     "Views",
     "from_arrays",

@@ -50,6 +50,17 @@ def own_share(total: int) -> Share:
     return Share(_own_part(total).start, total)
 
 
+class Positions(list[int]):
+    """The positions of a batch, which know in which epoch they are drawn."""
+
+    def __init__(self, positions: list[int], epoch: int) -> None:
+        super().__init__(positions)
+        self.epoch = epoch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Positions, (list(self), self.epoch)
+
+
 class BatchOrder(Sampler[list[int]]):
     """The positions of each batch, or of this process's part of it; they depend on nothing but the seed and the epoch.
 
@@ -121,7 +132,8 @@ class BatchOrder(Sampler[list[int]]):
         order = self._order()
         for batch in range(self._first if self.epoch == self._begun else 0, len(self)):
             positions = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield positions[_own_part(len(positions)) if self.shared else slice(None)].tolist()
+            own = positions[_own_part(len(positions)) if self.shared else slice(None)]
+            yield Positions(own.tolist(), self.epoch)
 
     def _order(self) -> np.ndarray:
         positions = np.arange(self.length) if self._drawn is None else self._drawn

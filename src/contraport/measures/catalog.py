@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from contraport.measures.measure import (
     AS_MANY_AS_CLASSES,
+    CHANGES,
     CLASSES,
     COMPARABLE,
     DIFFERENT_NUMBERS,
@@ -35,7 +36,7 @@ share = partial(measure, better="higher", unit="share of test items", pattern="{
 accuracy = partial(share, group="accuracy", needs=(LABELS, CLASSES))
 few_labels = partial(share, group="few-labels", needs=(LABELS, CLASSES), usual=False)
 domains = partial(share, group="domains")
-retrieval = partial(share, group="retrieval", needs=(COMPARABLE,))
+retrieval = partial(share, group="retrieval", needs=(COMPARABLE, CHANGES))
 geometry = partial(measure, group="geometry", pattern="{:.3f}")
 clustering = partial(
     measure, group="clustering", better="higher", pattern="{:.3f}", needs=(LABELS, CLASSES, AS_MANY_AS_CLASSES)
@@ -152,7 +153,7 @@ def recall(subject: Subject, number: int) -> Finding:
     return Finding(subject.ranks <= number, parts=subject.directions)
 
 
-@measure("Median rank", group="retrieval", better="lower", unit="place", pattern="{:.1f}", needs=(COMPARABLE,))
+@measure("Median rank", group="retrieval", better="lower", unit="place", pattern="{:.1f}", needs=(COMPARABLE, CHANGES))
 def median_rank(subject: Subject) -> Finding:
     """Place of an item's other view among all items' other views: the median, over directions; 1 is the first."""
     from contraport.measures.intervals import Finding, median
@@ -166,7 +167,7 @@ def median_rank(subject: Subject) -> Finding:
     better="higher",
     unit="nats",
     pattern="{:.3f}",
-    needs=(COMPARABLE, INFO_NCE),
+    needs=(COMPARABLE, CHANGES, INFO_NCE),
 )
 def mutual_information(subject: Subject) -> Items:
     """Lower bound of what two views say of one another: log n less the InfoNCE loss on all n test items."""
@@ -178,7 +179,7 @@ def mutual_information(subject: Subject) -> Items:
     return math.log(len(subject.test)) + log_shares(*subject.projections, subject.temperature)
 
 
-@geometry("Alignment", better="lower", unit="squared distance", needs=(ONE_TOWER,))
+@geometry("Alignment", better="lower", unit="squared distance", needs=(ONE_TOWER, CHANGES))
 def alignment(subject: Subject) -> Items:
     """Squared distance of two random views of an item on the sphere."""
     from contraport.measures.geometry import distances

@@ -45,6 +45,11 @@ SHARED_CLASSES = Need(
 IMAGES = Need(lambda subject: bool(subject.channels), "the items are no images with pixels in [0, 1]", rare=True)
 GREY_OR_RGB = Need(lambda subject: subject.channels <= {1, 3}, "JPEG has 1 or 3 channels", rare=True)
 ONE_TOWER = Need(lambda subject: subject.shares_tower, "each view has an encoder of its own")
+CHANGES = Need(
+    lambda subject: subject.views.forgotten is None,
+    "the random changes were an object, which no folder holds",
+    rare=True,
+)
 COMPARABLE = Need(lambda subject: subject.comparable, "the views have embeddings of different sizes")
 INFO_NCE = Need(lambda subject: subject.temperature is not None, "the objective is not InfoNCE", rare=True)
 WEIGHTS = Need(lambda subject: subject.trainable, "there are no weights to tune", rare=True)

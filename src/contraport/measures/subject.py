@@ -46,7 +46,8 @@ class Subject:
         neighbors: int = 20,
         objective: Loss | None = None,
     ) -> None:
-        self.encoder, self.views, self.reader = encoder, views, reader
+        self.encoder, self.reader = encoder, reader
+        self.views: Views = views
         self.train: Dataset = train
         self.test: Dataset = test
         self.name, self.neighbors, self.objective = name, neighbors, objective

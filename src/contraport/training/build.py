@@ -27,6 +27,7 @@ from contraport.data.loading import Loader, StreamLoader
 from contraport.data.splits import Positions, split_positions
 from contraport.data.streams import Stream
 from contraport.data.versions import corrupted, in_domains, mismatched_partners, with_partners
+from contraport.data.views.own import Changed, own_change
 from contraport.distributed import local
 from contraport.embedding import Reader
 from contraport.encoders import Initial, Model, initial, pretrained
@@ -36,6 +37,7 @@ from contraport.measures.monitoring import parse_watches
 from contraport.objectives import Loss, Objective, Pairs, Target, Temperature
 from contraport.objectives.schedules import Schedule, parse_constraint
 from contraport.objectives.weighting import PlanWeights, parse_weights
+from contraport.options import is_object
 from contraport.pairs import Decoyed, with_decoys
 from contraport.runs import Run
 from contraport.texts import blank, is_text
@@ -116,20 +118,18 @@ def build(settings: Settings, begun: Initial | None = None, dataset: Dataset | N
     dataset, partners = _mismatched(settings, dataset)
     if settings.audit:
         dataset = with_decoys(dataset, seed=settings.seed)
-    batches = loader(
-        dataset,
-        settings.batch_size,
-        shuffle=True,
-        seed=settings.seed,
-        workers=settings.workers,
-        drop_last=True,
-        shared=True,
-        batches=None if settings.steps is None else settings.steps * settings.accumulate,
-    )
     if settings.cache_chunk is not None:
         check_chunks(settings.batch_size, settings.cache_chunk)
+    few = f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {settings.batch_size}."
+    check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), few)
+    own = own_change(settings.augment)
+    check(
+        own is None or draws_kept(settings) == 0,
+        f"augment: features are kept by the name of a change, and {own and own.name} is none; expected frozen_draws=0.",
+    )
     epoch = settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.accumulate)
     pipeline, auditor = build_pipeline(settings, dataset, compared, epoch=epoch, begun=begun), None
+    batches = build_batches(settings, dataset, pipeline.views, workers=settings.workers)
     if isinstance(dataset, Decoyed):
         order = cast(BatchOrder, batches.batch_sampler)
         auditor = Auditor(dataset, pipeline, order, epochs=settings.epochs, reader=Reader(workers=settings.workers))
@@ -345,7 +345,28 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
     Raises:
         UsageError: the data have no such views.
     """
+    if isinstance(settings.augment, str) and is_object(settings.augment):  # a folder tells of it, and does not hold it
+        views = Views(dataset, augment="none", views=settings.views)
+        views.forgotten = settings.augment
+        return views
     return Views(dataset, augment=settings.augment, views=settings.views)
+
+
+def build_batches(settings: Settings, dataset: Dataset, views: Views, *, workers: int | None) -> Loader | StreamLoader:
+    """Return the batches of a training; where views are made item by item, batches bring them."""
+    if views.on_items and not isinstance(dataset, Stream):
+        assert views.own is not None
+        dataset = Changed(dataset, views.own, number=views.number, seed=settings.seed)
+    return loader(
+        dataset,
+        settings.batch_size,
+        shuffle=True,
+        seed=settings.seed,
+        workers=workers,
+        drop_last=True,
+        shared=True,
+        batches=None if settings.steps is None else settings.steps * settings.accumulate,
+    )
 
 
 def build_pipeline(

@@ -11,10 +11,12 @@ import torch
 
 from contraport._version import __version__
 from contraport.catalog.recipes import settings_of_recipe
-from contraport.data import Dataset, loader
+from contraport.data import Dataset
 from contraport.data.decoded import decoded, holds_encoded
+from contraport.data.loading import StreamLoader
 from contraport.data.streams import Stream
 from contraport.data.versions import with_partners
+from contraport.data.views.own import OwnChange
 from contraport.distributed import from_first, is_first, joined, together, world
 from contraport.errors import check
 from contraport.runs import Run, default_path
@@ -22,6 +24,7 @@ from contraport.training.build import (
     Built,
     Monitored,
     build,
+    build_batches,
     build_dataset,
     build_initial,
     build_monitored,
@@ -103,6 +106,14 @@ def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Set
     return replace(settings, batch_size=smaller), (f"{told} how many",)
 
 
+def _where(own: OwnChange, built: Built) -> str:
+    """Say on what a change of the user's own acts, and where."""
+    if own.on_batches:
+        return "whole batches, where the model is"
+    workers = 0 if isinstance(built.batches, StreamLoader) else built.batches.num_workers
+    return f"each item by itself, in {workers} processes beside this one" if workers else "each item by itself"
+
+
 def _rehearse(settings: Settings, built: Built, run: Run) -> None:
     check(world().size == 1, f"dry_run: expected one process, got {world().size}.")
     steps = settings.epochs * built.epoch
@@ -159,9 +170,8 @@ def _with_decoded(built: Built, settings: Settings, folder: Path) -> Built:
         return built
     if built.dataset.paired and built.partners is not None:
         dataset = with_partners(dataset, built.partners)
-    batches = loader(
-        dataset, settings.batch_size, shuffle=True, seed=settings.seed, workers=0, drop_last=True, shared=True
-    )
+    views = built.pipeline.views
+    batches = build_batches(settings, dataset, views, workers=settings.workers if views.on_items else 0)
     return built._replace(dataset=dataset, batches=batches)
 
 
@@ -182,6 +192,8 @@ def _introduce(run: Run, settings: Settings, built: Built) -> None:
         log.info("mismatch %s: who is paired with whom is in %s", settings.mismatch, run.mismatched_path)
     if others := replaced(settings):
         log.info("the recipe's own %s gave way to yours", ", ".join(others))
+    if (own := built.pipeline.views.own) is not None:
+        log.info("augment: %s changes %s", own.name, _where(own, built))
     for note in built.notes:
         log.warning("%s", note)
     if settings.accumulate > 1:

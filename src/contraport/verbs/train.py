@@ -50,6 +50,14 @@ def _named(data: Any) -> Any:
     return f"<{name if isinstance(name, str) else type(data).__name__}>"
 
 
+def _changing(augment: Any) -> Any:
+    """Return the name of a random change; of a callable that of its class or function, in angle brackets."""
+    if augment is None or isinstance(augment, str):
+        return augment
+    change = getattr(augment, "change", augment)
+    return f"<{getattr(change, '__name__', type(change).__name__).strip('<>')}>"
+
+
 def _is_given(encoder: Any) -> bool:
     """Return whether an encoder is one of the user's, which may bring weights, or a list with one."""
     several = encoder.values() if isinstance(encoder, Mapping) else encoder
@@ -65,7 +73,10 @@ def _temperature(name: str, value: Any) -> None:
 
 
 def _augment(name: str, value: Any) -> None:
-    parse_augment(value)
+    if isinstance(value, str) and not is_object(value):  # what a folder tells of an object is none of the names
+        parse_augment(value)
+    good = isinstance(value, str) or callable(value) or callable(getattr(value, "change", None))
+    check(good, f"augment: expected a name or a callable, got {value!r}.")
 
 
 def _momentum(name: str, value: Any) -> None:
@@ -196,12 +207,14 @@ class Settings(Options):
         "multi-crop, which is 2+6: two large and six small crops; default: two, or all that the data give.",
         group="views",
     )
-    augment: str | None = option(
+    augment: str | Any | None = option(
         None,
         "how views are changed at random: none; weak, standard or strong, as suits the data; or what needs to know "
         "nothing of them, noise (x + delta) or mixup (x_i + lambda (x_j - x_i)), alone or with a strength, as in "
         "noise:0.2, the deviation of delta in units of the data's own, and mixup:0.3, the largest lambda; default: "
-        "standard, or none where the data give several views or these are frames.",
+        "standard, or none where the data give several views or these are frames. From Python also a callable, on each "
+        "item (torchvision's v2, albumentations, a function) or on batches (kornia, or `contraport.data.OnBatches`).",
+        written=_changing,
         check=_augment,
     )
     audit: bool = option(

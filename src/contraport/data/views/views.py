@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from contraport.data.loading import Share
 from contraport.data.views.draws import Draws
 from contraport.data.views.images import image_strength, images_changed, lab
 from contraport.data.views.mixing import Mixup, Noise
+from contraport.data.views.own import OnBatches, OwnChange, own_change
 from contraport.data.views.series import SERIES, SeriesTransform, Windows
 from contraport.data.views.texts import TEXTS, TextTransform
 from contraport.data.views.vectors import VECTORS, VectorTransform
@@ -48,6 +50,9 @@ class Views(nn.Module):
               0.41, which moves an item as far as mixup does), in "mixup:0.3" the largest lambda, at most 1 (default:
               0.5).
             - "none": nothing.
+            - a callable: on each item, as it is stored, where items are fetched (torchvision's v2, albumentations, a
+              function); or on batches of floats, as modules of kornia and what `OnBatches` says. What it gives is taken
+              as it comes: uint8 stands for [0, 1], and floats are not changed.
 
             Default: "standard" for data of one view, "none" for several given ones and for "frames", whose differences
             are the data's own. Chosen by name it holds for every given view, each after its kind.
@@ -80,8 +85,20 @@ class Views(nn.Module):
     ((1, 8, 8), (1, 8, 8), (1, 4, 4), (1, 4, 4), (1, 4, 4))
     """
 
-    def __init__(self, dataset: Dataset, *, augment: str | None = None, views: int | str | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        augment: str | Callable[..., Any] | OnBatches | None = None,
+        views: int | str | None = None,
+    ) -> None:
         super().__init__()
+        self.own = own_change(augment)
+        self.forgotten: str | None = None
+        if self.own is not None:
+            self._of_own(dataset, self.own, views)
+            return
+        assert augment is None or isinstance(augment, str)
         frames = isinstance(views, str) and views.partition(":")[0] == FRAMES
         augment = augment or ("standard" if len(dataset.shapes) == 1 and not frames else "none")
         gaps = dataset.present is not None
@@ -109,6 +126,44 @@ class Views(nn.Module):
         self.plain_names: tuple[str, ...] = self._plain.view_names
         self.shapes = self.plain_shapes if self._colour else tuple(view.shape for view in made)
 
+    @property
+    def on_items(self) -> bool:
+        """Whether views are made item by item where items are fetched, so that batches bring all of them."""
+        return self.own is not None and not self.own.on_batches
+
+    @property
+    def number(self) -> int:
+        """How many views are made of each given one."""
+        return len(self._sources) // len(self.plain_shapes)
+
+    def _of_own(self, dataset: Dataset, own: OwnChange, views: int | str | None) -> None:
+        check(
+            not isinstance(views, str),
+            f"views: {own.name} of augment makes the views; expected a number, got {views!r}.",
+        )
+        check(dataset.present is None, f"augment: {own.name} needs all views of an item, and some lack one.")
+        made = _numbered(dataset, Augment("none"), cast(int | None, views))
+        self._plain, self._colour, self._windows = dataset, False, None
+        self._sources = [view.source for view in made]
+        self._changes = nn.ModuleList()
+        self.augment = own.name
+        self.plain_shapes = dataset.shapes
+        self.plain_names = dataset.view_names
+        first = dataset.__getitems__([0]).views
+        with torch.random.fork_rng(devices=[]):
+            tried = self._made_by_own(own, first, None)
+        self.shapes = tuple(tuple(view.shape[1:]) for view in tried)
+
+    def _made_by_own(self, own: OwnChange, views: tuple[Tensor, ...], share: Share | None) -> tuple[Tensor, ...]:
+        if own.on_batches:
+            floats = _floats(views)
+            return tuple(own.of_batch(floats[source], share) for source in self._sources)
+        if views[0].ndim == len(self.plain_shapes[0]) + 1:  # items as they are, not those that were changed elsewhere
+            drawn = torch.randint(2**31, (len(views[0]),)).tolist()
+            seeds = [[seed] for seed in drawn]
+            views = tuple(own.of_items(view.cpu(), self.number, seeds).to(view.device) for view in views)
+        return _floats(tuple(one for view in views for one in view.unbind(1)))
+
     def statistics(self) -> list[Statistics]:
         """Return the mean and the standard deviation of each plain view, as `Dataset.statistics` does."""
         return [self._plain.statistics(view) for view in range(len(self.plain_shapes))]
@@ -132,6 +187,12 @@ class Views(nn.Module):
         Raises:
             UsageError: a share that does not fit the batch.
         """
+        check(
+            self.forgotten is None,
+            f"augment: the run was given the object {self.forgotten}, which its folder does not hold.",
+        )
+        if self.own is not None:
+            return self._made_by_own(self.own, views, share)
         floats = _floats(views)
         draws = Draws(floats[0], share)
         if self._windows is not None:

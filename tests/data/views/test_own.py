@@ -1,0 +1,120 @@
+"""Random changes of the user's own: on items where they are fetched, on batches, and never by chance of a process."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import kornia.augmentation
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+
+from contraport import evaluate, train
+from contraport.data import OnBatches, Views, from_arrays
+from contraport.data.views.own import Changed, own_change
+from contraport.errors import UsageError
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (24, 3, 12, 12), dtype=np.uint8)
+
+
+def jittered(item: Tensor) -> Tensor:
+    """Draws from all three generators, and gives floats beyond [0, 1]."""
+    return 100 * (item.float() / 255 + torch.randn(1) + np.random.normal() + random.random())
+
+
+class Flipped:
+    """Stands for a transform of albumentations: arrays by keyword, a generator of its own."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng()
+
+    def set_random_seed(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+
+    def __call__(self, *, image: np.ndarray) -> dict[str, np.ndarray]:
+        assert image.shape == (12, 12, 3)
+        return {"image": np.roll(image, int(self.random.integers(12)), axis=0)}
+
+
+Flipped.__module__ = "albumentations.core.composition"
+
+
+def test_items_are_changed_by_seed_epoch_and_place_alone() -> None:
+    dataset = from_arrays(IMAGES)
+    state = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    changed = Changed(dataset, own_change(jittered), number=2, seed=3)
+    (views,) = changed.__getitems__([5, 2]).views
+    assert views.shape == (2, 2, 3, 12, 12)
+    assert not torch.equal(views[:, 0], views[:, 1])
+    assert torch.equal(changed.__getitems__([2]).views[0][0], views[1])
+    assert torch.equal(torch.random.get_rng_state(), state[0])
+    assert (np.random.get_state()[1].tolist(), random.getstate()) == state[1:]
+    made = Views(dataset, augment=jittered)((views,))
+    assert [tuple(view.shape) for view in made] == [(2, 3, 12, 12)] * 2
+    assert torch.equal(made[1], views[:, 1])  # floats as they come
+    assert float(made[0].abs().max()) > 1
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [jittered, v2.RandomResizedCrop(8), Flipped(), kornia.augmentation.RandomHorizontalFlip(), OnBatches(torch.sin)],
+    ids=["function", "torchvision", "albumentations", "kornia", "on batches"],
+)  # fmt: skip
+def test_it_trains_the_same_in_workers_and_without_and_after_a_stop(augment: Any, tmp_path: Path) -> None:
+    given = {"data": from_arrays(IMAGES), "augment": augment, "batch_size": 8, "progress": False}
+    run = train(**given, epochs=2, workers=0, out=tmp_path / "run")
+    other = train(**given, epochs=2, workers=1, out=tmp_path / "other")
+    assert [row["loss"] for row in run.metrics()] == [row["loss"] for row in other.metrics()]
+    assert run.config()["augment"].startswith("<")
+
+
+def test_where_it_acts_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "contraport")
+    given = {"data": from_arrays(IMAGES), "batch_size": 8, "epochs": 1, "progress": False}
+    train(**given, augment=v2.RandomHorizontalFlip(), workers=1, out=tmp_path / "items")
+    assert "augment: RandomHorizontalFlip changes each item by itself, in 1 processes beside this one" in caplog.text
+    train(**given, augment=kornia.augmentation.RandomHorizontalFlip(), out=tmp_path / "batches")
+    assert "augment: RandomHorizontalFlip changes whole batches, where the model is" in caplog.text
+
+
+def test_a_folder_says_that_it_does_not_hold_it(tmp_path: Path) -> None:
+    dataset = from_arrays(IMAGES, labels=[0, 1] * 12)
+    run = train(data=dataset, augment=jittered, epochs=1, batch_size=8, workers=0, out=tmp_path / "run", progress=False)
+    found = evaluate(run, data=(dataset, dataset), neighbors=3, measures=["knn", "alignment"], progress=False)
+    assert "knn" in found["rows"]["trained"]
+    assert "alignment" not in found["rows"]["trained"]
+    assert any("the random changes were an object, which no folder holds" in note for note in found["notes"])
+    with pytest.raises(UsageError, match=r"augment: the run in .* was given the object <jittered>; pass it again"):
+        train(data=dataset, resume=True, epochs=2, out=tmp_path / "run", progress=False)
+    train(data=dataset, augment=jittered, resume=True, epochs=2, out=tmp_path / "run", progress=False)
+
+
+def fails(item: Tensor) -> Tensor:
+    raise KeyError("no such colour")
+
+
+@pytest.mark.parametrize(
+    ("augment", "told"),
+    [
+        (3, "augment: expected a name or a callable, got 3"),
+        (fails, r"augment: fails fails on an item torch.uint8 \(3, 12, 12\): 'no such colour'"),
+        (str, "augment: expected str to return a tensor or an array, got str"),
+        (OnBatches(lambda images: images[:1].repeat(3, 1, 1, 1)), "<lambda> to return a tensor of 1 items"),
+    ],
+    ids=["number", "fails", "text", "other number"],
+)  # fmt: skip
+def test_what_is_no_change_is_told(augment: Any, told: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=told):
+        train(data=from_arrays(IMAGES), augment=augment, batch_size=8, out=tmp_path / "run", progress=False)
+
+
+def test_it_makes_the_views_itself() -> None:
+    with pytest.raises(UsageError, match="views: jittered of augment makes the views; expected a number, got '2\\+6'"):
+        Views(from_arrays(IMAGES), augment=jittered, views="2+6")
+    assert len(Views(from_arrays(IMAGES), augment=jittered, views=3).shapes) == 3
+    assert Views(from_arrays((IMAGES, IMAGES)), augment=jittered).shapes == ((3, 12, 12),) * 2
