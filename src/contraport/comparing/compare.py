@@ -28,6 +28,7 @@ from contraport.comparing.tuning import as_text, chosen, settled, trials_of
 from contraport.errors import UsageError, check
 from contraport.files import write_json, write_text
 from contraport.measures import Measure
+from contraport.options import plain
 from contraport.training.build import build
 from contraport.training.given import settings_of
 from contraport.training.rehearsal import rehearse
@@ -293,7 +294,7 @@ def _circumstances(grid: Grid) -> dict[str, Any]:
     return {
         "suite": None if suite is None else Path(str(suite)).stem,
         "command": command,
-        "asked": {name: str(value) if isinstance(value, Path) else value for name, value in given.items()},
+        "asked": plain(given),
         "machine": {
             "processor": platform.processor() or platform.machine(),
             "device": torch.cuda.get_device_name() if _on_gpu(grid.asked.device) else "cpu",

@@ -46,8 +46,8 @@ class Column(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The data and the setting."""
-        return f"{self.data}, {self.setting}"
+        """The last part of what the data are called, and the setting."""
+        return f"{Path(self.data).name}, {self.setting}"
 
 
 class Claim(NamedTuple):
@@ -93,7 +93,7 @@ class Cell(NamedTuple):
         """The name of its folder: another one if anything of it were otherwise."""
         digest = hashlib.sha256(json.dumps(plain(self.options), sort_keys=True).encode()).hexdigest()[:8]
         kind = f"seed-{self.seed}" if self.trial is None else f"trial-{self.trial}"
-        words = (self.column.data, self.column.setting, self.row.name, kind)
+        words = (Path(self.column.data).name, self.column.setting, self.row.name, kind)
         return "--".join(_NOT_IN_NAMES.sub("-", word).strip("-.") for word in words)[:120] + f"-{digest}"
 
 
