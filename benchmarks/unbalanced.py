@@ -49,6 +49,8 @@ def grid() -> Iterator[tuple[str, dict[str, Any]]]:
         for relaxation, conditional in itertools.product(RELAXATIONS, (False, True)):
             chosen = {"temperature": temperature, "relaxation": relaxation, "conditional": conditional}
             yield "gca-uot", {**chosen, "iterations": 10}
+            if not conditional and relaxation in (0.2, 1.0):
+                yield "gca-uot", {**chosen, "iterations": 5}
     for extra in ({"marginal_weight": 0.1}, {"rince_weight": 0.2}, {"rince_weight": 1.0}):
         yield "gca-uot", {"temperature": 0.2, "relaxation": 1.0, "iterations": 10, **extra}
 

@@ -246,8 +246,20 @@ def unbalanced(measured: dict[str, Any]) -> str:
     found = {
         (row["objective"], *_chosen(row["settings"]), row["data"], row["mismatched"]): [v["knn"] for v in row["found"]]
         for row in measured["rows"]
-        if not row["settings"].keys() & {"marginal_weight", "rince_weight"}
+        if row["settings"].get("iterations", 10) == 10
+        and not row["settings"].keys() & {"marginal_weight", "rince_weight"}
     }
+    sooner = [
+        five - ten
+        for row in measured["rows"]
+        if row["settings"].get("iterations") == 5
+        for five, ten in zip(
+            (v["knn"] for v in row["found"]),
+            found[row["objective"], *_chosen(row["settings"]), row["data"], row["mismatched"]],
+            strict=True,
+        )
+    ]
+    error = statistics.stdev(sooner) / len(sooner) ** 0.5
     places = list(itertools.product(measured["items"], (0.0, 0.2)))
 
     def cells(method: tuple[Any, ...]) -> list[str]:
@@ -277,7 +289,10 @@ At the published settings (temperature 0.5, relaxation 0.2) unbalanced transport
 0.4 points of NT-Xent. Nowhere is it better than both NT-Xent and the balanced plan by more than the seeds differ,
 with wrong pairs no more than without. Relaxation 0.05 loses about a point unless only the shares of rows are
 compared, as then most of the mass is let go. So the default relaxation of 1 is the cautious one, and the temperature
-matters more: 0.1 and 0.2 are better than 0.5 for all three objectives here."""
+matters more: 0.1 and 0.2 are better than 0.5 for all three objectives here.
+
+With 5 iterations instead of 10 (digits, relaxations 0.2 and 1, all temperatures, clean and with wrong pairs) the
+accuracy differs by {statistics.mean(sooner):+.2f} points, with a standard error of {error:.2f}: 5 are the default."""
 
 
 def _chosen(settings: dict[str, Any]) -> tuple[float, float | None, bool]:
