@@ -1,5 +1,6 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
+from contraport.engine.autocast import without_autocast
 from contraport.engine.backends import POLICIES, PRECISIONS, choose, explain, policy, precision
 from contraport.engine.constants import constant, remembered
 from contraport.engine.geometry import Geometry, Mask, Threshold
@@ -49,4 +50,5 @@ __all__ = [
     "precision",
     "remembered",
     "scale",
+    "without_autocast",
 ]

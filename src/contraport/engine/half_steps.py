@@ -14,6 +14,7 @@ embeddings is a single pass over the pairs, however many steps there were.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -165,16 +166,27 @@ class HalfSteps(NamedTuple):
             oriented, log_marginal = (s, log_marginals[0]) if step.axis == "rows" else (s.T, log_marginals[1])
             if step.source is not None:
                 oriented = oriented + potentials[step.source]
-            log_sum = oriented.logsumexp(1) if geometry.full else log_sum_exp(oriented, self.empty)
+            log_sum = log_sum_exp(oriented, None if geometry.full else self.empty)
             potentials.append(slack.potential(k, step.axis, log_marginal, log_sum))
         return potentials[len(given) :]
 
 
-def log_sum_exp(values: Tensor, empty: float) -> Tensor:
-    """Return the log-sum-exp of each row, (N, M) to (N,); `empty`, without gradient, where all are minus infinity."""
+LOG2E = math.log2(math.e)
+
+
+def log_sum_exp(values: Tensor, empty: float | None) -> Tensor:
+    """Return the log-sum-exp of each row, (N, M) to (N,), by powers of two, which take a third of the time of exp.
+
+    Args:
+        values: (N, M).
+        empty: what it is, without gradient, where all values of a row are minus infinity; None if that is known not to
+            be.
+    """
     maximum = values.detach().amax(1)
+    if empty is None:
+        return ((values - maximum[:, None]) * LOG2E).exp2().sum(1).log() + maximum
     maximum = maximum.masked_fill(maximum == -torch.inf, 0)
-    total = (values - maximum[:, None]).exp().sum(1)
+    total = ((values - maximum[:, None]) * LOG2E).exp2().sum(1)
     weightless = total == 0
     return (total.masked_fill(weightless, 1).log() + maximum).masked_fill(weightless, empty)
 

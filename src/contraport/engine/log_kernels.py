@@ -94,8 +94,13 @@ class LogKernel(ABC):
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log K at the given entries: two index tensors of shape (k,) to a tensor of shape (k,)."""
 
-    def along(self, columns: Tensor) -> Tensor:
-        """Return log K of each row at one column: an index tensor (N,) to a tensor (N,)."""
+    def along(self, columns: Tensor, *, own: bool = False) -> Tensor:
+        """Return log K of each row at one column: an index tensor (N,) to a tensor (N,).
+
+        Args:
+            columns: of each row.
+            own: whether they are known to be 0, 1, ..., N - 1.
+        """
         return self.at(torch.arange(len(columns), device=columns.device), columns)
 
     @property
@@ -208,8 +213,9 @@ class AffineLogKernel(LogKernel):
         inner = torch.linalg.vecdot(self.x.index_select(0, rows), self.y.index_select(0, columns))
         return self._linked(inner + self._bias_at(rows, columns))
 
-    def along(self, columns: Tensor) -> Tensor:
-        inner = torch.linalg.vecdot(self.x, self.y.index_select(0, columns))
+    def along(self, columns: Tensor, *, own: bool = False) -> Tensor:
+        y = self.y if own and len(self.y) == len(columns) else self.y.index_select(0, columns)
+        inner = torch.linalg.vecdot(self.x, y)
         if self.level is not None:
             return self._linked(inner + self.level)
         return self._linked(inner + self.row_bias + self.column_bias.index_select(0, columns))

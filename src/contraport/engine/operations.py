@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from contraport.engine.autocast import without_autocast
 from contraport.engine.backends import backend_for
 from contraport.engine.constants import constant
 from contraport.engine.geometry import Geometry
@@ -51,7 +52,7 @@ def scale(
     >>> f.exp()  # one over three times the sum of a row: 1 + 2/e
     tensor([0.1920, 0.1920, 0.1920])
     """
-    with torch.autocast(log_marginals[0].device.type, enabled=False):
+    with without_autocast(log_marginals[0]):
         chain = HalfSteps(tuple(steps), len(given), empty)
         return backend_for(geometry, len(steps)).scale(chain, log_marginals, slack or Slack(), given)
 
@@ -82,7 +83,7 @@ def held_sums(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         f: (N,).
         g: (M,).
     """
-    with torch.autocast(f.device.type, enabled=False):
+    with without_autocast(f):
         return backend_for(geometry).held_sums(f.detach(), g.detach())
 
 
@@ -108,5 +109,5 @@ def converge(
 
     Source: Luise et al. (2018), Differential properties of Sinkhorn approximation, theorem 3.
     """
-    with torch.autocast(log_marginals[0].device.type, enabled=False):
+    with without_autocast(log_marginals[0]):
         return backend_for(geometry).converge(log_marginals, slack or Slack(), tolerance, iterations)

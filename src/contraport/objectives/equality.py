@@ -46,7 +46,7 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Indicator:
-    """The indicator of a set of pairs, as a signed sum of rules."""
+    """The indicator of a set of pairs, as a signed sum of rules, of which the first has the sign 1."""
 
     rules: tuple[Rule, ...]
 
@@ -101,10 +101,12 @@ class Indicator:
 
     def apply(self, y: Tensor) -> Tensor:
         """Return the sum of y over the columns in the set, for each row: (M, ...) to (N, ...)."""
-        total = y.new_zeros(len(self.rules[0].rows), *y.shape[1:])
+        total: Tensor | None = None
         for rule in self.rules:
             rows, columns, count = rule.groups
-            total = total + rule.sign * y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
+            found = y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
+            total = found if total is None else torch.add(total, found, alpha=rule.sign)
+        assert total is not None
         return total
 
     def row_mass(self) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes, world
-from contraport.engine import Kernel
+from contraport.engine import Kernel, without_autocast
 from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.objectives.call import Attributes, views_of
 from contraport.objectives.constraints import Constraint, Marginals, Rows
@@ -181,7 +181,8 @@ class Objective(Loss):
             for term, _ in terms:
                 check(term.by_plan or not term.repels, f"column_weights: {term!r} knows none; expected none.")
         totals: dict[str, Tensor] = {}
-        self._log_masses, self._patterns = [], []
+        self._log_masses.clear()
+        self._patterns.clear()
         plain = getattr(known.get("target"), "from_views", known.get("target") is None)
         plain = plain and known.get("weights") is None and known.get("column_weights") is None
         for outcome in self.outcomes(*views, **known):
@@ -208,7 +209,7 @@ class Objective(Loss):
             posed = posed.weighed(weighting, self.kernel)
         if posed.negatives is not None and self.constraint.weighted:
             raise UsageError(f"negatives: {self.constraint!r} gives columns the weights of items, and these show none.")
-        with torch.autocast(posed.call.views[0].device.type, enabled=False):
+        with without_autocast(posed.call.views[0]):
             for sides in posed.sides():
                 marginals = self._marginals(sides[0].block, posed.attributes.get("weights"))
                 plans = self._plans(posed, sides, marginals, temperature)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import gather
-from contraport.engine import Geometry, Gibbs
+from contraport.engine import Geometry, Gibbs, without_autocast
 from contraport.objectives.constraints import Balanced
 from contraport.objectives.layouts import check_views
 
@@ -37,7 +37,7 @@ def assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterat
     """
     check_views((z, prototypes), shared_columns=True)
     kernel = Gibbs("cosine", temperature)
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z):
         (plan,) = Balanced(iterations)(Geometry(kernel(prototypes, gather(z))))
         # The last half step gives every item the same mass: its shares are a softmax over the prototypes.
         shares: Tensor = (kernel(z, prototypes).dense() + plan.f).softmax(1)

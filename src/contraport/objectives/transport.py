@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import local
-from contraport.engine import Geometry, Kernel
+from contraport.engine import Geometry, Kernel, without_autocast
 from contraport.errors import UsageError, check, check_each, in_short
 from contraport.objectives.constraints import Balanced, Marginals
 from contraport.objectives.constraints.scaling import Scaling
@@ -123,7 +123,7 @@ def transport(
         good = isinstance(points, Tensor) and points.ndim == 2 and len(points) > 0 and points.is_floating_point()
         check(good, f"{name}: expected points as a tensor (n, d) of floating point numbers, got {in_short(points)}.")
     check(x.shape[1] == y.shape[1], f"y: expected {x.shape[1]} coordinates as x has, got {y.shape[1]}.")
-    with torch.autocast(x.device.type, enabled=False), local():
+    with without_autocast(x), local():
         geometry = Geometry(kernel(x, y), crowded=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)

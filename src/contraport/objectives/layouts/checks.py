@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from contraport.errors import check
+from contraport.errors import UsageError, check
 
 
 def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0) -> None:
@@ -23,11 +23,9 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
         check(isinstance(view, Tensor), f"z{k}: expected a tensor, got {type(view).__name__}.")
         check(view.layout == torch.strided, f"z{k}: expected a dense tensor, got {view.layout}; use to_dense().")
         shared = shared_columns and k == first + len(views) - 1
-        check(
-            view.ndim == 2 and view.shape[shared:] == views[0].shape[shared:],
-            f"z{k}: expected shape {'(k, d), d that of z0' if shared else '(n, d), the same for all views'}, "
-            f"got {[tuple(v.shape) for v in views]}.",
-        )
+        if view.ndim != 2 or view.shape[shared:] != views[0].shape[shared:]:
+            expected = "(k, d), d that of z0" if shared else "(n, d), the same for all views"
+            raise UsageError(f"z{k}: expected shape {expected}, got {[tuple(v.shape) for v in views]}.")
         _check_floating(f"z{k}", view, views[0])
         check(view.numel() > 0, f"z{k}: expected at least one item and one coordinate, got shape {tuple(view.shape)}.")
 

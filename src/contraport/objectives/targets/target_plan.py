@@ -139,12 +139,16 @@ class SparseTarget(TargetPlan):
 
     def row_log(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
         if self.in_order:
-            entries = log_kernel.along(self.columns)
+            entries = self.along(log_kernel)
             entries = entries if f is None else entries + f
         else:
             entries = log_kernel.at(self.rows, self.columns)
             entries = entries if f is None else entries + f[self.rows]
         return self._by_row(self.values * (entries if g is None else entries + g[self.columns]))
+
+    def along(self, log_kernel: LogKernel) -> Tensor:
+        """Return log K at the entry of each row, (N,); the entries are to be in order."""
+        return log_kernel.along(self.columns, own=self.rows is self.columns)
 
     def row_sum(self, plan: LogPlan, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         some = self.values > 0
