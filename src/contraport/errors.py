@@ -74,7 +74,8 @@ def check_positive(argument: str, value: float, *, allow_infinity: bool = False)
     Traceback (most recent call last):
     contraport.errors.UsageError: temperature: expected a positive finite number, got -1.
     """
-    good = isinstance(value, int | float) and value > 0 and (allow_infinity or value != float("inf"))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    good = number and value > 0 and (allow_infinity or value != float("inf"))
     kind = "a positive number" if allow_infinity else "a positive finite number"
     check(good, f"{argument}: expected {kind}, got {value!r}.")
 

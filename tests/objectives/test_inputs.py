@@ -119,3 +119,60 @@ def test_what_has_no_temperature_takes_none(settings):
     assert contraport.pairwise(**settings).temperature == 1.0
     with pytest.raises(UsageError, match=r"temperature: (triplet|phi and psi) has none"):
         contraport.pairwise(**settings, temperature=0.3)
+
+
+@pytest.mark.parametrize("name", ["info-nce", "gca-uot", "t-simclr", "sigmoid", "dcl", "gte", "kcl", "hard-negative"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_a_temperature_is_a_tensor_of_any_precision(name, dtype):
+    z0, z1 = views()
+    temperature = torch.tensor(0.5, dtype=dtype, requires_grad=True)
+    loss = contraport.objective(name)
+    value = loss(z0, z1, temperature=temperature)
+    torch.testing.assert_close(value, loss(z0, z1, temperature=0.5))
+    (slope,) = torch.autograd.grad(value, temperature)
+    assert slope.dtype == dtype
+    assert slope != 0
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        ({"ids": torch.rand(6)}, "ids: expected integers, got torch.float32"),
+        (
+            {"negatives": torch.ones(2, 5), "ids": torch.arange(6), "negative_ids": torch.rand(2)},
+            "negative_ids: expected integers, got torch.float32",
+        ),
+        ({"weights": torch.ones(6).cfloat()}, "weights: expected real numbers, got torch.complex64"),
+        ({"temperature": True}, "temperature: expected a positive finite number, got True"),
+    ],
+)
+def test_facts_of_a_wrong_kind(known, message):
+    with pytest.raises(UsageError, match=message):
+        contraport.nt_xent()(*views(), **known)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_a_target_is_a_matrix_of_any_kind():
+    z0, z1 = views()
+    loss, matrix = contraport.info_nce(), torch.rand(6, 6, generator=torch.Generator().manual_seed(1)).round(decimals=1)
+    expected = loss(z0, z1, target=matrix)
+    for kind in (matrix.to_sparse(), matrix.to_sparse_csr(), matrix.to_sparse_csc(), matrix.numpy()):
+        torch.testing.assert_close(loss(z0, z1, target=kind), expected)
+
+
+@pytest.mark.parametrize("name", ["nt-xent", "gte", "dclw", "hard-negative"])
+def test_where_no_item_is_there_twice_nothing_is_wanted(name):
+    z = [v.requires_grad_() for v in views()]
+    value = contraport.objective(name)(*z, present=torch.tensor([[True, False], [False, True]] * 3))
+    assert value == 0
+    assert all(not slope.any() for slope in torch.autograd.grad(value, z))
+
+
+@pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-ince", "t-simclr", "gte"])
+def test_transforms_of_functions_and_tensors_without_storage(name):
+    loss, z0, z1 = contraport.objective(name), torch.randn(3, 6, 5), torch.randn(3, 6, 5)
+    expected = torch.stack([loss(a, b) for a, b in zip(z0, z1, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(loss)(z0, z1), expected)
+    slopes = torch.func.vmap(torch.func.grad(loss))(z0, z1)
+    torch.testing.assert_close(slopes[1], torch.func.grad(loss)(z0[1], z1[1]))
+    assert loss(z0[0].to("meta"), z1[0].to("meta")).is_meta

@@ -143,6 +143,8 @@ def read_negatives(call: Call, known: dict[str, Any], processes: Processes) -> N
         return None
     rows = len(call.views[0]) if call.apart is None else call.apart
     ids = None if ids is None else as_numbers("negative_ids", ids)
+    if ids is not None:
+        _check_whole("negative_ids", ids)
     check_negatives(negatives, ids, call.views, rows)
     negatives = negatives.to(torch.promote_types(call.views[0].dtype, torch.float32))
     ids = None if ids is None else ids.to(negatives.device)
@@ -184,6 +186,9 @@ def _is_pair(value: object) -> bool:
 
 def _fact(name: str, value: object, size: int, device: torch.device) -> Tensor:
     numbers = as_numbers(name, value)
+    check(not numbers.is_complex(), f"{name}: expected real numbers, got {numbers.dtype}.")
+    if name.startswith("ids"):
+        _check_whole(name, numbers)
     got, several = tuple(numbers.shape), 2 if name.startswith("labels") else 1
     if name.startswith("features"):
         good = numbers.shape[:1] == (size,) and numbers.ndim in (2, 3) and numbers.is_floating_point()
@@ -192,6 +197,11 @@ def _fact(name: str, value: object, size: int, device: torch.device) -> Tensor:
     fits = numbers.shape[:1] == (size,) and numbers.ndim in (1, several)
     check(fits, f"{name}: expected a tensor with one entry per item, ({size},), got {got}.")
     return numbers.to(device)
+
+
+def _check_whole(name: str, numbers: Tensor) -> None:
+    good = not (numbers.is_floating_point() or numbers.is_complex())
+    check(good, f"{name}: expected integers, got {numbers.dtype}, of which equal ones may be a matter of rounding.")
 
 
 def _check_weights(attributes: Attributes) -> None:

@@ -129,7 +129,7 @@ class Loss(nn.Module, ABC):
         weights: Facts | ByPlan | str | None = None,
         column_weights: Facts | None = None,
         features: Facts | None = None,
-        target: Tensor | Target | list[Sequence[int]] | None = None,
+        target: Tensor | np.ndarray | Target | list[Sequence[int]] | None = None,
         negatives: Tensor | None = None,
         negative_ids: Facts | None = None,
         shared_negatives: bool = False,

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from contraport.distributed import Processes, world
@@ -173,13 +175,14 @@ def as_target(target: object) -> Target:
     Raises:
         UsageError: it is none of these.
     """
-    if isinstance(target, Tensor):
-        return Matrix(target)
+    if isinstance(target, Tensor | np.ndarray):
+        return Matrix(torch.as_tensor(target))
     if isinstance(target, list):
         return Listed(target)
-    given = f"contraport.Domains(alpha=0.1), which only Python can give; got {target!r}"
     if not isinstance(target, Target):
-        raise UsageError(f"target: expected a Target, such as {given}.")
+        got = in_short(target) if hasattr(target, "shape") else repr(target)
+        expected = "a Target, such as contraport.Domains(alpha=0.1), which only Python can give"
+        raise UsageError(f"target: expected {expected}; got {got}.")
     return target
 
 
@@ -223,9 +226,13 @@ def _check_wanted(layout: Layout, rule: Target, call: Call) -> None:
     if not (rule.from_views and layout.matches_views):
         return
     expected = "expected target=, such as Labels() with labels="
-    check(len(call.views) > 1, f"views: {rule!r} matches the views of an item, of which one came; {expected}.")
-    n, m = call.apart, len(call.views[0]) - (call.apart or 0)
-    check(n is None, f"views: {rule!r} matches row i to row i, but z0 shows {n} items and z1 {m} others; {expected}.")
+    if len(call.views) == 1:
+        raise UsageError(f"views: {rule!r} matches the views of an item, of which one came; {expected}.")
+    if (n := call.apart) is not None:
+        m = len(call.views[0]) - n
+        raise UsageError(
+            f"views: {rule!r} matches row i to row i, but z0 shows {n} items and z1 {m} others; {expected}."
+        )
 
 
 def _importance(block: Block, target: TargetPlan, weights: Tensor | None, *, complete: bool) -> Tensor | None:

@@ -68,16 +68,16 @@ class Agreement(Answer, Divergence):
         if not isinstance(target, SparseTarget):
             raise UsageError(f"target: Agreement expects pairs, given by their entries, got {type(target).__name__}.")
         items, size = outcome.block.pattern.row_items, outcome.block.pattern.size
-        entries = log_kernel.along(target.columns) if target.in_order else log_kernel.at(target.rows, target.columns)
+        entries = target.along(log_kernel) if target.in_order else log_kernel.at(target.rows, target.columns)
         total, pairs = log_mean_by(items[target.rows], entries, target.values, size)
         # Where each view of an item has its row, a pair stands there both ways.
-        rows = torch.zeros_like(pairs).index_add(0, items, torch.ones_like(entries[:1]).expand(len(items)))
+        rows = torch.zeros_like(pairs).index_add(0, items, pairs.new_ones(len(items)))
         total = total + torch.where(rows > 1, pairs / 2, pairs).clamp_min(1).log()
         if self.sigma is not None:
             with torch.no_grad():
                 wanted = pairs > 0
                 similarity = (total * (log_kernel.unit / self.sigma)).masked_fill(~wanted, -torch.inf)
-                weight = 2 - wanted.sum() * similarity.softmax(0)
+                weight = torch.where(wanted, 2 - wanted.sum() * similarity.softmax(0), 0)
             total = total * weight
         return -target.row_mass() * total[items]
 

@@ -151,7 +151,10 @@ class Matrix(Target):
             isinstance(matrix, Tensor) and matrix.ndim == 2,
             f"target: expected a tensor with two dimensions, got {in_short(matrix)}.",
         )
-        values = matrix.to_sparse_coo().coalesce().values() if _is_sparse(matrix) else matrix
+        values = matrix
+        if _is_sparse(matrix):
+            object.__setattr__(self, "matrix", matrix.to_sparse_coo().coalesce())  # of any sparse layout
+            values = self.matrix.values()
         expected = "nonnegative finite numbers that are not all zero"
         check_each("target", values, torch.isfinite(values) & (values >= 0), expected)
         check(bool(values.sum() > 0), f"target: expected {expected}, got zeros.")
@@ -162,7 +165,7 @@ class Matrix(Target):
         shape = tuple(matrix.shape)
         check(shape == block.shape, f"target: expected shape {block.shape}, the layout's pairs, got {shape}.")
         if _is_sparse(matrix):
-            matrix = matrix.to_sparse_coo().coalesce()
+            matrix = matrix.coalesce()
             rows, columns = matrix.indices()
             _check_compared([mask.at(rows, columns) & (matrix.values() > 0) for mask in block.pattern.masks])
             values = matrix.values()
