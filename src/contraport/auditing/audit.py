@@ -19,6 +19,7 @@ from torch import Tensor
 from contraport.auditing.cleaned import write_cleaned
 from contraport.auditing.crossfit import Judgements, Round, crossfit
 from contraport.auditing.frozen import frozen_rounds
+from contraport.auditing.page import write_page
 from contraport.auditing.report import Audit, of_training
 from contraport.data import Dataset, from_arrays, load
 from contraport.errors import UsageError, check, unknown_name
@@ -32,6 +33,8 @@ log = logging.getLogger("contraport.auditing")
 
 JUDGEMENTS = "judgements.npz"
 """What a cross-fit that was stopped goes on from."""
+
+PAGE = "audit.html"
 
 NONE_HELD_OUT = 1e-12
 """A share of which no data have an item."""
@@ -67,6 +70,7 @@ def audit(given: dict[str, Any]) -> Audit:
         found = _online(asked, dataset, folder) if asked.method == "online" else _judged(asked, dataset, folder)
         if asked.out is not None:
             found.save(folder)
+            write_page(found, dataset, folder / PAGE)
             for way in asked.cleaned:
                 path = write_cleaned(
                     found, way, folder, data=asked.data, dataset=whole, second=views[1], columns=asked.columns

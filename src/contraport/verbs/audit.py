@@ -87,7 +87,7 @@ class AuditOptions(Options):
     device: str = option("auto", "auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"), holds="machine")
     out: str | Path | None = option(
         None,
-        "the folder for `pairs.csv`, `audit.json` and the training; default: nothing is written.",
+        "the folder for the page `audit.html`, `pairs.csv`, `audit.json` and the training; default: nothing is written.",
         holds="call",
         group="the folder",
     )
@@ -148,6 +148,8 @@ VERB = Verb(
 
         `pairs.csv` has a row for each pair, in the order of the data: `id`, `score`, `fdr` (of all pairs that score as
         low, the estimated share that is right), `flagged`, `partner` (-1: none that is better) and `partner_score`.
+        `audit.html` shows the worst of them side by side, each with the better partner: a page in one file, on which
+        they can be sorted, marked and downloaded as a list.
     """,
     examples=(
         "contraport audit --data pairs.npz --out audits/pairs",

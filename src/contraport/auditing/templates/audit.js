@@ -1,0 +1,126 @@
+const STEP = 24;
+const form = document.getElementById("filters"), list = document.getElementById("list"), more = document.getElementById("more");
+const marks = new Map();
+const partnerOf = new Map(PAIRS.map((pair) => [pair.id, pair.partner]));
+let shown = STEP;
+
+const short = (value) => String(Number(value.toPrecision(3)));
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+function drawing(width, height, label) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  for (const [key, value] of Object.entries({ viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label })) svg.setAttribute(key, value);
+  return svg;
+}
+
+function shape(svg, name, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  svg.append(made);
+  return made;
+}
+
+const DRAWN = {
+  image: (view, label) => element("img", { src: view.uri, alt: label }),
+  text: (view) => element("p", { textContent: view.text, tabIndex: 0 }),
+  vector: (view, label) => {
+    const svg = drawing(view.values.length, 200, `${label}: a vector of ${view.of} numbers`);
+    shape(svg, "line", { class: "base", x1: 0, x2: view.values.length, y1: 100, y2: 100 });
+    shape(svg, "path", { class: "bars", d: view.values.map((value, place) => `M${place + 0.1},100h.8V${100 - value}h-.8z`).join("") });
+    return svg;
+  },
+  series: (view, label) => {
+    const last = Math.max(view.values[0].length - 1, 1);
+    const svg = drawing(last, 200, `${label}: a series of ${view.of[0]} channels and ${view.of[1]} steps`);
+    for (const channel of view.values) shape(svg, "polyline", { class: "channel", points: channel.map((value, place) => `${place},${100 - value}`).join(" ") });
+    return svg;
+  },
+};
+
+function side(view, caption, proposed) {
+  return element("figure", { className: proposed ? "proposed" : "" }, DRAWN[view.is](view, caption), element("figcaption", { textContent: caption }));
+}
+
+function card(pair) {
+  const title = element("h3", {}, element("span", { textContent: `Pair ${pair.id}` }));
+  if (pair.flagged) title.append(element("span", { className: "flag", textContent: "flagged" }));
+  title.append(element("span", { className: "aside", textContent: [pair.kind, pair.name].filter(Boolean).join(" · ") }));
+  const sides = element("div", { className: "sides" }, side(pair.views[0], VIEWS[0]), side(pair.views[1], VIEWS[1]));
+  if (pair.partner >= 0) sides.append(side(pair.views[2], `better: ${VIEWS[1]} of ${pair.partner}`, true));
+  const gain = pair.partner >= 0 ? `, ${short(pair.partner_score)} with ${pair.partner}` : ", no better partner found";
+  const foot = element("div", { className: "foot" }, element("span", { textContent: `score ${short(pair.score)}${gain}` }), element("span", { textContent: `${(100 * pair.fdr).toFixed(0)} % right down to here` }));
+  const buttons = ["wrong", "right"].map((word) => element("button", { type: "button", textContent: word }));
+  const press = () => buttons.forEach((button) => button.setAttribute("aria-pressed", marks.get(pair.id) === button.textContent));
+  buttons.forEach((button) => {
+    button.setAttribute("aria-label", `mark pair ${pair.id} ${button.textContent}`);
+    button.addEventListener("click", () => {
+      if (marks.get(pair.id) === button.textContent) marks.delete(pair.id);
+      else marks.set(pair.id, button.textContent);
+      press();
+      tell();
+    });
+  });
+  press();
+  foot.append(element("span", { className: "marks" }, ...buttons));
+  return element("li", {}, title, sides, foot);
+}
+
+const ORDERS = { worst: () => 0, gain: (a, b) => b.partner_score - b.score - (a.partner_score - a.score), data: (a, b) => a.id - b.id };
+const SHOWN = {
+  all: () => true, flagged: (pair) => pair.flagged, partner: (pair) => pair.partner >= 0,
+  mutual: (pair) => pair.partner >= 0 && partnerOf.get(pair.partner) === pair.id, unmarked: (pair) => !marks.has(pair.id),
+  wrong: (pair) => marks.get(pair.id) === "wrong", right: (pair) => marks.get(pair.id) === "right",
+};
+
+function chosen() {
+  const { show, kind, order, find } = Object.fromEntries(new FormData(form));
+  const word = find.trim().toLowerCase();
+  const found = (pair) => String(pair.id) === word || (pair.name && pair.name.toLowerCase().includes(word));
+  return PAIRS.filter((pair) => SHOWN[show](pair) && (!kind || pair.kind === kind) && (!word || found(pair))).sort(ORDERS[order]);
+}
+
+function tell(pairs = chosen()) {
+  const wrong = [...marks.values()].filter((mark) => mark === "wrong").length;
+  document.getElementById("count").textContent = `${pairs.length} of ${PAIRS.length} pairs${marks.size ? `; marked wrong ${wrong}, right ${marks.size - wrong}` : ""}.`;
+}
+
+function show() {
+  const pairs = chosen();
+  list.replaceChildren(...pairs.slice(0, shown).map(card));
+  more.hidden = pairs.length <= shown;
+  tell(pairs);
+}
+
+function download() {
+  const quoted = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
+  const rows = chosen().map((pair) => [pair.id, pair.name, pair.score, pair.fdr, pair.flagged, pair.partner, pair.partner_score, marks.get(pair.id) ?? ""]);
+  const text = [["id", "name", "score", "fdr", "flagged", "partner", "partner_score", "mark"], ...rows].map((row) => row.map(quoted).join(",")).join("\n");
+  const link = element("a", { download: "pairs-chosen.csv", href: URL.createObjectURL(new Blob([`${text}\n`], { type: "text/csv" })) });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  return text;
+}
+
+function histogram() {
+  const svg = document.getElementById("histogram"), [left, width, floor, height] = [8, 584, 160, 145];
+  const top = Math.max(...BINS.pairs, ...BINS.mismatched), step = width / BINS.pairs.length;
+  const y = (share) => floor - (height * share) / top, x = (score) => left + (width * (score - BINS.low)) / (BINS.high - BINS.low);
+  BINS.pairs.forEach((share, bin) => shape(svg, "rect", { class: "of-pairs", x: left + bin * step, width: step * 0.92, y: y(share), height: floor - y(share) }));
+  shape(svg, "polyline", { class: "of-mismatched", points: BINS.mismatched.flatMap((share, bin) => [`${left + bin * step},${y(share)}`, `${left + (bin + 1) * step},${y(share)}`]).join(" ") });
+  shape(svg, "line", { class: "base", x1: left, x2: left + width, y1: floor, y2: floor });
+  if (BINS.mark !== null) shape(svg, "line", { class: "cut", x1: x(BINS.mark), x2: x(BINS.mark), y1: 8, y2: floor });
+  const words = [[left, "start", short(BINS.low)], [left + width / 2, "middle", "score: the more, the better a pair"], [left + width, "end", short(BINS.high)]];
+  for (const [place, anchor, word] of words) shape(svg, "text", { x: place, y: floor + 18, "text-anchor": anchor }).textContent = word;
+}
+
+form.addEventListener("input", () => { shown = STEP; show(); });
+form.addEventListener("submit", (event) => event.preventDefault());
+more.addEventListener("click", () => { shown += STEP; show(); });
+document.getElementById("download").addEventListener("click", download);
+histogram();
+show();
