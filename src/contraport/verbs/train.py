@@ -121,8 +121,9 @@ class Settings(Options):
     data: str | Path | Any | None = option(
         None,
         "what to train on: a name (see `contraport list data`); a folder of images, of tar shards or of a Hugging Face "
-        "dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tars; or from Python a Dataset "
-        "(of ours, torch or Hugging Face), a data frame, arrays, or a list of texts, paths or images.",
+        "dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tars; a URL of one of these; or "
+        "from Python a Dataset (of ours, torch or Hugging Face), a data frame, arrays, or a list of texts, paths or "
+        "images.",
         written=_named,
         group="what to train on, and how",
     )

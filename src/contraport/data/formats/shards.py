@@ -141,16 +141,16 @@ def _archives(data: str) -> list[str]:
     path = Path(data)
     if path.is_dir():
         return [str(path / file) for file in files_below(path, {".tar"})]
-    names = list(_expanded(data))
+    names = list(expanded(data))
     missing = [name for name in names if not Path(name).is_file()]
     check(not missing, f"data: {len(missing)} of {len(names)} archives of {data} are missing, first {missing[:1]}.")
     return names
 
 
-def _expanded(pattern: str) -> Iterator[str]:
+def expanded(pattern: str) -> Iterator[str]:
     """Yield the names that braces stand for: ``{000..003}`` a range, ``{a,b}`` alternatives.
 
-    >>> list(_expanded("{train,test}-{08..10}.tar"))[2:5]
+    >>> list(expanded("{train,test}-{08..10}.tar"))[2:5]
     ['train-10.tar', 'test-08.tar', 'test-09.tar']
     """
     pieces = _BRACES.split(pattern)  # texts at even places, contents of braces at odd ones

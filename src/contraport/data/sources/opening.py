@@ -16,7 +16,9 @@ from contraport.data.dataset import Dataset, Store
 from contraport.data.formats import format_of, suffixes
 from contraport.data.sources.iterables import from_stream
 from contraport.data.sources.objects import from_object
+from contraport.data.sources.remote import fetched, is_remote
 from contraport.data.sources.torch_datasets import from_torch
+from contraport.data.sources.vision import download_root
 from contraport.data.splits import check_fraction, check_split
 from contraport.errors import UsageError, check, unknown_name
 from contraport.importing import imported
@@ -40,10 +42,10 @@ def load(
         data: a name of `contraport.catalog.list_sources`; a folder of images, of webdataset shards or of a Hugging
             Face dataset; the path of an ``.npz``, ``.npy``, ``.csv``, ``.jsonl``, ``.parquet`` or ``.tar`` file, the
             last also with braces as in ``train-{000..003}.tar``. A name wins over a folder of the same name; write
-            ``./digits`` for the folder. Or what a program holds: a `Dataset`, which is returned whatever the split; a
-            torch dataset, which is wrapped by `from_torch`; an iterable dataset or another stream, by `from_stream`;
-            and what `contraport.data.sources.objects` says, a ``datasets.Dataset``, a data frame, arrays, or a list of
-            texts, paths or PIL images.
+            ``./digits`` for the folder. Or a URL of one of these, which fsspec fetches once. Or what a program holds: a
+            `Dataset`, which is returned whatever the split; a torch dataset, which is wrapped by `from_torch`; an
+            iterable dataset or another stream, by `from_stream`; and what `contraport.data.sources.objects` says, a
+            ``datasets.Dataset``, a data frame, arrays, or a list of texts, paths or PIL images.
         split: "train" or "test".
         root: folder of named data, as torchvision or the package that carries them lays it out.
         image_size: side of the square that images become, in pixels; default: their own, and for encoded images the
@@ -102,6 +104,8 @@ def _load(
     test_fraction: float | None,
     ignore_labels: bool,
 ) -> Dataset:
+    if is_remote(data):
+        data = fetched(data, download_root(None if root is None else Path(root)) / "remote")
     path = Path(data)
     named = SOURCES.get(data)
     known = named is not None or path.is_file() or path.is_dir() or not path.exists()

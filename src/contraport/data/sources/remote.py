@@ -1,0 +1,93 @@
+"""Data behind a URL: fetched once by fsspec into a folder of this machine, and again where they have changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from contraport.data.formats.shards import expanded
+from contraport.errors import UsageError, check, reason, require
+from contraport.files import replacing, write_json
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+")
+
+log = logging.getLogger("contraport.data")
+
+
+def is_remote(data: str) -> bool:
+    """Return whether data are named by a URL.
+
+    >>> is_remote("s3://bucket/train-{000..003}.tar"), is_remote("photos"), is_remote("C://photos")
+    (True, False, False)
+    """
+    return _URL.fullmatch(data) is not None
+
+
+def fetched(url: str, cache: Path) -> str:
+    """Return where on this machine the data behind a URL are, after they were fetched.
+
+    A file, several by braces in the last part of the URL, as in ``s3://bucket/train-{000..003}.tar``, or a folder with
+    all that is in it. What was fetched before and has not changed since is taken from the cache; where it cannot be
+    known the copy is taken too, and the log says so.
+
+    Args:
+        url: of any protocol that fsspec knows; some ask for a package, such as s3fs.
+        cache: the folder that keeps what was fetched.
+
+    Raises:
+        UsageError: a protocol that is not known, or what can be found neither there nor in the cache.
+    """
+    fsspec = require("fsspec", "remote", f"data: {url}")
+    parent, _, last = url.rstrip("/").rpartition("/")
+    told = f"data: {url}: expected braces in its last part only."
+    check("{" not in parent, told)
+    place = cache / hashlib.sha256(parent.encode()).hexdigest()[:16]
+    for one in expanded(f"{parent}/{last}"):
+        name = one.rpartition("/")[2]
+        try:
+            system, path = fsspec.core.url_to_fs(one)
+            files = dict(_files(system, path))
+        except Exception as error:  # as many kinds as there are protocols
+            if not (place / name).exists():
+                raise UsageError(f"data: {one} cannot be had: {reason(error)}") from error
+            log.warning("%s cannot be reached (%s): its copy in %s is taken", one, reason(error), place)
+            continue
+        check(len(files) > 0, f"data: {one}: there is nothing.")
+        for inside, file in files.items():
+            _fetch(system, file, place / name / inside if inside else place / name, url=one)
+    return str(place / last)
+
+
+def _files(system: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the files of a path: by the way to each within a folder, or by nothing where it is a file itself."""
+    if not system.isdir(path):
+        if system.exists(path):
+            yield "", path
+        return
+    for file in sorted(system.find(path)):
+        inside = file[len(path) :].lstrip("/") if file.startswith(path) else file.rpartition("/")[2]
+        check(".." not in inside.split("/"), f"data: {file}: expected a name within its folder.")
+        yield inside, file
+
+
+def _fetch(system: Any, file: str, local: Path, *, url: str) -> None:
+    """Put a file in its place, unless it is there already."""
+    beside = local.with_name(f".{local.name}.json")
+    now = {"file": file, "key": str(system.ukey(file))}
+    if local.exists() and beside.exists():
+        if json.loads(beside.read_text("utf-8")) == now:
+            return
+        log.warning("%s has changed, and is fetched again: %s", url, file)
+    try:
+        local.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(local) as temporary:
+            system.get_file(file, str(temporary))
+        write_json(beside, now)
+    except Exception as error:
+        raise UsageError(f"data: {url}: {file} cannot be fetched to {local.parent}: {reason(error)}") from error
+    log.info("fetched %s into %s: %.1f MB", file, local.parent, local.stat().st_size / 1e6)

@@ -1,0 +1,103 @@
+"""Data behind URLs, of this machine's own files and of memory."""
+
+from __future__ import annotations
+
+import io
+import logging
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from contraport.data import load
+from contraport.errors import UsageError
+
+fsspec = pytest.importorskip("fsspec")
+
+
+def archive(items: range) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for number in items:
+            image = io.BytesIO()
+            Image.new("RGB", (9, 9), (number, 0, 0)).save(image, "PNG")
+            for suffix, content in (("png", image.getvalue()), ("cls", str(number % 2).encode())):
+                member = tarfile.TarInfo(f"{number:03d}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def bucket() -> Any:
+    """A folder in memory, with two shards, a table and a folder of images."""
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    for shard in range(2):
+        system.pipe(f"/bucket/train-{shard:03d}.tar", archive(range(10 * shard, 10 * shard + 10)))
+    system.pipe("/bucket/table.csv", b"a,b,label\n" + b"1,2,x\n3,4,y\n" * 5)
+    for number in range(10):
+        image = io.BytesIO()
+        Image.new("RGB", (9, 9), (number, 0, 0)).save(image, "PNG")
+        system.pipe(f"/bucket/photos/{'ab'[number % 2]}/{number}.png", image.getvalue())
+    yield system
+    system.store.clear()
+
+
+def test_shards_tables_and_folders_are_fetched_once(
+    bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "contraport")
+    dataset = load("memory://bucket/train-{000..001}.tar", root=tmp_path)
+    assert (len(dataset), dataset.class_names) == (16, ("0", "1"))
+    reds = dataset.__getitems__(list(range(16))).views[0][:, 0, 0, 0]
+    assert torch.equal(reds, dataset.rows.to(torch.uint8))
+    assert load("memory://bucket/table.csv", root=tmp_path).shapes == ((2,),)
+    assert load("memory://bucket/photos", root=tmp_path).class_names == ("a", "b")
+    assert caplog.text.count("fetched ") == 2 + 1 + 10
+    caplog.clear()
+    load("memory://bucket/train-{000..001}.tar", "test", root=tmp_path)
+    assert "fetched" not in caplog.text
+    bucket.pipe("/bucket/train-001.tar", archive(range(20, 30)))
+    assert 29 in load("memory://bucket/train-{000..001}.tar", root=tmp_path).__getitems__(list(range(16))).views[0]
+    assert "train-001.tar has changed, and is fetched again" in caplog.text
+    assert "train-000.tar has changed" not in caplog.text
+    bucket.store.clear()
+    with pytest.raises(UsageError, match=r"data: memory://bucket/train-000\.tar: there is nothing"):
+        load("memory://bucket/train-{000..001}.tar", root=tmp_path)
+
+
+def test_a_copy_is_taken_where_the_place_cannot_be_reached(
+    bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load("memory://bucket/table.csv", root=tmp_path)
+
+    def cut(*given: Any) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(type(bucket), "isdir", cut)
+    assert len(load("memory://bucket/table.csv", root=tmp_path)) == 8
+    assert "memory://bucket/table.csv cannot be reached (no route): its copy in" in caplog.text
+    with pytest.raises(UsageError, match=r"data: memory://bucket/other\.csv cannot be had: no route"):
+        load("memory://bucket/other.csv", root=tmp_path)
+
+
+def test_files_by_url(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.ones((10, 3)))
+    assert load(f"file://{tmp_path}/rows.npy", root=tmp_path / "cache").shapes == ((3,),)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("nowhere://bucket/x.csv", "data: nowhere://bucket/x.csv cannot be had: Protocol not known"),
+        ("memory://a{0..1}/x.csv", "expected braces in its last part only"),
+    ],
+)
+def test_what_cannot_be_fetched_is_told(url: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=told):
+        load(url, root=tmp_path)
