@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport.comparing.grid import read_suite, suites_folder
-from contraport.comparing.results import Comparison, Entry, markdown_table, written
+from contraport.comparing.results import Comparison, Entry, markdown_table, table_of
 from contraport.measures.intervals import Difference, Interval
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "suites"
@@ -25,7 +25,15 @@ def found_of(path: Path) -> tuple[dict[str, Any], Comparison]:
         )
         for entry in values["entries"]
     ]
-    table = Comparison(values["title"], path, values["baseline"], values["rows"], values["columns"], entries)
+    table = Comparison(
+        values["title"],
+        path,
+        values["baseline"],
+        values["rows"],
+        values["columns"],
+        entries,
+        references=values.get("references", {}),
+    )
     return values, table
 
 
@@ -93,15 +101,6 @@ def suites() -> str:
 def _suite(name: str, values: dict[str, Any], table: Comparison) -> list[str]:
     measure = table.measures[0]
     unit = "%" if measure.unit.startswith("share") else measure.unit
-    rows = []
-    for row in table.rows:
-        cells = []
-        for column in table.columns:
-            entry = table.entry(row, column, measure.key)
-            apart = None if entry is None else entry.difference
-            mark = "" if apart is None or not apart.is_sure else " ▲" if apart.value > 0 else " ▼"
-            cells.append(written(measure, entry) + mark)
-        rows.append([row, *cells])
     command = values["command"] or "contraport compare"
     claims = [
         [f'<a id="{anchor(name, number)}"></a>{one["says"]}', f"**{one['verdict']}**", one["why"]]
@@ -111,7 +110,7 @@ def _suite(name: str, values: dict[str, Any], table: Comparison) -> list[str]:
     return [
         f"### {values['title']}",
         paragraph(f"`{command}`. {scale(values)} {measure.title}, {unit}.{lacking}"),
-        markdown_table(["objective", *table.columns], rows),
+        table_of(table, measure),
         *([markdown_table(["claim", "verdict", "why"], claims)] if claims else []),
     ]
 

@@ -19,6 +19,7 @@ from contraport.comparing.grid import Cell, Grid, grid_of
 from contraport.comparing.page import draw, render
 from contraport.comparing.results import (
     Comparison,
+    Results,
     chosen_in_order,
     entries_of,
     verdicts_of,
@@ -216,6 +217,7 @@ def _written(
         columns=_names(grid.columns),
         entries=entries_of(grid, results),
         verdicts=verdicts_of(grid, results),
+        references=_references(grid, results),
         trials=_trials(trials, tried, measure),
         notes=_notes(grid, found, lacking),
         lacking=lacking,
@@ -228,6 +230,20 @@ def _written(
     draw(comparison, out / "plot.png")
     write_text(out / "page.html", render(comparison, commands))
     return comparison
+
+
+_REFERENCES = {"untrained": "untrained encoder", "raw": "raw inputs"}
+
+
+def _references(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
+    """Return what the untrained encoder and the raw inputs reach, as they stand beside the baseline with seed 0."""
+    told: dict[str, dict[str, dict[str, float]]] = {}
+    for key, name in _REFERENCES.items():
+        for column in grid.columns:
+            _, found = results.get((grid.baseline, column.name, 0), (None, {}))
+            if key in found.get("references", {}):
+                told.setdefault(name, {})[column.name] = found["references"][key]
+    return told
 
 
 def _trials(

@@ -90,7 +90,8 @@ def render(of: Comparison, commands: list[str]) -> str:
                     )
                 )
             rows.append((row, cells))
-        tables.append((measure, rows))
+        references = [(name, [of.reference(name, c, measure) for c in of.columns]) for name in of.references]
+        tables.append((measure, rows, references))
     html = environment.get_template("comparison.html.j2").render(
         of=of,
         tables=tables,

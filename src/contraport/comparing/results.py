@@ -90,6 +90,7 @@ class Comparison:
         columns: the names of the columns: data and setting.
         entries: the cells of the table, by measure.
         verdicts: what was found of claims.
+        references: what the untrained encoder and the raw inputs reach, by name, column and measure.
         trials: of the search: row, column, settings, and the measure on the validation items.
         notes: what else there is to say.
         lacking: how many trainings are still to be done.
@@ -102,6 +103,7 @@ class Comparison:
     columns: list[str]
     entries: list[Entry]
     verdicts: list[Verdict] = field(default_factory=list)
+    references: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     trials: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lacking: int = 0
@@ -115,6 +117,13 @@ class Comparison:
         """Return a cell of the table by one measure."""
         place = (row, column, measure)
         return next((one for one in self.entries if (one.row, one.column, one.measure) == place), None)
+
+    def reference(self, name: str, column: str, measure: Measure) -> str:
+        """Return what the untrained encoder or the raw inputs reach, as it is written; a dash where it is not known."""
+        value = self.references.get(name, {}).get(column, {}).get(measure.key)
+        if value is None:
+            return "—"
+        return f"{100 * value:.1f}" if measure.unit.startswith("share") else f"{value:.3f}"
 
     @property
     def sentences(self) -> list[str]:
@@ -164,6 +173,7 @@ class Comparison:
                 | {"found": {name: list(apart) for name, apart in one.found.items()}}
                 for one in self.verdicts
             ],
+            "references": self.references,
             "trials": self.trials,
             "notes": self.notes,
             "lacking": self.lacking,
@@ -337,7 +347,7 @@ def size(measure: Measure, found: Difference) -> str:
     """
     share = measure.unit.startswith("share")
     scale, digits, unit = (100, 1, " points") if share else (1, 3, "")
-    value, low, high = (f"{scale * number:+.{digits}f}".replace("-", "−") for number in found)
+    value, low, high = (f"{round(scale * number, digits) + 0.0:+.{digits}f}".replace("-", "−") for number in found)
     return f"{value}{unit} ({low} to {high})"
 
 
@@ -356,26 +366,28 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
+def table_of(of: Comparison, measure: Measure) -> str:
+    """Return the table of means in Markdown, with what is surely apart from the baseline marked."""
+    rows = []
+    for row in of.rows:
+        cells = []
+        for column in of.columns:
+            entry = of.entry(row, column, measure.key)
+            apart = None if entry is None else entry.difference
+            mark = "" if apart is None or not apart.is_sure else " ▲" if apart.value > 0 else " ▼"
+            cells.append(written(measure, entry) + mark)
+        rows.append([row, *cells])
+    rows += [[f"*{name}*", *(of.reference(name, column, measure) for column in of.columns)] for name in of.references]
+    return markdown_table(["objective", *of.columns], rows)
+
+
 def _tables(of: Comparison) -> list[str]:
-    """Return for each measure the table of means, with what is surely apart from the baseline marked."""
+    """Return the table of each measure, and the differences by the first."""
     told = []
     for measure in of.measures:
         unit = "%" if measure.unit.startswith("share") else measure.unit
-        rows = []
-        for row in of.rows:
-            cells = []
-            for column in of.columns:
-                entry = of.entry(row, column, measure.key)
-                text = written(measure, entry)
-                apart = None if entry is None else entry.difference
-                mark = "" if apart is None or not apart.is_sure else " ▲" if apart.value > 0 else " ▼"
-                cells.append(text + mark)
-            rows.append([row, *cells])
-        told.append(
-            f"{measure.title}, {unit}: mean over seeds ± half of its 95 % interval; ▲ ▼: surely above or below "
-            f"{of.baseline}"
-        )
-        told.append(markdown_table(["objective", *of.columns], rows))
+        mean = f"{measure.title}, {unit}: mean over seeds ± half of its 95 % interval"
+        told += [f"{mean}; ▲ ▼: surely above or below {of.baseline}", table_of(of, measure)]
     if of.measures:
         measure = of.measures[0]
         others = [row for row in of.rows if row != of.baseline]

@@ -36,12 +36,14 @@ class Job:
         options: of `contraport.train`, that say what it is.
         machine: further ones, that say where it is computed.
         measures: what is measured.
+        with_references: whether the untrained encoder and the raw inputs are measured too.
     """
 
     path: Path
     options: Mapping[str, Any]
     machine: Mapping[str, Any]
     measures: Sequence[str]
+    with_references: bool = False
 
     @property
     def result_path(self) -> Path:
@@ -56,7 +58,8 @@ class Job:
         except (OSError, ValueError):
             return None
         good = isinstance(values, dict) and values.get("measures") == list(self.measures)
-        return values if good else None
+        lacks = self.with_references and not values.keys() & {"references", "failed"} if good else False
+        return values if good and not lacks else None
 
     @property
     def command(self) -> str:
@@ -73,7 +76,8 @@ def job_of(grid: Grid, cell: Cell) -> Job:
     """Return what is to be done for a cell."""
     asked = grid.asked
     machine = {"device": asked.device, "root": None if asked.root is None else str(asked.root), "workers": 0}
-    return Job(grid.out / "cells" / cell.folder, plain(cell.options), machine, tuple(asked.measures))
+    first = cell.trial is None and (cell.row.name, cell.seed) == (grid.baseline, 0)
+    return Job(grid.out / "cells" / cell.folder, plain(cell.options), machine, tuple(asked.measures), first)
 
 
 def carry_out(job: Job) -> Found:
@@ -95,14 +99,20 @@ def carry_out(job: Job) -> Found:
         else:
             train(**job.options, out=run.path, overwrite=True, **machine)
         judged = evaluate(
-            run, measures=list(job.measures), alone=True, device=job.machine["device"], workers=0, progress=False
+            run,
+            measures=list(job.measures),
+            alone=not job.with_references,
+            device=job.machine["device"],
+            workers=0,
+            progress=False,
         )
     except (FloatingPointError, UsageError) as error:
         found |= {"failed": f"{error}", "diverged": isinstance(error, FloatingPointError)}
     else:
         rows = run.metrics()
         found |= {
-            "values": judged["rows"]["trained"],
+            "values": judged["rows"].pop("trained"),
+            "references": judged["rows"],
             "train_items": judged["train_items"],
             "test_items": judged["test_items"],
             "seconds": {"training": round(rows[-1]["seconds"], 2) if rows else None, "judging": judged["seconds"]},
