@@ -14,7 +14,6 @@ function print(begins) {
 function next(waiting) {
   const box = waiting.shift();
   if (!box) {
-    recolor();
     document.documentElement.dataset.drawn = "all";
     return;
   }

@@ -16,7 +16,6 @@ LISTENERS.map.push((box) => {
   box.on("plotly_hover", ({ event, points: [point] }) => showTip(event, told(known, point.customdata), known.sheet, point.customdata));
   box.on("plotly_unhover", hideTip);
   box.on("plotly_click", ({ points: [point] }) => pick(box.id, point.customdata));
-  pick(box.id, 0);
 });
 
 // A point that is chosen in one map is chosen in all that show the same items.
@@ -32,16 +31,15 @@ function lay(strip, box, known, item) {
   document.querySelector(`.pick[data-map="${box.id}"]`).value = item + 1;
   const near = known.neighbors[item].slice(0, STRIP);
   strip.replaceChildren(one(known, item), then(), ...near.map((other) => one(known, other, known.labels && known.labels[other] !== known.labels[item])));
-  if (!box.data) return;
-  const ring = box.data.length - 1;
-  const at = [item, ...near].map((wanted) => place(box, wanted)).filter(Boolean);
-  Plotly.restyle(box, { x: [at.map(([x]) => x)], y: [at.map(([, y]) => y)], "marker.size": [at.map((_, k) => (k ? 9 : 16))] }, [ring]);
-  Object.assign(PLOTS[box.id].data[ring], { x: at.map(([x]) => x), y: at.map(([, y]) => y) });
-  PLOTS[box.id].data[ring].marker.size = at.map((_, k) => (k ? 9 : 16));
+  const ring = PLOTS[box.id].data.at(-1);
+  const at = [item, ...near].map((wanted) => place(box.id, wanted)).filter(Boolean);
+  const [x, y, size] = [at.map(([across]) => across), at.map(([, up]) => up), at.map((_, k) => (k ? 9 : 16))];
+  Object.assign(ring, { x, y, marker: { ...ring.marker, size } });
+  if (box.data) Plotly.restyle(box, { x: [x], y: [y], "marker.size": [size] }, [box.data.length - 1]);
 }
 
-function place(box, item) {
-  for (const { customdata, x, y } of box.data) {
+function place(id, item) {
+  for (const { customdata, x, y } of PLOTS[id].data) {
     const index = customdata ? customdata.indexOf(item) : -1;
     if (index >= 0) return [x[index], y[index]];
   }
@@ -72,8 +70,12 @@ function then() {
   return arrow;
 }
 
+let coloredBy = "label"; // as the figures are drawn
+
 function recolor() {
   const by = document.querySelector('input[name="color"]:checked')?.value ?? "label";
+  if (by === coloredBy && by === "label") return;
+  coloredBy = by;
   const style = getComputedStyle(document.documentElement);
   const steps = CONTINUOUS.map((step) => style.getPropertyValue(`--mass-${step}`).trim());
   const ends = [];
@@ -99,6 +101,7 @@ function recolor() {
 }
 
 function maps() {
+  for (const id of Object.keys(DATA.maps ?? {})) if (DATA.maps[id].neighbors) pick(id, 0);
   for (const input of document.querySelectorAll('input[name="color"]')) input.addEventListener("change", recolor);
   for (const input of document.querySelectorAll(".pick")) {
     input.addEventListener("change", () => {
