@@ -14,6 +14,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.kept import kept_models
+from contraport.evaluation.samples import points
 from contraport.evaluation.worsened import worsened
 from contraport.runs import Run
 
@@ -123,6 +124,12 @@ def test_samples_say_who_is_near_whom_and_what_is_mistaken(evaluated: tuple[Run,
     assert samples["losses"].shape == (449,)
     assert np.isfinite(samples["losses"]).all()
     assert "suspicion" not in samples, "its views are made, so they belong together"
+
+
+def test_texts_are_kept_as_far_as_they_are_shown() -> None:
+    dataset = from_arrays(["größer", "x" * 1000, "a"])
+    kept = points(dataset, torch.eye(3), torch.tensor([2, 1]))
+    assert kept["texts"].tolist() == ["a", "x" * 160]
 
 
 def test_pairs_that_do_not_belong_together_are_suspicious(tmp_path: Path) -> None:

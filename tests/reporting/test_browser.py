@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.reporting.browser import CHROMIUM, Browser
 
+from contraport.files import write_arrays
 from contraport.reporting import report
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
@@ -143,7 +145,10 @@ def test_everything_has_a_name_for_those_who_hear_it(browser, make_run, tmp_path
 def test_untrusted_names_run_nothing(browser, make_run, tmp_path) -> None:
     attack = '<img src=x onerror="document.title=\'owned\'"><script>document.title="owned"</script>'
     run = make_run("<i>run", data=attack, objective=attack, class_names=(attack, "</script>", "'\"`"), kept=2)
-    browser.open(report([run, make_run("other")], out=tmp_path / "page.html"))
+    texts = make_run("texts", images=False)
+    write_arrays(texts.samples_path, texts.samples() | {"texts": np.array([attack] * 30)})
+    browser.open(report([run, texts], out=tmp_path / "page.html"))
     assert browser.said == []
+    assert attack in text(browser, "[data-strip='map-1']")
     assert browser.tell("document.title").startswith("Two small-cnn encoders trained on")
     assert browser.tell("document.querySelectorAll('img').length") == 0

@@ -184,6 +184,27 @@ def test_neighbours_of_another_class_are_told(make_run) -> None:
     assert all(near.same is None for _, row in strips.rows for near in row)
 
 
+def test_texts_are_shown_as_they_are(make_run) -> None:
+    made = make_run(images=False)
+    write_arrays(made.samples_path, made.samples() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
+    canvas = canvas_of(made)
+    (strips,) = neighbors(canvas).values["strips"]
+    assert [near.text for near in strips.rows[0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
+    embeddings(canvas)
+    assert canvas.data["maps"]["map-0"]["texts"][2] == "a <b>text 2"
+
+
+def test_directions_are_a_table_of_their_own(make_run) -> None:
+    made = make_run()
+    known = made.evaluation()
+    numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
+    known["directions"] = {"image to text": numbers, "text to image": {}}
+    write_json(made.evaluation_path, known)
+    measures, found = results(canvas_of(made)).values["directions"]
+    assert [measure.title for measure in measures] == ["Recall at 1"]
+    assert [(way, cells) for _, way, cells in found] == [("image to text", ["25.0%"]), ("text to image", ["–"])]
+
+
 def test_the_worst_confusions_are_said(make_run) -> None:
     ((_, plot, worst),) = confusion(canvas_of(make_run())).values["shown"]
     assert worst == ["20% of zero taken for one", "10% of two taken for zero"]

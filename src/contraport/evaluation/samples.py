@@ -25,6 +25,7 @@ from contraport.measures.subject import Subject
 from contraport.objectives import Loss
 from contraport.pairs import Sides, scores
 from contraport.pairs.sides import FEWEST_PAIRS
+from contraport.texts import decoded, is_text
 
 POINTS = 1_000
 """At most this many test items become points, a fixed random choice."""
@@ -34,6 +35,9 @@ COSINES = 160
 """Of so many test items all cosines are kept."""
 
 THUMBNAIL_SIDE = 32
+LETTERS = 160
+"""Of a text so many letters are kept."""
+
 PERPLEXITY = 30.0
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -50,8 +54,8 @@ def samples_of(subject: Subject, *, probed: bool) -> Arrays:
 
 
 def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
-    """Return chosen items in the plane, by the name of the method, with their labels, class names, domains, thumbnails
-    and nearest others, and the singular values of all.
+    """Return chosen items in the plane, by the name of the method, with their labels, class names, domains, thumbnails,
+    texts and nearest others, and the singular values of all.
     """
     method, plane = project_to_plane(features[chosen])
     arrays: Arrays = {"points": plane, "projection": np.array(method), "ids": chosen.numpy()}
@@ -64,8 +68,12 @@ def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
     if dataset.domains is not None and dataset.domain_names is not None:
         arrays["domains"] = dataset.domains[chosen].numpy()
         arrays["domain_names"] = np.array(dataset.domain_names, dtype=np.str_)
+    views = dataset.__getitems__(chosen.tolist()).views
     if dataset.is_image:
-        arrays["thumbnails"] = thumbnails(dataset.__getitems__(chosen.tolist()).views[0])
+        arrays["thumbnails"] = thumbnails(views[0])
+    text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text(shape)), None)
+    if text is not None:
+        arrays["texts"] = np.array([words[:LETTERS] for words in decoded(text)], dtype=np.str_)
     return arrays
 
 

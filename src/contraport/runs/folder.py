@@ -345,7 +345,7 @@ class Run:
             all(is_one_of(number, *NUMBER, None) for row in values["rows"].values() for number in row.values()), corrupt
         )
         check_kinds(self.evaluation_path, values, EVALUATION, AGAIN)
-        for name in ("intervals", "differences"):
+        for name in ("intervals", "differences", "directions"):
             check(are_numbers(values.get(name, {}), depth=3), f"run: {self.evaluation_path} is corrupt: {name}{AGAIN}")
         return dict(values)
 

@@ -75,7 +75,7 @@ def known_of_items(run: Shown, sheet: str) -> dict[str, Any]:
     """Return what the page tells of each point: its item, its class, its neighbours, and by what it may be coloured."""
     samples = run.samples or {}
     found: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data}
-    for name in ("ids", "labels", "neighbors"):
+    for name in ("ids", "labels", "neighbors", "texts"):
         if name in samples:
             found[name] = samples[name]
     found["colors"] = {}

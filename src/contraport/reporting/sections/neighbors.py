@@ -14,13 +14,20 @@ NEIGHBORS = 8
 
 
 class Near(NamedTuple):
-    """An item in a strip: its place on the sheet, its number among the test items, its class, and whether this is that
-    of the item whose neighbour it is (None without labels).
+    """An item in a strip.
+
+    Attributes:
+        place: on the sheet.
+        item: its number among the test items.
+        name: of its class.
+        text: what it says, where it is a text.
+        same: whether its class is that of the item whose neighbour it is; None without labels.
     """
 
     place: int
     item: int
     name: str
+    text: str
     same: bool | None
 
 
@@ -46,12 +53,13 @@ def neighbors(canvas: Canvas) -> Section | None:
 def _strips(run: Shown, sheet: str) -> Strips:
     assert run.samples is not None
     nearest, labels = run.samples["neighbors"], run.samples.get("labels")
-    ids = run.samples.get("ids", np.arange(len(nearest)))
+    ids, texts = run.samples.get("ids", np.arange(len(nearest))), run.samples.get("texts")
 
     def near(place: int, like: int | None) -> Near:
         label = None if labels is None else int(labels[place])
         name = "" if label is None else run.class_names[label]
-        return Near(place, int(ids[place]), name, None if label is None or like is None else label == like)
+        text = "" if texts is None else str(texts[place])
+        return Near(place, int(ids[place]), name, text, None if label is None or like is None else label == like)
 
     def row(place: int) -> tuple[Near, list[Near]]:
         like = None if labels is None else int(labels[place])

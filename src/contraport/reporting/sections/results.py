@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from contraport.measures import Measure
+from contraport.measures import Measure, measures_of
 from contraport.measures.intervals import Difference
 from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import GRID, MUTED, escaped, figure, titled
-from contraport.reporting.numbers import measured, settings, table
+from contraport.reporting.numbers import MISSING, measured, settings, table
 from contraport.reporting.sections.robustness import ROBUSTNESS
 from contraport.reporting.shown import Shown
 from contraport.reporting.words import notes
@@ -30,6 +30,7 @@ def results(canvas: Canvas) -> Section:
             "notes": notes(runs),
             "differing": differing,
             "differences": _differences(canvas, measures),
+            "directions": _directions(runs),
         },
     )
 
@@ -83,6 +84,17 @@ def _differences(canvas: Canvas, measures: Sequence[Measure]) -> list[tuple[Show
         label = f"Differences from {first.name} on {data}: {said}."
         drawn.append((first, canvas.draw(f"differences-{first.position}", drawing, label, "forest")))
     return drawn
+
+
+def _directions(runs: Sequence[Shown]) -> tuple[list[Measure], list[tuple[Shown, str, list[str]]]]:
+    """Return what was found from one given view to another, with the measures: a row for each run and direction."""
+    found = [(run, way, values) for run in runs for way, values in (run.evaluation or {}).get("directions", {}).items()]
+    measures = measures_of(values for *_, values in found)
+    return measures, [(run, way, [_cell(measure, values) for measure in measures]) for run, way, values in found]
+
+
+def _cell(measure: Measure, values: Mapping[str, Mapping[str, float]]) -> str:
+    return measure.written(values[measure.key]["value"]) if measure.key in values else MISSING
 
 
 def _written(gain: Difference) -> str:

@@ -8,6 +8,7 @@ function told(known, item) {
     if (values) lines.push(`${name} ${values[item].toPrecision(3)}`);
     if (of) lines.push(names[of[item]]);
   }
+  if (known.texts) lines.push(known.texts[item]);
   return lines.filter(Boolean).join("\n");
 }
 
@@ -55,7 +56,7 @@ function one(known, item, other = false) {
     element.setAttribute("aria-label", text);
   } else {
     element.className = "word";
-    element.textContent = known.classes.length ? known.classes[known.labels[item]] : item;
+    element.textContent = known.texts?.[item] ?? (known.classes.length ? known.classes[known.labels[item]] : item);
   }
   element.classList.toggle("other", other);
   element.title = text;
