@@ -13,7 +13,7 @@ from contraport.errors import UsageError
 
 @pytest.fixture
 def mine():
-    @data_format("numbers in a text", suffixes=[".txt"])
+    @data_format("numbers in a text", suffixes=[".dat"])
     def load_text(path, split, test_fraction=None):
         whole = from_arrays(np.loadtxt(path), name=path)
         return take(whole, items_of(split, len(whole), is_test=None, labels=None, fraction=test_fraction), split)
@@ -26,29 +26,29 @@ def mine():
 def marked():
     @data_format("a marked folder", recognises=lambda path: path.endswith(".rows"), takes=[])
     def load_marked(path, split):
-        return from_arrays(np.loadtxt(f"{path}/rows.txt"), name=path, split=split)
+        return from_arrays(np.loadtxt(f"{path}/rows.dat"), name=path, split=split)
 
     yield
     del FORMATS["a marked folder"]
 
 
 def test_a_format_of_ones_own_is_read_and_trains(mine, tmp_path):
-    np.savetxt(tmp_path / "rows.txt", np.random.default_rng(0).normal(size=(50, 3)))
-    assert len(load(tmp_path / "rows.txt", "test", test_fraction=0.4)) == 20
+    np.savetxt(tmp_path / "rows.dat", np.random.default_rng(0).normal(size=(50, 3)))
+    assert len(load(tmp_path / "rows.dat", "test", test_fraction=0.4)) == 20
     run = contraport.train(
-        data=tmp_path / "rows.txt", epochs=1, batch_size=20, encoder="mlp", out=tmp_path / "run", progress=False
+        data=tmp_path / "rows.dat", epochs=1, batch_size=20, encoder="mlp", out=tmp_path / "run", progress=False
     )
     assert contraport.evaluate(run, progress=False)["test_items"] == 10
     with pytest.raises(UsageError, match="columns: only tables have columns"):
-        load(tmp_path / "rows.txt", columns={"labels": "a"})
+        load(tmp_path / "rows.dat", columns={"labels": "a"})
     (tmp_path / "data.xls").write_text("1")
-    with pytest.raises(UsageError, match=r"a file .*\.txt, got"):
+    with pytest.raises(UsageError, match=r"a file .*\.dat, got"):
         load(tmp_path / "data.xls")
 
 
 def test_it_is_asked_before_the_folder_of_images(marked, tmp_path):
     (tmp_path / "mine.rows").mkdir()
-    np.savetxt(tmp_path / "mine.rows" / "rows.txt", np.ones((5, 2)))
+    np.savetxt(tmp_path / "mine.rows" / "rows.dat", np.ones((5, 2)))
     assert load(tmp_path / "mine.rows").shapes == ((2,),)
 
 
@@ -58,4 +58,4 @@ def test_two_formats_of_one_name_are_told(mine):
 
 
 def test_the_order_is_that_of_what_is_recognised_most_narrowly():
-    assert [entry.name for entry in FORMATS.values() if entry.rest] == ["a folder of images"]
+    assert [entry.name for entry in FORMATS.values() if entry.rest] == ["a folder of images or texts"]

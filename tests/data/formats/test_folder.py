@@ -12,6 +12,7 @@ from PIL import Image
 
 from contraport.data import load, loader
 from contraport.errors import UsageError
+from contraport.texts import decoded
 
 
 def save(path, *, size=(12, 10), value=100, mode="RGB"):
@@ -238,3 +239,67 @@ def test_only_regular_files_are_opened_and_the_others_counted(classes, caplog):
     assert skipped == ["pipe.png", "round.jpg", "socket.jpg", "zeros.png"]
     assert sum(len(dataset) for dataset in datasets) == 20
     assert "zeros.png is no regular file" in caplog.text
+
+
+def texts_of(dataset, view):
+    return decoded(dataset.__getitems__(list(range(len(dataset)))).views[view])
+
+
+def test_texts_beside_images_are_a_second_view(classes, caplog):
+    for file in classes.rglob("*.*g"):
+        file.with_suffix(".txt").write_text(f" photo {file.stem} of a {file.parts[len(classes.parts)]}\n")
+    (classes / "cat" / "3.txt").write_text(" ")
+    (classes / "dog" / "deep" / "5.txt").unlink()
+    (classes / "README.txt").write_text("no one's")
+    parts = [load(classes, split) for split in ("train", "test")]
+    lacking = 0
+    for part in parts:
+        assert part.shapes == ((3, 10, 10), ())
+        assert part.view_names == ("image", "text")
+        assert part.class_names == ("cat", "dog")
+        present = torch.ones(len(part), 2, dtype=torch.bool) if part.present is None else part.present
+        assert present[:, 0].all()
+        lacking += int((~present).sum())
+        for key, label, text, there in zip(part.keys, part.labels, texts_of(part, 1), present[:, 1], strict=True):
+            assert text == (f"photo {Path(key).stem} of a {part.class_names[label]}" if there else "")
+    assert lacking == 2
+    assert "2 of 20 images have no text beside them, or an empty one" in caplog.text
+
+
+def test_texts_beside_few_images_are_left_out(classes, caplog):
+    (classes / "cat" / "3.txt").write_text("a note")
+    assert load(classes).shapes == ((3, 10, 10),)
+    assert "1 of 20 images have a text beside them, fewer than half: the texts are left out" in caplog.text
+
+
+def test_a_folder_of_texts_has_classes_as_one_of_images(tmp_path):
+    for kind in ("neg", "pos"):
+        for split, count in (("train", 5), ("test", 2)):
+            (tmp_path / split / kind).mkdir(parents=True)
+            for number in range(count):
+                (tmp_path / split / kind / f"{number}.txt").write_text(f"größer {kind} {number}", "utf-8")
+    train, test = load(tmp_path), load(tmp_path, "test")
+    assert (len(train), len(test)) == (10, 4)
+    assert (train.shapes, train.view_names, train.class_names) == (((),), ("text",), ("neg", "pos"))
+    assert texts_of(test, 0) == [f"größer {kind} {number}" for kind in ("neg", "pos") for number in range(2)]
+    assert test.keys[0].endswith("neg/0.txt")
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path):
+    (tmp_path / "0.txt").write_text("a")
+    (tmp_path / "1.txt").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(UsageError, match=r"1\.txt cannot be read as a text of UTF-8"):
+        load(tmp_path)
+    (tmp_path / "1.txt").write_text("")
+    with pytest.raises(UsageError, match="expected a text in each row, got an empty one in 1 of 2 rows"):
+        load(tmp_path)
+
+
+def test_each_line_of_a_file_is_a_text(tmp_path):
+    (tmp_path / "lines.txt").write_text("\ufeffone\n\n two \r\nthree\nfour\nfive", "utf-8")
+    parts = [load(tmp_path / "lines.txt", split) for split in ("train", "test")]
+    found = {int(row): text for part in parts for row, text in zip(part.rows, texts_of(part, 0), strict=True)}
+    assert found == {0: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
+    (tmp_path / "none.txt").write_text(" \n\n")
+    with pytest.raises(UsageError, match=r"none\.txt has no line"):
+        load(tmp_path / "none.txt")

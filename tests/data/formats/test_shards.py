@@ -12,6 +12,7 @@ from PIL import Image
 
 from contraport.data import load, loader
 from contraport.errors import UsageError
+from contraport.texts import decoded
 
 
 def encoded(value, kind="PNG", size=(10, 12)):
@@ -49,7 +50,7 @@ def shards(tmp_path):
     for shard in range(3):
         write(
             tmp_path / f"train-{shard:03}.tar",
-            [file for i in range(20) for file in sample(20 * shard + i, txt=b"hello")],
+            [file for i in range(20) for file in sample(20 * shard + i, note=b"hello")],
         )
     return tmp_path
 
@@ -68,7 +69,7 @@ def test_samples_are_images_with_classes_and_a_fifth_of_each_is_held_out(shards,
     assert sorted([*numbers(train).tolist(), *numbers(test).tolist()]) == list(range(60))
     for part in (train, test):
         assert torch.equal(part.labels, numbers(part) % 3)
-    assert "left out 60 .txt" in caplog.text
+    assert "left out 60 .note" in caplog.text
 
 
 def test_one_archive_and_alternatives_in_braces(shards):
@@ -172,7 +173,7 @@ def test_an_archive_overwritten_in_its_middle_is_told(tmp_path):
     ("files", "message"),
     [
         ([], "a.tar"),
-        ([("a.txt", b"x")], "holds no image"),
+        ([("a.note", b"x")], "holds no image"),
         ([*sample(0), ("z.png", encoded(3))], "'z' has no label"),
         ([("a.png", encoded(1)), ("a.jpg", encoded(1))], "two files"),
         ([("a.png", encoded(1)), ("a.json", b"{")], r"a\.json cannot be read"),
@@ -245,3 +246,26 @@ def test_paths_lead_nowhere_and_links_are_counted(tmp_path, caplog):
 def test_too_many_archives_in_braces_are_told():
     with pytest.raises(UsageError, match="at most 1000000 archives"):
         load("{0..99999999999}.tar")
+
+
+def test_texts_are_views(tmp_path, caplog):
+    files = [file for i in range(10) for file in sample(i, txt=f" größer {i}\n".encode() if i != 4 else b"")]
+    write(tmp_path / "data.tar", files)
+    with caplog.at_level(logging.INFO):
+        parts = [load(tmp_path / "data.tar", split) for split in ("train", "test")]
+    assert parts[0].shapes == ((3, 10, 10), ())
+    assert parts[0].view_names == ("image", "text")
+    assert sum(len(part) for part in parts) == 9
+    assert "1 empty .txt" in caplog.text
+    for part in parts:
+        texts = decoded(part.__getitems__(list(range(len(part)))).views[1])
+        assert texts == [f"größer {number}" for number in numbers(part).tolist()]
+
+
+def test_a_member_that_is_no_text_is_told(tmp_path):
+    write(tmp_path / "data.tar", [(f"{i}.txt", b"\xff\xfe" if i == 2 else b"text") for i in range(9)])
+    dataset = load(tmp_path / "data.tar", test_fraction=0.2)
+    whole = [load(tmp_path / "data.tar", split) for split in ("train", "test")]
+    assert dataset.shapes == ((),)
+    with pytest.raises(UsageError, match=r"data\.tar: 2\.txt cannot be read as a text of UTF-8"):
+        [part.__getitems__(list(range(len(part)))) for part in whole]

@@ -1,4 +1,4 @@
-"""A folder of images: classes and domains from its subfolders, pixels decoded when they are asked for."""
+"""A folder of images, or of texts, or of both side by side: classes and domains from its subfolders."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from contraport.data.arrays import codes_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES, FileImages
 from contraport.data.formats.format import data_format
-from contraport.data.items import Items
-from contraport.data.splits import TEST_NAMES
-from contraport.errors import check
+from contraport.data.items import Items, View
+from contraport.data.splits import TEST_NAMES, Marks
+from contraport.data.text_store import TextStore
+from contraport.errors import cannot_read, check, check_regular
+from contraport.texts import check_full
+
+TEXTS = frozenset((".txt",))
 
 _log = logging.getLogger(__name__)
 
 
 @data_format(
-    "a folder of images", recognises=os.path.isdir, takes=["image_size", "test_fraction", "ignore_labels"], rest=True
+    "a folder of images or texts",
+    recognises=os.path.isdir,
+    takes=["image_size", "test_fraction", "ignore_labels"],
+    rest=True,
 )
 def load_folder(
     folder: str,
@@ -31,13 +38,17 @@ def load_folder(
     test_fraction: float | None = None,
     ignore_labels: bool = False,
 ) -> Dataset:
-    """Return one split of a folder of images.
+    """Return one split of a folder of images, or of texts.
 
     ``folder/class/*.png`` is labelled, ``folder/*.png`` is not. ``folder/domain/class/*.png`` has domains too: it is
     read so where every one of several domains has the same several classes; deeper folders otherwise belong to the
     class of the outermost. Each may lie below ``train/`` and ``test/`` (or ``val/``); without these some of each
     class are held out. Hidden files, and files that are no images by their suffix, are not looked at. Images that
     cannot be read are left out, logged, and listed in ``skipped``.
+
+    Where half of the images or more have a text beside them, ``photo.txt`` beside ``photo.jpg``, the texts are a second
+    view, which an image without one, or with an empty one, lacks. A folder of ``*.txt`` without an image is one of
+    texts. They are UTF-8, and held in memory.
 
     Args:
         folder: the folder.
@@ -48,17 +59,23 @@ def load_folder(
         ignore_labels: whether folders say nothing, neither classes nor domains.
 
     Raises:
-        UsageError: no image in the folder, none of them readable, or a layout that can be read in two ways.
+        UsageError: neither images nor texts in the folder, no image readable, a text that is none, or a layout that
+            can be read in two ways.
     """
-    train_folder, test_folder = folders_of_splits(Path(folder))
-    train = _images(train_folder)
-    test = [] if test_folder is None else _images(test_folder)
-    around = [PurePath(file).parts[:-1] for file in train + test]
-    files = [str(train_folder / file) for file in train] + [f"{test_folder}/{file}" for file in test]
-    is_test = None if test_folder is None else np.arange(len(files)) >= len(train)
+    around, files, others, is_test = _found(Path(folder))
     meant = Items(folder, len(around)) if ignore_labels else _meaning(around, folder)
     items = replace(meant, is_test=is_test, keys=files, test_fraction=test_fraction)
-    return items.dataset(split, [FileImages(tuple(files))], image_size=image_size)
+    if _suffix(files[0]) in TEXTS:
+        texts = [read_text(file) for file in files]
+        check_full(f"data: {folder}", texts)
+        return items.dataset(split, [_texts(texts)], image_size=None, view_names=["text"])
+    captions = _captions(files, others, folder)
+    if captions is None:
+        return items.dataset(split, [FileImages(tuple(files))], image_size=image_size)
+    there = np.array([bool(caption) for caption in captions])
+    present = None if there.all() else np.stack([np.ones_like(there), there], axis=1)
+    views = [FileImages(tuple(files)), _texts(captions)]
+    return replace(items, present=present).dataset(split, views, image_size=image_size, view_names=["image", "text"])
 
 
 def folders_of_splits(folder: Path) -> tuple[Path, Path | None]:
@@ -92,10 +109,64 @@ def files_below(folder: Path, suffixes: Collection[str]) -> list[str]:
     return sorted(files)
 
 
-def _images(folder: Path) -> list[str]:
-    files = files_below(folder, SUFFIXES)
-    check(len(files) > 0, f"data: expected images ({' '.join(sorted(SUFFIXES))}) in {folder}, found none.")
-    return files
+def read_text(file: str) -> str:
+    """Return the text in a file, without white space around it.
+
+    Raises:
+        UsageError: the file is not UTF-8, or no regular file.
+    """
+    check_regular("data", file)
+    try:
+        return Path(file).read_text("utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise cannot_read(f"data: {file}", "a text of UTF-8", error) from error
+
+
+def _found(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Marks | None]:
+    """Return the folders around each image, the images, the texts, and which images are the test split's.
+
+    Where there is no image it is the texts.
+    """
+    parts = folders_of_splits(folder)
+    found = [[] if part is None else files_below(part, SUFFIXES | TEXTS) for part in parts]
+    suffixes = SUFFIXES if any(_suffix(file) in SUFFIXES for files in found for file in files) else TEXTS
+    around, chosen, others, is_test = [], [], set[str](), list[bool]()
+    for number, (part, files) in enumerate(zip(parts, found, strict=True)):
+        if part is None:
+            continue
+        own = [file for file in files if _suffix(file) in suffixes]
+        known = f"images ({' '.join(sorted(SUFFIXES))})"
+        what = known if suffixes is SUFFIXES else f"{known} or texts (.txt)"
+        check(len(own) > 0, f"data: expected {what} in {part}, found none.")
+        around += [PurePath(file).parts[:-1] for file in own]
+        chosen += [str(part / file) for file in own]
+        others |= {str(part / file) for file in files if _suffix(file) in TEXTS}
+        is_test += [number == 1] * len(own)
+    return around, chosen, others, np.array(is_test) if parts[1] is not None else None
+
+
+def _suffix(file: str) -> str:
+    return os.path.splitext(file)[1].lower()
+
+
+def _captions(files: list[str], texts: set[str], folder: str) -> list[str] | None:
+    """Return the text beside each image, empty where there is none; None where too few have one to be a view."""
+    beside = [f"{os.path.splitext(file)[0]}.txt" for file in files]
+    found = [file in texts for file in beside]
+    if 2 * sum(found) < len(files):
+        if any(found):
+            told = "%s: %d of %d images have a text beside them, fewer than half: the texts are left out"
+            _log.warning(told, folder, sum(found), len(files))
+        return None
+    captions = [read_text(file) if is_there else "" for file, is_there in zip(beside, found, strict=True)]
+    lacking = sum(not caption for caption in captions)
+    if lacking:
+        _log.warning("%s: %d of %d images have no text beside them, or an empty one", folder, lacking, len(files))
+    return captions
+
+
+def _texts(texts: list[str]) -> View:
+    return lambda positions: TextStore.of([texts[position] for position in positions.tolist()], "data")
 
 
 def _meaning(around: list[tuple[str, ...]], root: str) -> Items:
@@ -105,8 +176,8 @@ def _meaning(around: list[tuple[str, ...]], root: str) -> Items:
         return Items(root, len(around))
     check(
         all(named),
-        f"data: {root} has images both in class folders and outside of them, {named.count(False)} of {len(named)} "
-        "outside; move these, or pass ignore_labels=True (--ignore_labels) to take all images without classes.",
+        f"data: {root} has files both in class folders and outside of them, {named.count(False)} of {len(named)} "
+        "outside; move these, or pass ignore_labels=True (--ignore_labels) to take all without classes.",
     )
     if not _have_domains(around):
         labels, class_names = codes_of("labels", [folders[0] for folders in around])

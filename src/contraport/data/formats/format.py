@@ -65,13 +65,13 @@ def data_format(
 
     >>> from contraport.data import from_arrays, load
     >>> from contraport.data.formats import FORMATS, data_format
-    >>> @data_format("numbers in a text", suffixes=[".txt"], takes=[])
+    >>> @data_format("numbers in a text", suffixes=[".dat"], takes=[])
     ... def load_text(path, split):
     ...     return from_arrays(np.loadtxt(path, ndmin=2), name=path, split=split)
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savetxt(f"{folder}/rows.txt", np.ones((4, 3)))
-    ...     load(f"{folder}/rows.txt").shapes
+    ...     np.savetxt(f"{folder}/rows.dat", np.ones((4, 3)))
+    ...     load(f"{folder}/rows.dat").shapes
     ((3,),)
     >>> del FORMATS["numbers in a text"]
     """

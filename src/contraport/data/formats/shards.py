@@ -27,8 +27,9 @@ from contraport.data.formats.tar_index import Members, members
 from contraport.data.items import Items, View
 from contraport.data.splits import TEST_NAMES
 from contraport.errors import cannot_read, check, check_regular
+from contraport.texts import TEXT, encoded
 
-_IMAGE, _ARRAY, _CLASS, _JSON = "image", "npy", "cls", "json"
+_IMAGE, _ARRAY, _TEXT, _CLASS, _JSON = "image", "npy", "txt", "cls", "json"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ARCHIVES = 1_000_000
@@ -57,10 +58,11 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     """Return one split of webdataset shards.
 
     A sample is made of the neighbouring members whose paths are equal up to the first dot of the file's name. What
-    follows names the field: an image (``.jpg``, ``.png``, ``.webp``, ...), an array (``.npy``), a class (``.cls``), or
-    a JSON object (``.json``) with a label and a domain by the names that columns of tables have. Several images or
-    arrays, such as ``.left.jpg`` and ``.right.jpg``, are several views. Other fields are left out and counted in the
-    log, and so are samples without one of the views.
+    follows names the field: an image (``.jpg``, ``.png``, ``.webp``, ...), an array (``.npy``), a text of UTF-8
+    (``.txt``), a class (``.cls``), or a JSON object (``.json``) with a label and a domain by the names that columns of
+    tables have. Several images, arrays or texts, such as ``.jpg`` and ``.txt``, or ``.left.jpg`` and ``.right.jpg``, are
+    several views. Other fields are left out and counted in the log, and so are empty texts, and samples without one of
+    the views.
 
     Shards whose file or folder begins with ``test`` (or ``val``) are the test split where there are others too; else
     some of each class are held out. The headers are read once; then a batch reads no more than its own bytes, in any
@@ -81,7 +83,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     ignored = Counter[str]()
     for number, archive in enumerate(archives):
         samples += _samples(number, archive, ignored)
-    check(len(samples) > 0, f"data: {data} holds no image (.jpg, .png, ...) and no array (.npy).")
+    check(len(samples) > 0, f"data: {data} holds no image (.jpg, .png, ...), no array (.npy) and no text (.txt).")
     fields = _views(samples)
     whole = [sample for sample in samples if fields <= sample.views.keys()]
     _tell_left_out(data, ignored, len(samples) - len(whole), fields)
@@ -101,9 +103,10 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
 def names_of_fields(fields: Sequence[str]) -> list[str]:
     """Return what views are called that are fields: by what stands before the suffix, else by the suffix.
 
-    >>> names_of_fields(["image", "left.npy"])
-    ['image', 'left']
+    >>> names_of_fields(["image", "left.npy", "txt"])
+    ['image', 'left', 'text']
     """
+    fields = ["text" if field == _TEXT else field for field in fields]
     begun = [field.rpartition(".")[0] or field for field in fields]
     return [name if begun.count(name) == 1 else f"view{number}" for number, name in enumerate(begun)]
 
@@ -135,6 +138,32 @@ class ArrayMembers:
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the views at some positions, stacked."""
         return (_stacked(self.members, positions.tolist()),)
+
+
+@dataclass(frozen=True)
+class TextMembers:
+    """Texts in archives as one view, read and checked when they are fetched."""
+
+    members: Members
+    in_memory: bool = False
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+        return (TEXT,)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the texts at some positions, as long as the longest of them."""
+        return (encoded([self._text(position) for position in positions.tolist()], "data"),)
+
+    def _text(self, position: int) -> str:
+        try:
+            return self.members[position].decode("utf-8-sig").strip()
+        except UnicodeDecodeError as error:
+            raise cannot_read(f"data: {self.members.name(position)}", "a text of UTF-8", error) from error
 
 
 def _archives(data: str) -> list[str]:
@@ -183,7 +212,9 @@ def _samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[_Samp
             about: dict[str, str] = {}
             for member in group:
                 field = _key_and_field(member.path)[1]
-                if field.rsplit(".", 1)[-1] in (_IMAGE, _ARRAY):
+                if field.rsplit(".", 1)[-1] == _TEXT and member.size == 0:
+                    ignored[f"empty .{field}"] += 1
+                elif field.rsplit(".", 1)[-1] in (_IMAGE, _ARRAY, _TEXT):
                     check(field not in views, f"data: {archive}: the sample {key!r} has two files for its {field!r}.")
                     views[sys.intern(field)] = _Place(member.offset, member.size)
                 elif field in (_CLASS, _JSON):
@@ -256,6 +287,8 @@ def _view(archives: list[str], samples: list[_Sample], field: str) -> View:
     found = Members(tuple(archives), keys, field, places[:, 0], places[:, 1], places[:, 2])
     if field.endswith(_IMAGE):
         return found
+    if field.endswith(_TEXT):
+        return lambda positions: TextMembers(found.take(positions))
     shape = tuple(_stacked(found, [0]).shape[1:])
     return lambda positions: ArrayMembers(found.take(positions), (shape,))
 
