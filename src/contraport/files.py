@@ -42,13 +42,19 @@ def replacing(path: Path, *, checksum: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def replacing_files(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `folder`, whose files go there, each as a whole, when the block ends well."""
+    """Give a temporary folder beside `folder`, whose files go there, each as a whole, when the block ends well.
+
+    Those in folders within it go first.
+    """
     with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=f".{folder.name}-") as temporary:
         yield Path(temporary)
         folder.mkdir(exist_ok=True)
-        for file in sorted(Path(temporary).iterdir()):
+        files = sorted(path for path in Path(temporary).rglob("*") if path.is_file())
+        for file in sorted(files, key=lambda path: -len(path.parts)):
             if file.suffix != SUFFIX:  # which comes with its file
-                _move(file, folder / file.name)
+                place = folder / file.relative_to(temporary)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                _move(file, place)
 
 
 def write_text(path: Path, text: str) -> None:

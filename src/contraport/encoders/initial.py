@@ -17,10 +17,14 @@ from safetensors.torch import load_file
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
-from contraport.encoders.build import is_described
+from contraport.catalog.encoders import ENCODERS
+from contraport.encoders.build import Shape, code_named, is_described
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model
+from contraport.encoders.tokenized import build_tokenized
+from contraport.encoders.view_names import each_view
 from contraport.errors import UsageError, cannot_read, check, check_regular, reason
 from contraport.files import check_checksum
+from contraport.texts import TEXT
 
 State: TypeAlias = dict[str, Tensor]
 """The weights of an encoder by name."""
@@ -37,8 +41,9 @@ class Initial:
 
     Attributes:
         source: what messages call it.
-        encoder: the names of the encoders, one per tower, or one that is taken for each; None: the source has none.
-        states: the weights of each, or one for all.
+        encoder: the names of the encoders, one per tower, or one that is taken for each, or those of some views by what
+            these are called; None: the source has none.
+        states: the weights of each, or one for all; None where they are drawn.
         mean: what each was standardised by, or one for all; None: by what its data have.
         std: the same, to be divided by.
         image_size: side in pixels of the images that they saw; None: they saw none, or the source does not say.
@@ -46,8 +51,8 @@ class Initial:
     """
 
     source: str
-    encoder: str | list[str] | None
-    states: Sequence[State]
+    encoder: str | list[Any] | Mapping[str, Any] | None
+    states: Sequence[State | None]
     mean: Sequence[list[float] | None] = (None,)
     std: Sequence[list[float] | None] = (None,)
     image_size: int | None = None
@@ -59,42 +64,93 @@ class Initial:
         Raises:
             UsageError: they are of another architecture.
         """
-        towers = [model.tower(number) for number in range(len(model.towers))]
-        for number, tower in enumerate(towers):
-            _load(tower.encoder, self._of(self.states, number, len(towers)), self._named(number), self.source)
+        places = self._places(len(model.towers), model.view_names, model.shapes)
+        for number, place in enumerate(places):
+            state = None if place is None else self.states[place]
+            if state is not None:
+                _load(model.tower(number).encoder, state, self._named(place or 0), self.source)
 
-    def statistics(self, given: Sequence[tuple[list[float], list[float]]]) -> list[tuple[list[float], list[float]]]:
-        """Return what each tower standardises by: what the encoders were trained with, or else what is given."""
+    def statistics(
+        self, given: Sequence[tuple[list[float], list[float]]], names: Sequence[str] = (), shapes: Sequence[Shape] = ()
+    ) -> list[tuple[list[float], list[float]]]:
+        """Return what each tower standardises by: what the encoders were trained with, or else what is given.
+
+        Args:
+            given: the mean and the standard deviation of what each tower takes.
+            names: of the views, where it is by these that encoders were asked for.
+            shapes: of one item of each.
+        """
         chosen = []
-        for number, (mean, std) in enumerate(given):
-            own_mean, own_std = self._of(self.mean, number, len(given)), self._of(self.std, number, len(given))
+        for (mean, std), place in zip(given, self._places(len(given), names, shapes), strict=True):
+            own_mean, own_std = (
+                None if place is None else values[place if len(values) > 1 else 0] for values in (self.mean, self.std)
+            )
             known = own_mean is not None and own_std is not None and len(own_mean) == len(mean)
             chosen.append((own_mean, own_std) if known and own_mean and own_std else (mean, std))
         return chosen
 
-    def _of(self, values: Sequence[Any], number: int, towers: int) -> Any:
-        check(
-            len(values) in (1, towers),
-            f"init: {self.source} has {len(values)} encoders; expected {towers}, one a view.",
-        )
-        return values[number if len(values) > 1 else 0]
+    def _places(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[int | None]:
+        """Return which of the encoders each tower has, None for one that has none of them."""
+        if isinstance(self.encoder, Mapping):
+            numbered = {called: place for place, called in enumerate(self.encoder)}
+            return each_view("encoder", numbered, names, shapes)[:towers]
+        there = len(self.states)
+        check(there in (1, towers), f"init: {self.source} has {there} encoders; expected {towers}, one a view.")
+        return [number if there > 1 else 0 for number in range(towers)]
 
-    def _named(self, number: int) -> str:
+    def _named(self, place: int) -> str:
+        if isinstance(self.encoder, Mapping):
+            return str(list(self.encoder.values())[place])
         names = [self.encoder] if isinstance(self.encoder, str) or self.encoder is None else self.encoder
-        return str(names[number if len(names) > 1 else 0])
+        return str(names[place if len(names) > 1 else 0])
 
 
 def pretrained(encoder: Encoders) -> Initial:
-    """Return timm's weights of an encoder, from the Hugging Face hub or from what was downloaded before.
+    """Return the weights that timm or transformers has of encoders, from the hub or from what was downloaded before.
+
+    Args:
+        encoder: the name of one; or a list of one per tower, or those of some views by what these are called, of which
+            those that are our own or the caller's are left as they are drawn.
 
     Raises:
-        UsageError: the encoder is none of timm's, timm has no weights of it, or they cannot be had.
+        UsageError: no encoder is one of theirs, there are no weights of it, or they cannot be had.
     """
-    check(
-        isinstance(encoder, str) and timm.is_model(encoder),
-        f"pretrained: expected an encoder of timm's by name, such as resnet18, got {encoder!r}.",
+    if encoder is None or isinstance(encoder, str | nn.Module):
+        return _pretrained(encoder)
+    names = list(encoder.values()) if isinstance(encoder, Mapping) else list(encoder)
+    theirs = [name for name in names if _is_theirs(name)]
+    check(len(theirs) > 0, f"pretrained: expected an encoder of timm's or transformers', got {names}.")
+    parts = [_pretrained(name) if name in theirs else None for name in names]
+    sizes = {part.image_size for part in parts if part is not None and part.image_size is not None}
+    return Initial(
+        ", ".join(map(str, theirs)),
+        dict(encoder) if isinstance(encoder, Mapping) else names,
+        [None if part is None else part.states[0] for part in parts],
+        [None if part is None else part.mean[0] for part in parts],
+        [None if part is None else part.std[0] for part in parts],
+        sizes.pop() if len(sizes) == 1 else None,
+        any(part is not None and part.low_resolution for part in parts),
     )
-    name = str(encoder)
+
+
+def _is_theirs(encoder: object) -> bool:
+    return isinstance(encoder, str) and encoder not in ENCODERS and not code_named(encoder)
+
+
+def _pretrained(encoder: Any) -> Initial:
+    check(
+        _is_theirs(encoder),
+        f"pretrained: expected an encoder of timm's or transformers' by name, such as resnet18, got {encoder!r}.",
+    )
+    return _pretrained_by_timm(encoder) if timm.is_model(encoder) else _pretrained_of_texts(encoder, encoder)
+
+
+def _pretrained_of_texts(name: str, source: str) -> Initial:
+    """Return the weights of a model of transformers, of a folder or of the hub."""
+    return Initial(source, name, [dict(build_tokenized(name, TEXT, pretrained=True).state_dict())])
+
+
+def _pretrained_by_timm(name: str) -> Initial:
     known = _timm_config(name)
     hub = known.get("hf_hub_id")
     check(bool(hub), f"pretrained: timm has no weights of {name!r} on the hub; init takes a file or a folder of them.")
@@ -113,8 +169,8 @@ def initial(where: str | Path, encoder: Encoders, *, trust: bool = False) -> Ini
 
     Args:
         where: a file of weights, ``.safetensors``, ``.pt``, ``.pth``, ``.bin`` or ``.ckpt``, by the encoder's own names
-            or all of them behind one prefix, a classifier aside; a folder of timm's or one that `Model.save_pretrained`
-            wrote; or a run folder. Nothing is unpickled.
+            or all of them behind one prefix, a classifier aside; a folder of timm's, of transformers or one that
+            `Model.save_pretrained` wrote; or a run folder. Nothing is unpickled.
         encoder: the encoder that was asked for; None: what the folder has.
         trust: import and run the encoder that a folder names as ``module:attribute``.
 
@@ -136,6 +192,13 @@ def initial(where: str | Path, encoder: Encoders, *, trust: bool = False) -> Ini
     except (OSError, ValueError, RecursionError) as error:
         raise cannot_read(f"init: {folder / CONFIG_FILE}", "JSON", error) from error
     check(isinstance(config, dict), f"init: expected a mapping in {folder / CONFIG_FILE}.")
+    if "model_type" in config:
+        check(
+            encoder is None or str(encoder) == str(path),
+            f"init: {path} has one encoder of texts, and the encoder is to be {encoder!r}; leave it out, or name the "
+            "folder as the encoder of its view, with pretrained=True (--pretrained).",
+        )
+        return _pretrained_of_texts(str(path), str(path))
     if "architecture" in config:
         return _of_timm_folder(folder, encoder, str(path))
     return _of_model(folder, config, encoder, str(path), trust=trust)
@@ -209,6 +272,8 @@ def _timm_config(name: str) -> dict[str, Any]:
 
 def _listed(encoder: Encoders, towers: int) -> list[Any]:
     """Return what was asked for each of some towers."""
+    if isinstance(encoder, Mapping):  # which of the towers they are of is known only with the data
+        return [None] * towers
     return [encoder] * towers if encoder is None or isinstance(encoder, str | nn.Module) else list(encoder)
 
 

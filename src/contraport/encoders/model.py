@@ -16,6 +16,7 @@ from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from contraport.encoders.build import Shape, check_trusted, default_encoder, described, is_described
+from contraport.encoders.tokenized import TextTransformer
 from contraport.encoders.tower import Tower
 from contraport.encoders.view_names import each_view, view_called
 from contraport.errors import UsageError, check, reason
@@ -62,6 +63,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         towers: the `Tower` that is shared, or one per view.
         num_features: length of the representation.
         projects: whether the representation is the projection.
+        built_from: the encoder of each tower as it was built: a name, a folder or a module.
 
     Raises:
         UsageError: an unknown encoder, or settings that do not fit one another.
@@ -122,6 +124,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self.low_resolution = low_resolution
         towers = [self.tower(view) for view in self.represented]
         self.num_features = sum(tower.num_projections if self.projects else tower.num_features for tower in towers)
+        self.built_from = list(encoder)
         self.config: dict[str, Any] = {
             "encoder": described(list(encoder)),
             "shapes": [list(shape) for shape in self.shapes],
@@ -233,6 +236,9 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         weights = save_directory / WEIGHTS_FILE
         checksum_of(weights).unlink(missing_ok=True)
         super()._save_pretrained(save_directory)
+        for number, encoder in enumerate(self.encoders):
+            if isinstance(encoder, TextTransformer):
+                encoder.keep(save_directory / _kept(number))
         write_checksum(weights)
 
     @classmethod
@@ -267,8 +273,9 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         config["encoder"] = _given(encoder, config, f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
         try:
             check_checksum(folder / WEIGHTS_FILE)
-            model = cls(**config)
+            model = cls(**config | {"encoder": _built_from(config["encoder"], folder)})
             load_model(model, folder / WEIGHTS_FILE)  # with weights that are tied
+            model.config["encoder"] = described(config["encoder"])
         except (OSError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
             raise UsageError(f"model: {folder} does not hold a model: {reason(error)}") from error
         return model.to(map_location).eval()
@@ -296,6 +303,18 @@ def _side_by_side(towers: Iterable[nn.Module], views: Sequence[Tensor], *, proje
     """Return what each tower, or with `project` its projector behind it, gives of its view."""
     features = [(tower, tower(view)) for tower, view in zip(towers, views, strict=True)]
     return torch.cat([cast(Tower, tower).projector(one) if project else one for tower, one in features], dim=1)
+
+
+def _kept(number: int) -> str:
+    """Return the folder within that of a model that has what it takes to build an encoder of transformers."""
+    return f"encoder{number}"
+
+
+def _built_from(encoder: Any, folder: Path) -> Any:
+    """Return the encoders of a saved model as they can be built here: of transformers, from what it keeps."""
+    names = encoder if isinstance(encoder, list) else [encoder]
+    kept = [folder / _kept(number) for number in range(len(names))]
+    return [str(own) if own.is_dir() else name for own, name in zip(kept, names, strict=True)]
 
 
 def _given(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:
@@ -363,7 +382,9 @@ def _local_folder(name: str, download: dict[str, Any]) -> Path:
         return Path(name)
     check(_HUB_NAME.fullmatch(name) is not None, f"model: there is no folder {name!r}.")
     try:
-        return Path(snapshot_download(name, allow_patterns=[CONFIG_FILE, f"{WEIGHTS_FILE}*"], **download))
+        return Path(
+            snapshot_download(name, allow_patterns=[CONFIG_FILE, f"{WEIGHTS_FILE}*", f"{_kept(0)[:-1]}*/*"], **download)
+        )
     except Exception as error:  # no network, no such model, no permission: each has an error of its own
         raise UsageError(
             f"model: there is no folder {name!r}, and the hub does not give it: {reason(error)}"

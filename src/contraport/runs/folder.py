@@ -5,7 +5,8 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
     metrics.jsonl      one JSON object a line, in the order of the steps
     checkpoints/       what a resumed training needs
     model/             config.json and model.safetensors, readable by `contraport.encoders.Model.from_pretrained`;
-                       training.json, after how many epochs that was
+                       training.json, after how many epochs that was; encoder0/ and so on, what tokenizer a
+                       model of transformers has, and how it is built
     initial/           the model as the training began with it, where its weights were not drawn
     features/          what a frozen encoder made of each item, where that is kept
     evaluation.json    the numbers of `contraport.evaluate`
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 _MAIN = ("data", "objective", "epochs", "batch_size")
 """The settings that a notebook shows even where they are the defaults."""
 
+_KEPT_ENCODER = re.compile(r"encoder\d+")
 _NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
 
 
@@ -407,7 +409,8 @@ class Run:
         check(self.config_path.is_file(), f"run: {self.path} is no run: it has no config.yaml.")
         for path in self.path.rglob("*"):
             if path.is_dir():
-                good = path.parent not in (self.checkpoints, self.model_path)
+                of_model = path.parent == self.model_path and _KEPT_ENCODER.fullmatch(path.name)
+                good = bool(of_model) or path.parent not in (self.checkpoints, self.model_path)
                 check(good, f"run: {path} is a folder, where a run has only files.")
             else:
                 with suppress(OSError):  # what a training writes may be gone by now, and a link may lead nowhere

@@ -469,7 +469,7 @@ def build_untrained(settings: Settings, model: Model, encoder: Encoders = None) 
         model: what it ended with.
         encoder: the module that was given as encoder, or one per view, if some was.
     """
-    given = {} if encoder is None else {"encoder": encoder}
+    given = {"encoder": model.built_from if encoder is None else encoder}
     with _seeded(settings):
         return Model(**model.config | given)
 
@@ -510,7 +510,7 @@ def _model(settings: Settings, views: Views, begun: Initial | None) -> Model:
     one = changes_of_one if shared is None else shared
     statistics = views.statistics()[: 1 if one else None]
     if begun is not None:
-        statistics = begun.statistics(statistics)
+        statistics = begun.statistics(statistics, views.plain_names, views.plain_shapes)
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     model = Model(
         settings.encoder,

@@ -60,9 +60,9 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     A sample is made of the neighbouring members whose paths are equal up to the first dot of the file's name. What
     follows names the field: an image (``.jpg``, ``.png``, ``.webp``, ...), an array (``.npy``), a text of UTF-8
     (``.txt``), a class (``.cls``), or a JSON object (``.json``) with a label and a domain by the names that columns of
-    tables have. Several images, arrays or texts, such as ``.jpg`` and ``.txt``, or ``.left.jpg`` and ``.right.jpg``, are
-    several views. Other fields are left out and counted in the log, and so are empty texts, and samples without one of
-    the views.
+    tables have. Several images, arrays or texts, such as ``.jpg`` and ``.txt``, or ``.left.jpg`` and ``.right.jpg``,
+    are several views. Other fields are left out and counted in the log, and so are empty texts, and samples without one
+    of the views.
 
     Shards whose file or folder begins with ``test`` (or ``val``) are the test split where there are others too; else
     some of each class are held out. The headers are read once; then a batch reads no more than its own bytes, in any

@@ -1,0 +1,193 @@
+"""Models of transformers as encoders of texts: a tiny one with random weights, which each test writes itself."""
+
+import json
+
+import pytest
+import torch
+
+from contraport import embed, train
+from contraport.data import from_arrays
+from contraport.encoders import Model, initial, pretrained
+from contraport.encoders.build import build
+from contraport.encoders.tokenized import is_kept
+from contraport.errors import UsageError
+from contraport.features import read_features
+from contraport.runs import Run
+from contraport.texts import encoded
+
+transformers = pytest.importorskip(
+    "transformers", reason="the extra text, transformers and tokenizers, is not installed"
+)
+tokenizers = pytest.importorskip("tokenizers")
+
+TEXTS = [f"{color} {thing} {number}" for color in ("red", "blue") for thing in ("bag", "shoe") for number in range(5)]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted({word for text in TEXTS for word in text.split()})]
+
+
+def write_model(folder, *, kind="bert", seed=0, **more):
+    """Write a model of two layers, and a tokenizer that knows the words of the texts."""
+    torch.manual_seed(seed)
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]")
+    )
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    if kind == "bert":
+        words.post_processor = tokenizers.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+        config = transformers.BertConfig(
+            vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+            max_position_embeddings=12, **more,
+        )  # fmt: skip
+        special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    else:
+        config = transformers.GPT2Config(
+            vocab_size=len(WORDS), n_embd=16, n_layer=1, n_head=2, n_positions=12, bos_token_id=0, eos_token_id=0
+        )
+        special = {"eos_token": "[PAD]", "unk_token": "[UNK]"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+    network = transformers.AutoModel.from_config(config)
+    network.save_pretrained(folder)
+    return network.eval()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_model(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+@torch.no_grad()
+def expected(folder, texts, pooling="mean"):
+    """What a model gives of texts, one at a time, nothing padded."""
+    network = transformers.AutoModel.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    states = [network(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
+    return torch.stack([state[0] if pooling == "first" else state.mean(0) for state in states])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+@torch.no_grad()
+def test_the_features_of_a_text_are_those_of_its_tokens(folder, pooling):
+    texts = ["red bag 3", "blue", "blue shoe 1 red bag"]
+    name = f"{folder}@{pooling}"
+    encoder = build(name, ())
+    pretrained(name).give(model := Model(name, [()]))
+    got = model.tower(0).encoder.eval()(encoded(texts))
+    assert got.shape == (3, encoder.num_features) == (3, 16)
+    assert torch.allclose(got, expected(folder, texts, pooling), atol=1e-5)
+    assert not torch.allclose(encoder.eval()(encoded(texts)), got, atol=1e-2)
+
+
+@torch.no_grad()
+def test_texts_are_cut_where_the_model_ends(folder):
+    encoder = build(str(folder), ()).eval()
+    assert encoder.length == 12
+    assert encoder(encoded(["red " * 99])).shape == (1, 16)
+    assert torch.equal(encoder(encoded(["red " * 99])), encoder(encoded(["red " * 50])))
+
+
+@torch.no_grad()
+def test_a_tokenizer_without_padding_has_its_end_for_it(tmp_path):
+    write_model(tmp_path / "gpt", kind="gpt2")
+    encoder = build(str(tmp_path / "gpt"), ()).eval()
+    both = encoder(encoded(["red bag 3", "blue"]))
+    assert torch.allclose(both[1], encoder(encoded(["blue"]))[0], atol=1e-5)
+    assert encoder(encoded(["", ""])).isfinite().all()
+
+
+def test_a_folder_of_sentence_transformers_says_how_tokens_are_pooled(folder):
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 7}))
+    encoder = build(str(folder), ())
+    assert (encoder.pooling, encoder.length) == ("first", 7)
+    assert build(f"{folder}@mean", ()).pooling == "mean"
+
+
+@torch.no_grad()
+def test_a_saved_model_needs_the_folder_no_more(folder, tmp_path):
+    model = Model([f"{folder}@first", "small-text"], [(), ()]).eval()
+    model.save_pretrained(tmp_path / "model")
+    texts = encoded(TEXTS[:3])
+    expected = model(texts, texts)
+    folder.rename(tmp_path / "moved")
+    again = Model.from_pretrained(tmp_path / "model")
+    assert torch.equal(again(texts, texts), expected)
+    assert again.config["encoder"] == [f"{folder}@first", "small-text"]
+    again.save_pretrained(tmp_path / "again")
+    assert torch.equal(Model.from_pretrained(tmp_path / "again")(texts, texts), expected)
+
+
+def test_training_begins_with_the_weights_and_ends_where_a_resumed_one_does(folder, tmp_path):
+    def trained(name, epochs, **more):
+        settings = {"data": from_arrays(TEXTS, name="texts"), "batch_size": 5, "augment": "none", "sched": "constant"}
+        settings |= {"encoder": str(folder), "pretrained": True, "warmup_epochs": 0}
+        return train(**settings, epochs=epochs, out=tmp_path / name, progress=False, **more)
+
+    whole = trained("whole", 2)
+    trained("parts", 1)
+    parts = trained("parts", 2, resume=True)
+    for (name, one), other in zip(whole.model().state_dict().items(), parts.model().state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+    begun = Model.from_pretrained(whole.initial_path).tower(0).encoder
+    assert torch.equal(
+        begun.network.embeddings.word_embeddings.weight,
+        transformers.AutoModel.from_pretrained(folder).embeddings.word_embeddings.weight,
+    )
+    found = read_features(embed(parts.path, data=from_arrays(TEXTS), out=tmp_path / "f.npz", progress=False))
+    assert found.features.shape == (20, 16)
+    assert found.keys.tolist() == TEXTS
+
+
+def test_a_frozen_encoder_stays_as_it_is(folder, tmp_path):
+    run = train(
+        data=from_arrays((TEXTS, TEXTS[::-1])), init=folder, freeze=True, shared_encoder=True, epochs=1, batch_size=5,
+        out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    own = run.model().tower(0).encoder.network.state_dict()
+    for name, value in transformers.AutoModel.from_pretrained(folder).state_dict().items():
+        assert torch.equal(own[name], value), name
+    assert Run(tmp_path / "run").settings().init == str(folder)
+
+
+def test_the_encoders_of_some_views_begin_with_their_weights(folder):
+    views = {"names": ("photo", "caption"), "shapes": [(1, 8, 8), ()]}
+    for encoder in ({"caption": str(folder)}, ["small-cnn", str(folder)]):
+        begun = pretrained(encoder)
+        model = Model(encoder, views["shapes"], view_names=views["names"])
+        drawn = model.tower(0).encoder.state_dict()
+        drawn = {name: value.clone() for name, value in drawn.items()}
+        begun.give(model)
+        weights = model.tower(1).encoder.network.embeddings.word_embeddings.weight
+        theirs = transformers.AutoModel.from_pretrained(folder).embeddings.word_embeddings.weight
+        assert torch.equal(weights, theirs)
+        assert all(torch.equal(value, drawn[name]) for name, value in model.tower(0).encoder.state_dict().items())
+        given = [([0.0], [1.0]), ([], [])]
+        assert begun.statistics(given, views["names"], views["shapes"]) == given
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        (("tokenizer.json", "tokenizer_config.json"), "the tokenizer of .* was looked for in that folder"),
+        (("config.json",), "the model of .* was looked for in that folder"),
+        (("model.safetensors",), "the weights of .* was looked for in that folder"),
+    ],
+    ids=["tokenizer", "config", "weights"],
+)  # fmt: skip
+def test_what_is_missing_is_told_in_one_line(folder, missing, message):
+    for name in missing:
+        (folder / name).unlink(missing_ok=True)
+    with pytest.raises(UsageError, match=message) as caught:
+        pretrained(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_does_not_fit_is_told(folder):
+    with pytest.raises(UsageError, match="unknown name 'last'"):
+        build(f"{folder}@last", ())
+    with pytest.raises(UsageError, match="one encoder of texts, and the encoder is to be 'mlp'"):
+        initial(folder, "mlp")
+    assert is_kept(folder)
+    assert not is_kept(folder.parent)
