@@ -184,7 +184,7 @@ def test_where_weights_were_looked_for_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert "no network at all" in str(told.value)
     assert "\n" not in str(told.value)
     for encoder in ("small-cnn", None, nn.Linear(2, 2)):
-        with pytest.raises(UsageError, match="pretrained: expected an encoder of timm's by name"):
+        with pytest.raises(UsageError, match="pretrained: expected an encoder of timm's or transformers' by name"):
             pretrained(encoder)
 
 

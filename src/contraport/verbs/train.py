@@ -235,12 +235,13 @@ class Settings(Options):
     )
     pretrained: bool = option(
         False,
-        "begin with timm's weights of the encoder, from the Hugging Face hub or as they were downloaded before; the "
-        "images are standardised, and unless `image_size` is given sized, as those that it was trained on.",
+        "begin with the weights that timm, or for texts transformers, has of the encoder, in a folder, from the Hugging "
+        "Face hub or as they were downloaded before; images are standardised, and unless `image_size` is given sized, "
+        "as those that it was trained on.",
     )
     init: str | Path | None = option(
         None,
-        "begin with the encoder's weights in a file (.safetensors or .pt), in a folder of timm's or of "
+        "begin with the encoder's weights in a file (.safetensors or .pt), in a folder of timm's, of transformers or of "
         "`contraport export`, or in a run of your own, such as runs/photos, whose encoder it is then by default.",
     )
     freeze: bool = option(

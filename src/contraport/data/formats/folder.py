@@ -16,7 +16,7 @@ from contraport.data.decoding import SUFFIXES, FileImages
 from contraport.data.formats.format import data_format
 from contraport.data.items import Items, View
 from contraport.data.splits import TEST_NAMES, Marks
-from contraport.data.text_store import TextStore
+from contraport.data.text_store import Texts
 from contraport.errors import cannot_read, check, check_regular
 from contraport.texts import check_full
 
@@ -68,13 +68,13 @@ def load_folder(
     if _suffix(files[0]) in TEXTS:
         texts = [read_text(file) for file in files]
         check_full(f"data: {folder}", texts)
-        return items.dataset(split, [_texts(texts)], image_size=None, view_names=["text"])
+        return items.dataset(split, [Texts(texts)], image_size=None, view_names=["text"])
     captions = _captions(files, others, folder)
     if captions is None:
         return items.dataset(split, [FileImages(tuple(files))], image_size=image_size)
     there = np.array([bool(caption) for caption in captions])
     present = None if there.all() else np.stack([np.ones_like(there), there], axis=1)
-    views = [FileImages(tuple(files)), _texts(captions)]
+    views: list[View] = [FileImages(tuple(files)), Texts(captions)]
     return replace(items, present=present).dataset(split, views, image_size=image_size, view_names=["image", "text"])
 
 
@@ -163,10 +163,6 @@ def _captions(files: list[str], texts: set[str], folder: str) -> list[str] | Non
     if lacking:
         _log.warning("%s: %d of %d images have no text beside them, or an empty one", folder, lacking, len(files))
     return captions
-
-
-def _texts(texts: list[str]) -> View:
-    return lambda positions: TextStore.of([texts[position] for position in positions.tolist()], "data")
 
 
 def _meaning(around: list[tuple[str, ...]], root: str) -> Items:

@@ -8,7 +8,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats.folder import read_text
 from contraport.data.formats.format import data_format
 from contraport.data.items import Items
-from contraport.data.text_store import TextStore
+from contraport.data.text_store import Texts
 from contraport.errors import check
 
 
@@ -21,13 +21,9 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
     Raises:
         UsageError: the file is no text, or has no line.
     """
-    lines = read_text(path).split("\n")
-    rows = [row for row, line in enumerate(lines) if line.strip()]
+    lines = [line.strip() for line in read_text(path).split("\n")]
+    rows = [row for row, line in enumerate(lines) if line]
     check(len(rows) > 0, f"data: {path} has no line.")
     items = Items(path, len(rows), rows=np.array(rows), test_fraction=test_fraction)
-    return items.dataset(
-        split,
-        [lambda positions: TextStore.of([lines[rows[place]].strip() for place in positions.tolist()], f"data: {path}")],
-        image_size=None,
-        view_names=["text"],
-    )
+    texts = Texts([lines[row] for row in rows], f"data: {path}")
+    return items.dataset(split, [texts], image_size=None, view_names=["text"])
