@@ -226,8 +226,8 @@ class Settings(Options):
     )
     encoder: Sequence[str | Any] | dict[str, Any] | str | Any | None = option(
         None,
-        "a name (see `contraport list encoders`), any timm name, `module:attribute` of your own, or a module of which "
-        "a copy is trained; or a list of one per view; or those of some views by their names or kinds, such as "
+        "a name (see `contraport list encoders`), any timm name, of texts any transformers name or folder, "
+        "`module:attribute` of your own, or a module of which a copy is trained; or a list of one per view; or those of some views by their names or kinds, such as "
         "--encoder.image resnet18 --encoder.audio small-tcn; default: small-cnn for images, mlp for vectors, small-tcn "
         "for time series, small-text for texts.",
         written=_described,
@@ -235,13 +235,13 @@ class Settings(Options):
     )
     pretrained: bool = option(
         False,
-        "begin with the weights that timm, or for texts transformers, has of the encoder, in a folder, from the Hugging "
-        "Face hub or as they were downloaded before; images are standardised, and unless `image_size` is given sized, "
+        "begin with the weights that timm, or for texts transformers, has of the encoder: in a folder, on the Hugging "
+        "Face hub or as downloaded before; images are standardised, and unless `image_size` is given sized, "
         "as those that it was trained on.",
     )
     init: str | Path | None = option(
         None,
-        "begin with the encoder's weights in a file (.safetensors or .pt), in a folder of timm's, of transformers or of "
+        "begin with the encoder's weights in a file (.safetensors or .pt), in a folder of timm's, transformers' or of "
         "`contraport export`, or in a run of your own, such as runs/photos, whose encoder it is then by default.",
     )
     freeze: bool = option(
