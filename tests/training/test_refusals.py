@@ -77,7 +77,7 @@ from .conftest import Pull
         ({"predict": "l2", "temperature": 0.1}, "temperature: predict compares nothing"),
         ({"views": 1}, "views: expected at least 2, to compare them, got 1"),
         ({"views": "2+6"}, "crops one image"),
-        ({"shared_encoder": False}, "shared_encoder: expected true"),
+        ({"shared_encoder": False}, "shared_encoder: false needs items of several views"),
         ({"representation": "7"}, "representation: unknown name '7'"),
         ({"objective": "direct-clr", "objective_settings": {"dimensions": 500}}, "dimensions: expected at most 128"),
         ({"cache_chunk": 1}, "cache_chunk: expected a whole number from 2 on, got 1"),

@@ -132,4 +132,4 @@ def test_an_iterable_dataset_is_told():
             yield torch.zeros(3)
 
     with pytest.raises(UsageError, match="map-style"):
-        load(Stream())
+        from_torch(Stream())

@@ -1,0 +1,38 @@
+"""The scripts of `examples/` run: in tiny form, on data that every machine has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("photos.py --tiny --data digits", "on an encoder of 64 others, frozen"),
+        pytest.param("photos.py --tiny --data digits --scenes", "80 photos, scenes", marks=pytest.mark.slow),
+        ("finding.py --tiny --data digits --pages pages", "the original is the nearest of a copy"),
+    ],
+)
+def test_it_runs(command: str, told: str, tmp_path: Path) -> None:
+    script, *given = command.split()
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / script, *given],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout
+    if "--pages" in given:
+        assert (tmp_path / "pages" / "near.html").read_text().count('src="data:image/jpeg') == 13
