@@ -60,6 +60,8 @@ sys.exit(main(["list", "objectives"]))
     done = with_core_only(code)
     assert done.returncode == 0, done.stderr
     for name, (_, extra) in contraport._LAZY.items():
+        if not extra:
+            continue
         line = next(
             line for line in done.stdout.splitlines() if line.startswith(f"contraport.{name} needs the package '")
         )

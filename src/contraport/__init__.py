@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         x_clr,
     )
     from contraport.cli.demo import demo
+    from contraport.cli.doctor import doctor
     from contraport.comparing.compare import compare
     from contraport.engine import Bilinear, Gibbs, RationalQuadratic, StudentT
     from contraport.estimators import SNE, TSNE, ContrastiveEncoder, InverseOT
@@ -141,6 +142,7 @@ _LAZY = {
     "export": ("contraport.exporting", "train,export"),
     "report": ("contraport.reporting", "report"),
     "demo": ("contraport.cli.demo", "train,report"),
+    "doctor": ("contraport.cli.doctor", ""),
     "neighbors": ("contraport.searching", "train"),
     "duplicates": ("contraport.searching", "train"),
     "cluster": ("contraport.searching", "train"),
@@ -230,6 +232,7 @@ __all__ = [
     "demo",
     "dhel",
     "direct_clr",
+    "doctor",
     "duplicates",
     "embed",
     "engine",

@@ -23,6 +23,10 @@ class UsageError(ValueError):
     """A mistake that the user can mend: the message says which argument, what came and what was expected."""
 
 
+class CheckFailedError(RuntimeError):
+    """Something that was checked of this installation does not hold."""
+
+
 def unknown_name(argument: str, name: object, known: Iterable[str]) -> UsageError:
     """Return the error for a name that is not in a list, with the nearest valid name.
 

@@ -9,7 +9,7 @@ import torch
 from tests.evaluation.making import make_run, vector_model, vectors
 
 from contraport.cli.console import result_rows
-from contraport.cli.listing import list_names
+from contraport.cli.listing import list_names, print_names
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.measures import MEASURES, chosen, measure, named
@@ -45,7 +45,7 @@ def test_a_measure_of_ones_own_is_evaluated_printed_shown_and_listed(mine, tmp_p
     assert rows["trained"]["near@1000"] == 1
     assert {"measure": "Within 1000 of the mean", "trained": "100%"}.items() <= result_rows(rows)[-1].items()
     assert "Within 1000 of the mean" in report([run], out=tmp_path / "page.html").read_text()
-    list_names("measures")
+    print_names(list_names("measures"))
     assert "near@{}\n    Share of the items that are as near" in capsys.readouterr().out
     assert evaluate(run, data=data, measures=["near@7"], progress=False)["rows"]["raw"].keys() == {"near@7"}
 

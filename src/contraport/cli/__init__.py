@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
 
 from contraport._version import __version__
 from contraport.cli.verbs import run_verb, summaries
-from contraport.errors import UsageError
+from contraport.errors import CheckFailedError, UsageError
+from contraport.importing import imported
 
 __all__ = ["main"]
 
@@ -20,6 +22,7 @@ verbs:
 {verbs}
 
 `contraport VERB --help` tells the options of a verb, its defaults and examples; `contraport --version` the version.
+`contraport --print_completion bash` (zsh, fish) prints what lets the shell complete verbs, options and names.
 
 first steps:
   contraport demo
@@ -35,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     0 is success, 2 a mistake of the user's (one line on the standard error, nothing written or lost), 1 a training that
-    diverged or what did not fit in memory, 130 Ctrl-C.
+    diverged, what did not fit in memory or a self-test that failed, 130 Ctrl-C.
 
     >>> main(["--version"])
     contraport 0.1.0
@@ -44,6 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         _dispatch(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read, such as head, has enough; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except CheckFailedError as error:
+        return _fail(error, status=1)
     except (UsageError, OSError) as error:
         return _fail(error, status=2)
     except FloatingPointError as error:
@@ -65,6 +73,10 @@ def _dispatch(arguments: list[str]) -> None:
             width = max(map(len, known))
             lines = [f"  {name:{width}}  {summary}" for name, summary in known.items()]
             print(_HELP.format(verbs="\n".join(lines)))
+        case ["--print_completion", *rest]:
+            print(imported("contraport.cli.completion:script")(rest))
+        case ["--complete", *words]:
+            print(*imported("contraport.cli.completion:completions")(words), sep="\n")
         case ["--version", *_]:
             print(f"contraport {__version__}")
         case [name, *rest]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contraport.catalog import OBJECTIVES, RECIPES, list_encoders, list_sources
@@ -13,27 +13,38 @@ from contraport.measures import MEASURES, Measure
 from contraport.options import as_flags
 from contraport.verbs.list import VERB, ListOptions
 
-Rows = Sequence[Sequence[str]]
+Rows = Sequence[Mapping[str, str]]
+"""Of each its name, and what is said of it under other headings."""
 
 
 def _recipes() -> Rows:
-    return [(name, recipe.summary, as_flags(recipe.settings)) for name, recipe in RECIPES.items()]
+    return [
+        {"name": name, "summary": recipe.summary, "options": as_flags(recipe.settings)}
+        for name, recipe in RECIPES.items()
+    ]
 
 
 def _objectives() -> Rows:
-    return [(method.name, method.summary, when_to_use(method.name)) for method in OBJECTIVES.values()]
+    return [
+        {"name": method.name, "summary": method.summary, "when": when_to_use(method.name)}
+        for method in OBJECTIVES.values()
+    ]
 
 
 def _encoders() -> Rows:
-    return [(encoder.name, encoder.description) for encoder in list_encoders()]
+    return [{"name": encoder.name, "summary": encoder.description} for encoder in list_encoders()]
 
 
 def _data() -> Rows:
-    return [(source.name, source.description, source.looks) for source in list_sources()]
+    return [
+        {"name": source.name, "summary": source.description, "looked for in": source.looks} for source in list_sources()
+    ]
 
 
 def _measures() -> Rows:
-    return [(measure.key, measure.summary, _reading(measure)) for measure in MEASURES.values()]
+    return [
+        {"name": measure.key, "summary": measure.summary, "reading": _reading(measure)} for measure in MEASURES.values()
+    ]
 
 
 _LISTS = {
@@ -47,20 +58,20 @@ _LISTS = {
 
 
 @VERB.keywords
-def list_names(given: dict[str, Any]) -> None:
-    """Print what has a name, with a line about each.
+def list_names(given: dict[str, Any]) -> Rows:
+    """Return what has a name, with what is said of each.
 
     Raises:
         UsageError: there is no such list.
     """
-    _print(_LISTS[ListOptions(**given).what]())
+    return _LISTS[ListOptions(**given).what]()
 
 
-def _print(rows: Rows) -> None:
-    """Print rows of texts, each under its name; plainly, as the losses' own list needs no extra."""
+def print_names(rows: Rows) -> None:
+    """Print what has a name, and under it what is said of it; plainly, as the losses' own list needs no extra."""
     width = max(60, shutil.get_terminal_size().columns)
     for row in rows:
-        name, *texts = row
+        name, *texts = row.values()
         print(name)
         for text in filter(None, texts):
             print(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False))

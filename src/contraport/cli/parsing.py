@@ -147,6 +147,9 @@ def _parser(verb: Verb[...], prog: str) -> _Parser:
     groups: dict[str, Any] = {heading: parser.add_argument_group(heading) for heading in headings}
     for name, option in options.items():
         _add(groups.get(option.group, parser), option, parser.kinds[name])
+    if verb.show:
+        parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print the result as JSON.")
+        parser.kinds["json"] = bool
     return parser
 
 

@@ -64,10 +64,12 @@ def run_verb(name: str, argv: list[str]) -> None:
     arguments = _arguments(verb, name, argv)
     if arguments is None:
         return
+    arguments = dict(arguments)
+    show = "contraport.cli.as_json:print_json" if arguments.pop("json", False) else verb.show
     with _needing(verb, name):
         result = imported(verb.function)(**arguments)
-    if verb.show:
-        imported(verb.show)(result)
+    if show:
+        imported(show)(result)
 
 
 def _arguments(verb: Verb[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
@@ -75,6 +77,8 @@ def _arguments(verb: Verb[...], name: str, argv: list[str]) -> Mapping[str, Any]
     match list(verb.options.values()), argv:
         case [option], [word] if option.positional and not word.startswith("-"):  # this needs no parser's package
             arguments: Mapping[str, Any] | None = {option.name: word}
+        case options, [] if not any(option.required for option in options):
+            arguments = {}
         case _:
             with _needing(verb, name):
                 # Here, not above: `contraport --help` is quick, and needs none of the extras.
@@ -88,7 +92,8 @@ def _arguments(verb: Verb[...], name: str, argv: list[str]) -> Mapping[str, Any]
 def _judge(verb: Verb[...], arguments: Mapping[str, Any]) -> None:
     """Raise `UsageError` for what can be known to be wrong before anything is imported; the verb judges again."""
     for name, value in arguments.items():
-        verb.options[name].judge(value)
+        if name in verb.options:
+            verb.options[name].judge(value)
     if verb.resolve is not None:
         verb.resolve(arguments)
 

@@ -23,5 +23,6 @@ VERB = Verb(
     "contraport.cli.listing:list_names",
     "List the recipes, objectives, encoders, data or measures that have names.",
     examples=("contraport list recipes", "contraport list objectives"),
+    show="contraport.cli.listing:print_names",
     extra=EXTRA,
 )

@@ -1,0 +1,203 @@
+"""`contraport doctor`: what is installed, what the machine has, and whether it works."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import contraport
+from contraport.engine import policy
+from contraport.engine.backends.cuda import TRITON
+from contraport.errors import CheckFailedError, check, reason
+from contraport.verbs.doctor import VERB, DoctorOptions
+
+CHECKED = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
+"""Objectives of every kind of plan, kernel and divergence that the passes know."""
+
+ROWS, DIMENSIONS = 300, 16
+TOLERANCE = 1e-3
+"""The largest difference of a gradient from that in double precision, in units of its largest entry."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Something that was tried.
+
+    Attributes:
+        name: what.
+        failure: what is wrong, or None.
+        seconds: how long it took.
+    """
+
+    name: str
+    failure: str | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `contraport.doctor` found.
+
+    Attributes:
+        versions: of contraport, of Python and of what the losses need.
+        machine: what it has, by name.
+        extras: of each extra its packages, with their versions or None where they are missing.
+        checks: what was tried.
+    """
+
+    versions: Mapping[str, str]
+    machine: Mapping[str, str]
+    extras: Mapping[str, Mapping[str, str | None]]
+    checks: tuple[Tried, ...]
+
+    @property
+    def well(self) -> bool:
+        """Whether no check failed."""
+        return all(check.failure is None for check in self.checks)
+
+
+@VERB.keywords
+def doctor(given: dict[str, Any]) -> Diagnosis:
+    """Tell what is installed and what the machine has, and check that it computes what it should.
+
+    Raises:
+        UsageError: an option is not one of its values.
+
+    >>> found = contraport.doctor(test=False)
+    >>> found.well, found.versions["contraport"] == contraport.__version__
+    (True, True)
+    """
+    asked = DoctorOptions(**given)
+    versions = {"contraport": contraport.__version__, "Python": platform.python_version()}
+    versions |= {name: version(name) for name in ("torch", "numpy")}
+    extras = _extras()
+    checks = tuple(_tried(name, test) for name, test in _tests(extras)) if asked.test else ()
+    return Diagnosis(versions, _machine(), extras, checks)
+
+
+def print_diagnosis(found: Diagnosis) -> None:
+    """Print a diagnosis in plain lines.
+
+    Raises:
+        CheckFailedError: a check failed.
+    """
+    print(", ".join(f"{name} {number}" for name, number in found.versions.items()))
+    for name, value in found.machine.items():
+        print(f"{name}: {value}")
+    for extra, packages in found.extras.items():
+        missing = [name for name, number in packages.items() if number is None]
+        there = ", ".join(f"{name} {number}" for name, number in packages.items() if number is not None)
+        lack = f"; not installed: {', '.join(missing)}" if missing else ""
+        print(f"extra {extra}: {there or 'nothing'}{lack}")
+    for one in found.checks:
+        print(f"{'failed' if one.failure else 'passed'}: {one.name}, {one.seconds:.1f} s", one.failure or "", sep="  ")
+    if not found.well:
+        failed = [one.name for one in found.checks if one.failure]
+        raise CheckFailedError(f"{len(failed)} of {len(found.checks)} checks failed: {', '.join(failed)}.")
+
+
+def _machine() -> dict[str, str]:
+    devices = ["cpu", *(f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count()))]
+    devices += ["mps"] if torch.backends.mps.is_available() else []
+    groups = ("gloo", "nccl", "mpi")
+    known = [name for name in groups if dist.is_available() and getattr(dist, f"is_{name}_available")()]
+    return {
+        "system": f"{platform.platform()}, {platform.machine()}",
+        "processor": f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores, "
+        f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}",
+        "devices": ", ".join(devices),
+        "policies": ", ".join(_policies("cuda" if torch.cuda.is_available() else "cpu")),
+        "Triton": "installed" if TRITON else "not installed",
+        "process groups": ", ".join(known) or "none",
+    }
+
+
+def _extras() -> dict[str, dict[str, str | None]]:
+    """Return the packages of each extra, as the installed distribution tells them."""
+    extras: dict[str, dict[str, str | None]] = {}
+    for line in requires("contraport") or ():
+        match = re.match(r"([\w.-]+)(?:\[.*?\])?.*;.*extra == ['\"](\w+)['\"]", line)
+        if match and match[1] != "contraport":
+            extras.setdefault(match[2], {})[match[1]] = _version(match[1])
+    return extras
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    for device in devices:
+        for name in _policies(device):
+            yield f"losses on {device}, {name}", partial(_compare, device, name)
+    if all(extras.get("train", {"": None}).values()):
+        yield "a training, stopped and gone on with", _train
+
+
+def _policies(device: str) -> tuple[str, ...]:
+    return ("dense", "stored", "streamed", *(["cuda"] if device == "cuda" and TRITON else []))
+
+
+def _tried(name: str, test: Callable[[], None]) -> Tried:
+    start, failure = time.perf_counter(), None
+    try:
+        test()
+    except Exception as error:  # whatever it is, it is what is to be told
+        failure = f"{type(error).__name__}: {reason(error)}"
+    return Tried(name, failure, time.perf_counter() - start)
+
+
+def _compare(device: str, name: str) -> None:
+    """Raise `UsageError` unless values and gradients are those of a dense computation in double precision."""
+    for objective in CHECKED:
+        value, slope = _gradient(objective, torch.float32, device, name)
+        exact, expected = _gradient(objective, torch.float64, "cpu", "dense")
+        came, right = float(value), float(exact)
+        off = float((slope.cpu().double() - expected).abs().max() / expected.abs().max())
+        check(
+            abs(came - right) <= TOLERANCE * max(1.0, abs(right)) and off <= TOLERANCE,
+            f"{objective}: the value is {came:.6g} and should be {right:.6g}, the gradient is off by {off:.1e}.",
+        )
+
+
+def _gradient(objective: str, dtype: torch.dtype, device: str, name: Any) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    z0, z1 = torch.randn(2, ROWS, DIMENSIONS, dtype=torch.float64, generator=generator).to(device, dtype)
+    z0.requires_grad_()
+    with policy(name):
+        value = contraport.objective(objective).to(device, dtype)(z0, z1)
+    return value.detach(), torch.autograd.grad(value, z0)[0]
+
+
+def _train() -> None:
+    """Raise unless a training that is gone on with ends where one that was never stopped does."""
+    # Here, not above: the losses are checked without the extra that this needs.
+    from contraport.runs import Run
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(96, 1, 12, 12, generator=generator)
+    common: dict[str, Any] = {"batch_size": 32, "sched": "constant", "device": "cpu", "workers": 0, "progress": False}
+    with tempfile.TemporaryDirectory() as folder:
+        whole, parts = Path(folder, "whole"), Path(folder, "parts")
+        contraport.train(data=images, epochs=2, out=whole, **common)
+        contraport.train(data=images, epochs=1, out=parts, **common)
+        contraport.train(data=images, resume=True, epochs=2, out=parts, progress=False)
+        ends = [[row["loss"] for row in Run(path).metrics()][-1] for path in (whole, parts)]
+    check(ends[0] == ends[1], f"the last loss is {ends[1]!r} and not {ends[0]!r}.")

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contraport.cli.completion import SCRIPTS, completions
+from contraport.cli.verbs import OWN
+
+from .conftest import Outcome
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ([""], sorted(OWN)),
+        (["--v"], ["--version"]),
+        (["--print_completion", "z"], ["zsh"]),
+        (["train", "--encoder_"], ["--encoder_lr_scale"]),
+        (["train", "--recipe", "moco"], ["moco", "moco-v3"]),
+        (["train", "--amp", ""], ["false", "true"]),
+        (["evaluate", "runs/a", "--checkpoints", ""], ["all", "last"]),
+        (["list", "me"], ["measures"]),
+        (["list", "--j"], ["--json"]),
+        (["embed", "runs/"], []),
+        (["no-such-verb", "--"], []),
+        (["train", "--data", "dig"], ["digits"]),
+    ],
+)
+def test_what_is_offered(words: list[str], offered: list[str]) -> None:
+    assert completions(words) == offered
+
+
+def test_an_unknown_shell(command) -> None:
+    found: Outcome = command("--print_completion", "tcsh")
+    assert found.status == 2
+    assert "did you mean 'zsh'" in found.err
+    assert command("--print_completion").status == 2
+
+
+ASKED = {
+    "bash": "{script}\nCOMP_WORDS=(contraport train --recipe moco-); COMP_CWORD=3; _contraport; echo ${{COMPREPLY[@]}}",
+    "fish": "{script}\ncomplete -C 'contraport train --recipe moco-'",
+    "zsh": "autoload -U compinit; compinit -D\n{script}\ncompadd() {{ print -r -- ${{(P)@[-1]}} }}\n"
+    "words=(contraport train --recipe moco-); CURRENT=4; _contraport",
+}
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_a_shell_completes(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    program = tmp_path / "contraport"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m contraport "$@"\n')
+    program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    asked = [shell, *(["-f"] if shell == "zsh" else []), "-c", ASKED[shell].format(script=SCRIPTS[shell])]
+    done = subprocess.run(asked, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60, check=False)
+    assert done.stdout.split() == ["moco-v3"], done.stderr
