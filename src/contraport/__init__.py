@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from contraport.searching.cluster import cluster
     from contraport.searching.duplicates import duplicates
     from contraport.searching.neighbors import neighbors
+    from contraport.searching.search import search
     from contraport.training.train import train
 
 _LAZY = {
@@ -144,6 +145,7 @@ _LAZY = {
     "demo": ("contraport.cli.demo", "train,report"),
     "doctor": ("contraport.cli.doctor", ""),
     "neighbors": ("contraport.searching", "train"),
+    "search": ("contraport.searching", "train"),
     "duplicates": ("contraport.searching", "train"),
     "cluster": ("contraport.searching", "train"),
 }
@@ -260,6 +262,7 @@ __all__ = [
     "quadratic",
     "report",
     "rince",
+    "search",
     "sigmoid",
     "sinkhorn_divergence",
     "sog_clr",

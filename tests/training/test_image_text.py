@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from PIL import Image
 
 import contraport
+from contraport.cli import main
 from contraport.data import load
 from contraport.encoders import Model
 from contraport.errors import UsageError
@@ -20,6 +23,7 @@ from contraport.runs import Run
 from contraport.texts import encoded
 from contraport.training.build import build
 from contraport.training.given import settings_of
+from tests.evaluation.making import image_model, make_run
 
 COLOURS = {"dark": 20, "grey": 120, "bright": 220}
 SHAPES = ("bar", "pole")
@@ -142,6 +146,98 @@ def test_each_encoder_is_exported_alone(run: Run, tmp_path: Path, view: str, for
         again: Any = Model.from_pretrained(path) if form == "safetensors" else torch.jit.load(path)
         given = views[number] / 255 if view == "image" else views[number]
         torch.testing.assert_close(again(given), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_classes_are_told_by_their_names(run: Run) -> None:
+    named = contraport.evaluate(run, measures=["zero-shot"], classes=["bar", "pole"], progress=False)
+    assert named["rows"]["trained"]["zero_shot"] > 0.9
+    assert "zero_shot" not in named["rows"]["raw"]
+    own = contraport.evaluate(run, measures=["zero_shot"], progress=False)
+    assert own["rows"]["trained"] == named["rows"]["trained"], "the data call them so"
+    other = contraport.evaluate(run, measures=["zero_shot"], classes=["pole", "bar"], progress=False)
+    assert other["rows"]["trained"]["zero_shot"] == pytest.approx(1 - own["rows"]["trained"]["zero_shot"])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"classes": ["bar"]}, "classes: expected 2 names, in the order of bar, pole, ..., got 1"),
+        ({"templates": ["a photo"]}, "templates: expected texts with {} once in each"),
+        ({"templates": []}, "templates: expected texts with {} once in each"),
+    ],
+)
+def test_wrong_names_of_classes_are_told(run: Run, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=f"^{re.escape(told)}"):
+        contraport.evaluate(run, progress=False, **given)
+
+
+def test_images_are_found_by_a_text(run: Run) -> None:
+    found = contraport.search(run, "a bright pole", top=3, split="all")
+    assert {near.class_name for near in found} == {"pole"}
+    assert all(int(Path(near.name).stem) % 3 == 2 for near in found), "the bright ones"
+    assert [near.similarity for near in found] == sorted((near.similarity for near in found), reverse=True)
+
+
+def test_captions_are_found_by_an_image(run: Run, folder: Path, tmp_path: Path) -> None:
+    features = contraport.embed(run, view="caption", out=tmp_path / "captions.npz", progress=False)
+    found = contraport.search(features, folder / "04.png", top=2)
+    assert {near.name.split()[-1] for near in found} == {"bar"}
+    contraport.search(features, "a dark bar", page=tmp_path / "found.html")
+    assert "a dark bar" in (tmp_path / "found.html").read_text()
+
+
+def test_near_items_of_one_view(run: Run, folder: Path, tmp_path: Path) -> None:
+    """`neighbors` embeds a file as the features were: by their view."""
+    features = contraport.embed(run, view="image", out=tmp_path / "images.npz", progress=False)
+    copied = shutil.copy(folder / "04.png", tmp_path / "copied.png")
+    near = contraport.neighbors(features, query=copied, top=1)[0]
+    assert Path(near.name).name == "04.png"
+    assert near.similarity == pytest.approx(1, abs=1e-4)
+
+
+def test_the_console_searches(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["search", str(run.path), "a dark bar", "--top", "2"])
+    assert capsys.readouterr().out.count(".png") == 2
+
+
+def test_wrong_searches_are_told(run: Run, folder: Path, tmp_path: Path) -> None:
+    items = contraport.embed(run, out=tmp_path / "items.npz", split="test", progress=False)
+    images = contraport.embed(run, view="image", out=tmp_path / "images.npz", split="test", progress=False)
+    np.save(tmp_path / "vector.npy", np.zeros(3, np.float32))
+    for given, told in (
+        ((items, "a bar"), "features: expected those of one view"),
+        ((images, ""), "query: expected a text in each row, got an empty one"),
+        ((tmp_path / "none.npz", "a bar"), "features: there is no file"),
+        ((folder / "00.png", "a bar"), "features: expected a file"),
+        ((tmp_path / "none", "a bar"), "features: expected a file"),
+        ((images, tmp_path / "vector.npy"), "query_view: expected one of the run's views"),
+    ):
+        with pytest.raises(UsageError, match=f"^{told}"):
+            contraport.search(*given)
+    with pytest.raises(UsageError, match=r"^view: the features are of one already"):
+        contraport.search(images, "a bar", view="image")
+
+
+def test_a_run_of_one_view_is_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", image_model())
+    with pytest.raises(
+        UsageError, match=r"^run: .*run has one view, 'view0'; expected one that was trained on several"
+    ):
+        contraport.search(run, "a bar")
+    with pytest.raises(UsageError, match=r"^classes: .*run was trained on view0; expected a run of texts and of"):
+        contraport.evaluate(run, classes=list("0123456789"), progress=False)
+    noted = contraport.evaluate(run, measures=["zero_shot"], progress=False)["notes"]
+    assert [note for note in noted if "Zero-shot" in note] == [
+        "Not measured, as the run has no encoder of texts beside another one to compare with: Zero-shot."
+    ]
+
+
+def test_vectors_have_no_texts(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", Model(shapes=[(3,), (4,)], projection=8))
+    with pytest.raises(
+        UsageError, match=r"^query: 'a bar' is a text, and none of the run's views is: view0 \(vector\)"
+    ):
+        contraport.search(run, "a bar")
 
 
 def test_images_without_captions_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -116,9 +116,22 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     loss = None if isinstance(objective, str) else objective
 
     def subject(name: str, encoder: Model | RawInputs) -> Subject:
-        return Subject(encoder, train, test, views, reader, name=name, neighbors=asked.neighbors, objective=loss)
+        return Subject(
+            encoder,
+            train,
+            test,
+            views,
+            reader,
+            name=name,
+            neighbors=asked.neighbors,
+            objective=loss,
+            classes=asked.classes,
+            templates=asked.templates,
+        )
 
     trained = subject("trained", model)
+    if asked.classes:
+        _check_classes(trained, asked.classes, run)
     possible = [measure for measure in measures if measure.lacks(trained) is None]
     if any(measure.key == "knn" for measure in possible):
         check_neighbors(asked.neighbors, len(train))
@@ -196,6 +209,19 @@ def _numbers(found: Mapping[str, Mapping[str, Finding | float]]) -> dict[str, di
     for (name, key), draws in resampled(by_item).items():
         numbers[name][key] = by_item[name, key].value, draws
     return numbers
+
+
+def _check_classes(subject: Subject, classes: Sequence[str], run: Run) -> None:
+    """Raise `UsageError` unless the names are those of the classes, and the run can compare texts with items."""
+    known = subject.test.class_names
+    check(known is not None, f"classes: {subject.test.name!r} has no labels to judge by, got {list(classes)}.")
+    names = ", ".join(subject.test.view_names)
+    check(
+        subject.names_classes,
+        f"classes: {run.path} was trained on {names}; expected a run of texts and of something that they describe.",
+    )
+    expected = f"classes: expected {len(known or ())} names, in the order of {', '.join((known or ())[:3])}, ..."
+    check(len(classes) == len(known or ()), f"{expected}, got {len(classes)}.")
 
 
 def _directions(found: Mapping[str, Finding | float]) -> dict[str, dict[str, dict[str, float]]]:

@@ -24,6 +24,7 @@ from contraport.measures.measure import (
     ONE_TOWER,
     SEVERAL_OF_A_CLASS,
     SHARED_CLASSES,
+    TEXTS,
     WEIGHTS,
     measure,
 )
@@ -159,6 +160,14 @@ def median_rank(subject: Subject) -> Finding:
     from contraport.measures.intervals import Finding, median
 
     return Finding(subject.ranks, median, parts=subject.directions)
+
+
+@share("Zero-shot", group="zero-shot", needs=(LABELS, TEXTS))
+def zero_shot(subject: Subject) -> Items:
+    """Share of test items that are nearest to a text that names their class; no label is learned from."""
+    from contraport.measures.zero_shot import zero_shot_hits
+
+    return zero_shot_hits(subject.judged, subject.test_y, subject.class_points)
 
 
 @measure(

@@ -52,6 +52,11 @@ CHANGES = Need(
 )
 COMPARABLE = Need(lambda subject: subject.comparable, "the views have embeddings of different sizes")
 INFO_NCE = Need(lambda subject: subject.temperature is not None, "the objective is not InfoNCE", rare=True)
+TEXTS = Need(
+    lambda subject: subject.names_classes,
+    "the run has no encoder of texts beside another one to compare with",
+    rare=True,
+)
 WEIGHTS = Need(lambda subject: subject.trainable, "there are no weights to tune", rare=True)
 SEVERAL_OF_A_CLASS = Need(lambda subject: subject.largest_class > 1, "no class has two test items")
 AS_MANY_AS_CLASSES = Need(

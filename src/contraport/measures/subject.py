@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,14 +11,16 @@ import torch
 from sklearn.pipeline import Pipeline
 from torch import Tensor
 
-from contraport.data import Dataset, Views
+from contraport.data import Dataset, Views, from_arrays
 from contraport.data.corruptions import corrupt
 from contraport.embedding import RawInputs, Reader, represent, represent_views, seeded
 from contraport.encoders import Model
 from contraport.measures.clusters import clusters
 from contraport.measures.probes import fitted_probe
 from contraport.measures.retrieval import pairs_of, ranks
+from contraport.measures.zero_shot import TEMPLATES, class_points, prompts
 from contraport.objectives import Loss, Objective
+from contraport.texts import is_text
 
 
 class Subject:
@@ -32,6 +35,8 @@ class Subject:
         name: what progress bars call the encoder.
         neighbors: how many vote in kNN.
         objective: what the encoder was trained by, where it is known.
+        classes: what the classes are called in texts, in the order of their numbers; default: as the data call them.
+        templates: texts with ``{}`` in the place of a class.
     """
 
     def __init__(
@@ -45,12 +50,15 @@ class Subject:
         name: str = "encoder",
         neighbors: int = 20,
         objective: Loss | None = None,
+        classes: Sequence[str] | None = None,
+        templates: Sequence[str] = TEMPLATES,
     ) -> None:
         self.encoder, self.reader = encoder, reader
         self.views: Views = views
         self.train: Dataset = train
         self.test: Dataset = test
         self.name, self.neighbors, self.objective = name, neighbors, objective
+        self.class_names, self.templates = classes or test.class_names, tuple(templates)
 
     @property
     def device(self) -> torch.device:
@@ -112,6 +120,13 @@ class Subject:
             return self.shares_tower
         sizes = {self.encoder.tower(view).num_projections for view in range(len(self.encoder.towers))}
         return len(sizes) == 1
+
+    @property
+    def names_classes(self) -> bool:
+        """Whether a text that names a class can be compared with another view of an item."""
+        if isinstance(self.encoder, RawInputs) or self.class_names is None or not self.comparable:
+            return False
+        return {True, False} <= set(map(is_text, self.encoder.shapes)) and len(self.encoder.towers) > 1
 
     @property
     def trainable(self) -> bool:
@@ -208,6 +223,27 @@ class Subject:
     def ranks(self) -> np.ndarray[Any, Any]:
         """Which place an item's other view has among those of all test items, `(m, k)`, one column a direction."""
         return ranks(*self.compared, shown=self.test.shown if self.directions else None)
+
+    @cached_property
+    def judged(self) -> Tensor:
+        """What the loss sees of the first view of each test item that is no text, `(m, d)`."""
+        assert isinstance(self.encoder, Model)
+        view = next(view for view, shape in enumerate(self.encoder.shapes) if not is_text(shape))
+        return self._of_view(view, self.test.of_views([view]))
+
+    @cached_property
+    def class_points(self) -> Tensor:
+        """Where the texts are that name each class, `(classes, d)`."""
+        assert isinstance(self.encoder, Model)
+        assert self.class_names is not None
+        view = next(view for view, shape in enumerate(self.encoder.shapes) if is_text(shape))
+        texts = from_arrays(prompts(self.class_names, self.templates), name="the names of the classes")
+        return class_points(self._of_view(view, texts), len(self.templates))
+
+    def _of_view(self, view: int, items: Dataset) -> Tensor:
+        assert isinstance(self.encoder, Model)
+        one = self.encoder.of_view(str(view))
+        return represent(one, items, Views(items, augment="none"), self.reader, self.name)
 
     @cached_property
     def probe(self) -> Pipeline:

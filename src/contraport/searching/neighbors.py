@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from contraport.errors import UsageError
 from contraport.evaluation.opening import open_device
@@ -56,24 +57,32 @@ def neighbors(given: dict[str, Any]) -> list[Neighbor]:
         if folder is None:
             raise UsageError("run: the features do not say which run embedded them; pass run= (--run) to embed a file.")
         run = folder if isinstance(folder, Run) else Run(folder)
-        query = embedded(Path(str(asked.query)), features, run, trust=asked.trust, device=device)
+        file = Path(str(asked.query))
+        query = embedded(file, features, run, view=features.view, trust=asked.trust, device=device)
     else:
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
-    among = None
-    if asked.index is None:
-        tell_of_index(features.features)
-    else:
-        among = indexed(features.features, Path(asked.index)).candidates(query, asked.top + 1)
-    similarities, places = nearest(query, features.features, asked.top + 1, among=among)
-    found = [
-        Neighbor(place, features.named(place), similarity, features.class_of(place))
-        for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
-        if place != position
-    ]
-    found = found[: asked.top]
+    found = found_near(query, features, asked.top, asked.index, but=position)
     if page is not None:
         page.write(_shown(found, asked.query, position, features))
     return found
+
+
+def found_near(
+    query: Tensor, features: Features, top: int, index: str | Path | None, *, but: int | None = None
+) -> list[Neighbor]:
+    """Return the nearest items to a query ``(F,)``, but for the one at a position, by an index where one is given."""
+    among = None
+    if index is None:
+        tell_of_index(features.features)
+    else:
+        among = indexed(features.features, Path(index)).candidates(query, top + 1)
+    similarities, places = nearest(query, features.features, top + 1, among=among)
+    found = [
+        Neighbor(place, features.named(place), similarity, features.class_of(place))
+        for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
+        if place != but
+    ]
+    return found[:top]
 
 
 def _shown(found: Sequence[Neighbor], query: int | str | Path, position: int | None, features: Features) -> Shown:

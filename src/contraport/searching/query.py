@@ -1,4 +1,4 @@
-"""What is looked for: an item of the features, or a file that the run's own encoder embeds."""
+"""What is looked for: an item of the features, or a file or a text that the run's own encoder embeds."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from contraport.errors import UsageError, cannot_read, check, check_regular
 from contraport.evaluation.opening import image_size_of
 from contraport.features import Features
 from contraport.runs import Run
+from contraport.texts import is_text
 from contraport.training.build import build_views
 
 
@@ -39,13 +40,24 @@ def position_of(query: int | str | Path, features: Features) -> int | None:
     raise UsageError(f"query: expected a row of {len(features)}, a key of theirs or a file, got {str(query)!r}.")
 
 
-def embedded(query: Path, features: Features, run: Run, *, trust: bool, device: torch.device) -> Tensor:
-    """Return the features ``(F,)`` of the item in a file, an image or an array in `.npy`, by a run's encoder.
+def embedded(
+    query: str | Path, features: Features, run: Run, *, view: str | None, trust: bool, device: torch.device
+) -> Tensor:
+    """Return the features ``(F,)`` of a text, or of the item in a file, an image or an array in `.npy`, by a run.
+
+    Args:
+        query: the file; or where the view is one of texts, the text.
+        features: that it will be compared with.
+        run: whose encoder is taken.
+        view: which of the run's views it is; None: an item as a whole.
+        trust: import and run an encoder that the run names as ``module:attribute``.
+        device: where to compute.
 
     Raises:
         UsageError: the file cannot be read, or is none that the encoder takes; or the features are of another encoder.
     """
     settings, model = run.settings(), run.model(trust=trust)
+    model = model if view is None else model.of_view(view)
     check(
         model.num_features == features.features.shape[1],
         f"run: {run.path} gives {model.num_features} features of an item, got {features.features.shape[1]} of each.",
@@ -55,7 +67,10 @@ def embedded(query: Path, features: Features, run: Run, *, trust: bool, device: 
     return found[0].to(device)
 
 
-def _item(path: Path, model: Model) -> Dataset:
+def _item(query: str | Path, model: Model) -> Dataset:
+    if is_text(model.shapes[0]) and len(model.shapes) == 1:
+        return from_arrays([str(query)], name="query", argument="query")
+    path = Path(query)
     check_regular("query", path)
     if path.suffix == ".npy":
         try:

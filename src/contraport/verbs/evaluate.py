@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from contraport.errors import check
 from contraport.importing import imported
 from contraport.options import known, one_of, option, whole
 from contraport.verbs import EXTRA, Verb
@@ -15,6 +16,12 @@ from contraport.verbs._of_run import OfEncoder, Run
 
 def _names_of_measures(name: str, value: Sequence[str]) -> None:
     imported("contraport.measures:chosen")(value)
+
+
+def _templates(name: str, value: Any) -> None:
+    given = isinstance(value, list | tuple) and len(value) > 0
+    good = given and all(isinstance(text, str) and text.count("{}") == 1 for text in value)
+    check(good, f"{name}: expected texts with {{}} once in each, such as 'a photo of a {{}}.', got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +58,16 @@ class EvaluateOptions(OfEncoder):
         "draw, which together take most of the time.",
     )
     neighbors: int = option(20, "how many vote in kNN.", check=whole(1))
+    classes: Sequence[str] = option(
+        (),
+        "what the classes are called in a text, in the order of their numbers, for zero-shot classification by a run "
+        "of texts and images, say; default: as the data call them.",
+    )
+    templates: Sequence[str] = option(
+        ("a photo of a {}.",),
+        "texts that name a class in the place of {}; of several the mean is taken.",
+        check=_templates,
+    )
 
 
 VERB = Verb(
@@ -72,6 +89,7 @@ VERB = Verb(
         "contraport evaluate runs/photos",
         "contraport evaluate runs/a runs/b --measures accuracy robustness",
         "contraport evaluate runs/photos --checkpoints all --measures knn",
+        'contraport evaluate runs/captioned --classes bag coat --templates "a {}" "a photo of a {}"',
     ),
     show="contraport.cli.console:print_evaluation",
     extra=EXTRA,
