@@ -45,7 +45,15 @@ bench: $(READY) ## Measure speed and memory against other libraries (installs th
 docs: $(READY) ## Write the generated parts of the documentation again.
 	$(BIN)/python docs/generate.py
 
+build: $(READY) ## Make the wheel and the source distribution in dist/.
+	$(BIN)/python -m pip install --quiet build
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+wheel: build ## Try the wheel, with core dependencies alone, on the Pythons and torches that can be had.
+	$(BIN)/python tests/wheel.py dist/*.whl
+
 clean: ## Remove the environment and the caches.
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-.PHONY: help demo test slow portable lint bench docs clean
+.PHONY: help demo test slow portable lint bench docs build wheel clean

@@ -1,0 +1,89 @@
+"""Install the built wheel in clean environments, with the core dependencies alone, and run the core's tests there.
+
+An environment for each Python that this machine has of those that the package allows, and in each for the lowest and the
+newest torch that it allows. What fails to install is told, not skipped. `make wheel` builds and runs it; it takes some
+minutes and gigabytes for each environment, which is deleted when its tests are done.
+
+    python tests/wheel.py dist/*.whl [--python 3.12 ...] [--torch lowest newest] [--tests tests/objectives ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+TESTS = (
+    "tests/engine/test_scaling.py",
+    "tests/engine/test_threshold.py",
+    "tests/objectives/test_formulas.py",
+    "tests/objectives/test_rows.py",
+    "tests/objectives/test_transport.py",
+)
+"""What needs nothing but the core, pytest and hypothesis."""
+TOOLS = ("pytest", "hypothesis")
+SECONDS = 1800
+
+
+def found(python: str) -> bool:
+    """Whether this machine has a Python that starts."""
+    if shutil.which(f"python{python}") is None:
+        return False
+    return subprocess.run([f"python{python}", "-c", ""], capture_output=True, check=False).returncode == 0
+
+
+def lowest_torch() -> list[str]:
+    """Return the lowest torch that the package allows, with a NumPy of its time."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    bound = next(match[1] for line in dependencies if (match := re.fullmatch(r"torch>=([\d.]+)", line)))
+    return [f"torch=={bound}.*", "numpy<2.4"]
+
+
+def try_wheel(wheel: Path, python: str, torch: str, tests: list[str]) -> str:
+    """Return what came of a wheel in an environment of its own, in a line."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        subprocess.run([f"python{python}", "-m", "venv", place / "venv"], check=True, timeout=SECONDS)
+        program = place / "venv" / "bin" / "python"
+        wanted = [str(wheel.resolve()), *(lowest_torch() if torch == "lowest" else []), *TOOLS]
+        installed = subprocess.run(
+            [program, "-m", "pip", "install", "--quiet", *wanted], capture_output=True, text=True, timeout=SECONDS, check=False
+        )  # fmt: skip
+        if installed.returncode:
+            return f"cannot be installed: {installed.stderr.strip().splitlines()[-1]}"
+        shutil.copytree(ROOT / "tests", place / "tests")  # and not the sources beside them
+        shutil.copy(ROOT / "pyproject.toml", place)
+        command = [program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=SECONDS, check=False)
+        told = subprocess.run(
+            [program, "-m", "contraport", "doctor"], cwd=place, capture_output=True, text=True, timeout=SECONDS, check=False
+        )  # fmt: skip
+        return f"{told.stdout.splitlines()[0]}; doctor {told.returncode}; {done.stdout.strip().splitlines()[-1]}"
+
+
+def main() -> int:
+    """Print a line for each environment; the exit status is 1 if one fails."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--python", nargs="+", default=[python for python in PYTHONS if found(python)])
+    parser.add_argument("--torch", nargs="+", choices=("lowest", "newest"), default=["lowest", "newest"])
+    parser.add_argument("--tests", nargs="+", default=list(TESTS))
+    asked = parser.parse_args()
+    wrong = False
+    for python in asked.python:
+        for torch in asked.torch:
+            told = try_wheel(asked.wheel, python, torch, asked.tests)
+            wrong |= "failed" in told or "error" in told or "cannot" in told or "doctor 0" not in told
+            print(f"Python {python}, {torch} torch: {told}", flush=True)
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
