@@ -1,8 +1,8 @@
 """Install the built wheel in clean environments, with the core dependencies alone, and run the core's tests there.
 
-An environment for each Python that this machine has of those that the package allows, and in each for the lowest and the
-newest torch that it allows. What fails to install is told, not skipped. `make wheel` builds and runs it; it takes some
-minutes and gigabytes for each environment, which is deleted when its tests are done.
+An environment for each Python that this machine has of those that the package allows, and in each for the lowest and
+the newest torch that it allows. What fails to install is told, not skipped. `make wheel` builds and runs it; it takes
+some minutes and gigabytes for each environment, which is deleted when its tests are done.
 
     python tests/wheel.py dist/*.whl [--python 3.12 ...] [--torch lowest newest] [--tests tests/objectives ...]
 """
@@ -53,19 +53,19 @@ def try_wheel(wheel: Path, python: str, torch: str, tests: list[str]) -> str:
         subprocess.run([f"python{python}", "-m", "venv", place / "venv"], check=True, timeout=SECONDS)
         program = place / "venv" / "bin" / "python"
         wanted = [str(wheel.resolve()), *(lowest_torch() if torch == "lowest" else []), *TOOLS]
-        installed = subprocess.run(
-            [program, "-m", "pip", "install", "--quiet", *wanted], capture_output=True, text=True, timeout=SECONDS, check=False
-        )  # fmt: skip
+        installed = run(place, program, "-m", "pip", "install", "--quiet", *wanted)
         if installed.returncode:
             return f"cannot be installed: {installed.stderr.strip().splitlines()[-1]}"
         shutil.copytree(ROOT / "tests", place / "tests")  # and not the sources beside them
         shutil.copy(ROOT / "pyproject.toml", place)
-        command = [program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=SECONDS, check=False)
-        told = subprocess.run(
-            [program, "-m", "contraport", "doctor"], cwd=place, capture_output=True, text=True, timeout=SECONDS, check=False
-        )  # fmt: skip
+        told = run(place, program, "-m", "contraport", "doctor")
+        done = run(place, program, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
         return f"{told.stdout.splitlines()[0]}; doctor {told.returncode}; {done.stdout.strip().splitlines()[-1]}"
+
+
+def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Return what a command did in a folder."""
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
 def main() -> int:
