@@ -184,9 +184,9 @@ def log_sum_exp(values: Tensor, empty: float | None) -> Tensor:
     """
     maximum = values.detach().amax(1)
     if empty is None:
-        return ((values - maximum[:, None]) * LOG2E).exp2().sum(1).log() + maximum
+        return (values - maximum[:, None]).mul_(LOG2E).exp2_().sum(1).log() + maximum
     maximum = maximum.masked_fill(maximum == -torch.inf, 0)
-    total = ((values - maximum[:, None]) * LOG2E).exp2().sum(1)
+    total = (values - maximum[:, None]).mul_(LOG2E).exp2_().sum(1)
     weightless = total == 0
     return (total.masked_fill(weightless, 1).log() + maximum).masked_fill(weightless, empty)
 
