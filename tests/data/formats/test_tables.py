@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from contraport.data import from_arrays, load
+from contraport.data.views import Views
 from contraport.errors import UsageError
 from contraport.texts import decoded
 
@@ -362,3 +363,48 @@ def test_cells_that_are_empty_in_part(tmp_path, cells, message):
     path = write(tmp_path, lines("view0.a,view0.b,view1", [*rows, cells]))
     with pytest.raises(UsageError, match=message):
         [load(path, split) for split in ("train", "test")]
+
+
+FRAMES = [("b", 1, 10, 0), ("a", 5, 50, 1), ("b", 2, 20, 0), ("a", 6, 60, 1), ("b", 3, 30, 0), ("a", 7, 70, 1)]
+
+
+def test_rows_of_one_sequence_are_the_frames_of_a_series(tmp_path):
+    path = write(tmp_path, lines("clip,x,z,label,frame", [(*row, k) for k, row in enumerate(FRAMES)]))
+    chosen = {"sequence": "clip", "views": [["x", "z"], "frame"], "labels": "label"}
+    train = load(path, columns=chosen, test_fraction=0.5)
+    test = load(path, "test", columns=chosen, test_fraction=0.5)
+    assert train.shapes == ((2, 3), (1, 3))
+    items = {int(part.rows[k]): (part, k) for part in (train, test) for k in range(len(part))}
+    assert sorted(items) == [0, 1], "an item is called by the row in which its sequence begins"
+    for row, values in ((0, [[1, 2, 3], [10, 20, 30]]), (1, [[5, 6, 7], [50, 60, 70]])):
+        part, k = items[row]
+        batch = part.__getitems__([k])
+        assert batch.views[0][0].tolist() == values
+        assert batch.views[1][0].tolist() == [[row, row + 2, row + 4]]
+        assert part.class_names[batch.labels[0]] == str(row)
+
+
+def test_series_in_a_table_have_views_of_frames(tmp_path):
+    rows = [(clip, step, 0.1 * step * clip) for clip in range(12) for step in range(16)]
+    path = write(tmp_path, lines("clip,step,x", rows))
+    data = load(path, columns={"sequence": "clip", "views": ["x"]})
+    made = Views(data, views="frames:4")
+    first, second = made(data.__getitems__([0, 1]).views)
+    assert first.shape == (2, 1, 4)
+    steps = data.__getitems__([0, 1]).views[0][:, 0].diff()[:, :1]
+    torch.testing.assert_close(second[:, 0, 0] - first[:, 0, -1], steps[:, 0], msg="the one follows the other")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "message"),
+    [
+        (FRAMES[:-1], {}, r"column 'clip': expected sequences of one length, got 3 rows with b and 2 with a"),
+        ([*FRAMES[:-1], ("a", 7, 70, 0)], {}, "column 'label': expected one value in a sequence, got several with a"),
+        (FRAMES, {"sequence": "klip"}, "columns: sequence: column of .*: unknown name 'klip'|clip"),
+        (FRAMES, {"views": ["clip", "x"]}, "expected each column in one role, got .'clip'."),
+    ],
+)
+def test_wrong_sequences_are_told(tmp_path, rows, columns, message):
+    path = write(tmp_path, lines("clip,x,z,label", rows))
+    with pytest.raises(UsageError, match=message):
+        load(path, columns={"sequence": "clip", **columns})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from contraport.data.arrays import ArrayStore, as_view, codes_of, numbers_of, we
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import FileImages
 from contraport.data.formats.columns import (
+    a_series_each,
     are_texts,
     empty_rows,
     holds_images,
@@ -161,6 +162,12 @@ def dataset_of_rows(
     check(len(rows) > 0, f"data: {where} has no row.")
     roles = assign_roles(rows.schema, columns, where)
     rows, in_source = _a_text_each(rows, roles.views)
+    called = names_of_views(roles.views)
+    if roles.sequence is not None:
+        check(is_test is None, f"columns: {where}: sequence: expected a column of splits, as files of their own have.")
+        facts = [name for name in (roles.labels, roles.numbers, roles.domains, roles.split, roles.weights) if name]
+        table, in_source = a_series_each(rows.read(), roles.sequence, roles.views, facts, where)
+        rows, roles = TableRows(table), replace(roles, views=tuple((names[0],) for names in roles.views))
     if roles.split is not None and is_test is None:
         names = read_codes(rows.select([roles.split]).read(), roles.split, where)
         is_test, neither = marks_of_names(names, f"{where}: column {roles.split!r}")
@@ -184,7 +191,7 @@ def dataset_of_rows(
     items = Items(
         where, len(rows), *known, is_test, test_fraction, present, weights, numbers, rows=in_source, keys=files
     )
-    return items.dataset(split, views, image_size=image_size, view_names=names_of_views(roles.views))
+    return items.dataset(split, views, image_size=image_size, view_names=called)
 
 
 def _a_text_each(rows: ArrowRows, views: Sequence[Sequence[str]]) -> tuple[ArrowRows, Positions]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -67,6 +68,53 @@ def read_numbers(table: pa.Table, names: Sequence[str], where: str) -> np.ndarra
     if len(columns) == 1 and _is_list(columns[0].type):
         return _nested(columns[0], names[0], where)
     return np.stack([_numbers(column, name, where) for column, name in zip(columns, names, strict=True)], axis=1)
+
+
+def a_series_each(
+    table: pa.Table, sequence: str, views: Sequence[Sequence[str]], facts: Sequence[str], where: str
+) -> tuple[pa.Table, np.ndarray]:
+    """Return a table with a row for each sequence of rows, and the row in which each begins.
+
+    Args:
+        table: its rows are frames, those of one sequence in their order.
+        sequence: the column whose values are equal in the rows of one sequence.
+        views: the columns of each view. Of the result the first of them holds the series, lists (d, T) of its d numbers
+            over the T frames.
+        facts: the columns of which each sequence is to have one value.
+        where: what messages call the table.
+
+    Raises:
+        UsageError: sequences of unequal lengths, or of several values of a fact; views that are no numbers.
+
+    >>> table = pa.table({"clip": ["a", "b", "a", "b"], "x": [1, 2, 3, 4], "z": [5, 6, 7, 8], "y": [0, 1, 0, 1]})
+    >>> a_series_each(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
+    [{'x': [[1.0, 3.0], [5.0, 7.0]], 'y': 0}, {'x': [[2.0, 4.0], [6.0, 8.0]], 'y': 1}]
+    """
+    values = read_codes(table, sequence, where)
+    _, first, groups, lengths = np.unique(values, return_index=True, return_inverse=True, return_counts=True)
+    short, long = lengths.argmin(), lengths.argmax()
+    check(
+        lengths[short] == lengths[long],
+        f"{_at(where, sequence)}: expected sequences of one length, got {lengths[long]} rows with "
+        f"{values[first[long]]} and {lengths[short]} with {values[first[short]]}.",
+    )
+    by_start = first.argsort()  # in the order in which they begin
+    frames = groups.argsort(kind="stable").reshape(len(first), -1)[by_start]
+    columns: dict[str, Any] = {}
+    for names in views:
+        numbers = read_numbers(table, names, where)
+        check(numbers.ndim == 2, f"{_at(where, names[0])}: expected numbers in the rows of a sequence, got arrays.")
+        series = numbers[frames].transpose(0, 2, 1)
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(series.ravel()), series.shape[2])
+        columns[names[0]] = pa.FixedSizeListArray.from_arrays(lists, series.shape[1])
+    for name in facts:
+        column = _plain(table.column(name))
+        codes = np.unique(column.to_numpy(), return_inverse=True)[1][frames]
+        unequal = (codes != codes[:, :1]).any(1)
+        several = values[frames[unequal.argmax(), 0]]
+        check(not unequal.any(), f"{_at(where, name)}: expected one value in a sequence, got several with {several}.")
+        columns[name] = column.take(pa.array(frames[:, 0]))
+    return pa.table(columns), frames[:, 0]
 
 
 def empty_rows(table: pa.Table) -> np.ndarray:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from contraport.data.formats.columns import holds_images, holds_lists, holds_strings
 from contraport.errors import check, unknown_name
 
-ROLES = ("views", "labels", "numbers", "domains", "split", "weights")
+ROLES = ("views", "labels", "numbers", "domains", "split", "weights", "sequence")
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 DOMAIN_NAMES = ("domain", "domains")
 SPLIT_NAMES = ("split",)
@@ -36,6 +36,7 @@ _VIEW = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)
 class Roles:
     """The columns of each view, and those of labels, numbers, domains, splits and weights where there are such.
 
+    Where there is a column of sequences, rows with equal values are the frames of one item, a time series.
     `doubtful` are columns of strings beside numbers: they may be names of files, but whether they are texts to learn
     from, or the names of something, only the caller knows.
     """
@@ -46,6 +47,7 @@ class Roles:
     domains: str | None
     split: str | None
     weights: str | None = None
+    sequence: str | None = None
     doubtful: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -62,7 +64,8 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
         schema: names and types of the columns.
         columns: what differs from that: ``"views"``, a list with, for each view, the name of a column, a pattern such
             as ``"audio_*"``, or a list of these; ``"labels"``, ``"numbers"``, ``"domains"`` and ``"split"``, the name
-            of a column, or None for no such; ``"weights"``, the name of a column, which no name says by itself.
+            of a column, or None for no such; ``"weights"`` and ``"sequence"``, the name of a column, which no name says
+            by itself.
         where: what messages call the table.
 
     Raises:
@@ -70,7 +73,7 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
 
     >>> schema = pa.schema([("x", pa.float32()), ("y", pa.int64()), ("site", pa.string()), ("z", pa.float32())])
     >>> assign_roles(schema, {"domains": "site"}, "table.csv")
-    Roles(views=(('x', 'z'),), labels='y', numbers=None, domains='site', split=None, weights=None)
+    Roles(views=(('x', 'z'),), labels='y', numbers=None, domains='site', split=None, weights=None, sequence=None)
     """
     given = dict(columns or {})
     names = list(schema.names)
@@ -87,6 +90,7 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
             ("domains", DOMAIN_NAMES),
             ("split", SPLIT_NAMES),
             ("weights", ()),
+            ("sequence", ()),
         )
     }
     if single["labels"] and single["numbers"] is None and pa.types.is_floating(schema.field(single["labels"]).type):

@@ -104,6 +104,7 @@ def rearranged(
         there: where it will be.
     """
     roles = assign_roles(table.schema, columns, where)
+    check(roles.sequence is None, f"data: {where}: expected an item in each row, got sequences of rows.")
     for name in roles.views[view]:
         place = table.schema.get_field_index(name)
         table = table.set_column(place, table.schema.field(place), table.column(name).take(pa.array(partners)))

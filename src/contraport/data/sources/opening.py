@@ -52,7 +52,8 @@ def load(
             median shorter side, kept between 8 and 64.
         columns: what the columns of a table are for where their names do not say it: ``"views"``, a list with a
             column, a pattern such as ``"audio_*"`` or a list of columns for each view; ``"labels"``,
-            ``"numbers"``, ``"domains"``, ``"split"`` and ``"weights"``, a column each.
+            ``"numbers"``, ``"domains"``, ``"split"`` and ``"weights"``, a column each; and ``"sequence"``, the column
+            whose values are equal in the rows that are the frames of one time series, in their order.
         test_fraction: share of each class (of each domain) that is held out as the test split, where the data have none
             of their own; default: a fifth.
         ignore_labels: whether classes that the data tell, such as folders, are left out.
