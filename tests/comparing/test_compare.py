@@ -117,6 +117,8 @@ def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(running, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
         carry_out(stopped_job)
+    with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+        compare(**{**SMALL, "epochs": 3, "seeds": 1, "objectives": ["rince"]}, out=tmp_path)
     assert stopped_job.found is None
     assert Run(stopped_job.path).last_checkpoint.exists()
     begun: list[bool] = []
@@ -228,6 +230,7 @@ def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.slow
 def test_several_processes_find_what_one_finds(folder: Path, tmp_path: Path) -> None:
+    compare(**SMALL, out=folder)  # what other tests asked of the folder is otherwise
     options = {key: value for key, value in SMALL.items() if key != "progress"}
     (tmp_path / "own.yaml").write_text(json.dumps(options))
     line = [sys.executable, "-m", "contraport", "compare", "--suite", str(tmp_path / "own.yaml"), "--processes", "2"]

@@ -69,6 +69,15 @@ def test_of_two_variances_or_none_nothing_is_likely() -> None:
     assert likely_spread([Spread(0.0, 2), *[Spread(1.0, 2)] * 4]) is not None
 
 
+def test_of_one_seed_what_the_others_say_is_likely_counts() -> None:
+    likely = Spread(0.01**2, 4.0)
+    found = paired(np.array([0.92]), np.array([0.9]), likely=likely)
+    assert found is not None
+    assert found.high - found.value == pytest.approx(2.776 * 0.01, rel=1e-3)
+    low, high = over_seeds(np.array([0.9]), likely=likely)
+    assert (high - low) / 2 == pytest.approx(2.776 * 0.01, rel=1e-3)
+
+
 def test_one_seed_and_no_items_tell_nothing() -> None:
     assert paired(np.array([0.9]), np.array([0.8])) is None
 

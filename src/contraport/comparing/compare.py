@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from rich.console import Console
@@ -35,7 +34,8 @@ from contraport.training.given import settings_of
 from contraport.training.rehearsal import rehearse
 from contraport.verbs.compare import VERB, seconds_of
 
-log = logging.getLogger("contraport.comparing")
+Moved: TypeAlias = Callable[[Cell, Found], None]
+"""Is told of each cell that is done."""
 
 
 @VERB.keywords
@@ -64,24 +64,30 @@ def compare(given: dict[str, Any]) -> Comparison:
     plan = [*(cell for of in trials.values() for cell in of), *grid.cells]
     _check_each(plan)
     with _shown(asked.progress) as console:
-        _foretell(console, grid, plan, trainings=len(plan))
+        lacking = [cell for cell in plan if job_of(grid, cell).found is None]
+        _foretell(console, grid, plan, lacking)
         if asked.dry_run:
             return Comparison(grid.title, grid.out, grid.baseline, _names(grid.rows), _names(grid.columns), [])
         grid.out.mkdir(parents=True, exist_ok=True)
-        with _bar(console, len(plan)) as moved:
-            found = _carry_out(grid, [cell for of in trials.values() for cell in of], clock, moved)
-            cells = _settled(grid, trials, found, measure)
-            results = _carry_out(grid, cells, clock, moved)
+        try:
+            with _bar(console, len(lacking)) as moved:
+                found = _carry_out(grid, [cell for of in trials.values() for cell in of], clock, moved)
+                cells = _settled(grid, trials, found, measure)
+                results = _carry_out(grid, cells, clock, moved)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(f"stopped; what is done is in {grid.out}, and the same command goes on.") from error
     return _written(grid, trials, found, cells, results, measure)
 
 
-def _carry_out(grid: Grid, cells: Sequence[Cell], clock: Clock, moved: Any) -> dict[str, Found]:
+def _carry_out(grid: Grid, cells: Sequence[Cell], clock: Clock, moved: Moved) -> dict[str, Found]:
     """Train and judge cells, and return what was found, by the name of the folder."""
-    jobs = {job_of(grid, cell).path.name: cell for cell in cells}
+    jobs = [job_of(grid, cell) for cell in cells]
+    lacking = {job.path.name: cell for job, cell in zip(jobs, cells, strict=True) if job.found is None}
     found: dict[str, Found] = {}
-    for job, result in carried_out([job_of(grid, cell) for cell in cells], processes=grid.asked.processes, clock=clock):
+    for job, result in carried_out(jobs, processes=grid.asked.processes, clock=clock):
         found[job.path.name] = result
-        moved(jobs[job.path.name], result)
+        if job.path.name in lacking:
+            moved(lacking[job.path.name], result)
     return found
 
 
@@ -117,13 +123,12 @@ def _shown(progress: bool) -> Iterator[Console | None]:
     yield Console(stderr=True) if progress else None
 
 
-def _foretell(console: Console | None, grid: Grid, plan: Sequence[Cell], *, trainings: int) -> None:
+def _foretell(console: Console | None, grid: Grid, plan: Sequence[Cell], lacking: Sequence[Cell]) -> None:
     """Say how many trainings there are and, as a few steps of the first that lacks tell, how long they take."""
     if console is None:
         return
-    lacking = [cell for cell in plan if job_of(grid, cell).found is None]
     where = f"{len(grid.rows)} objectives x {len(grid.columns)} settings x {len(grid.seeds)} seeds"
-    searching = f", and {trainings - len(grid.cells)} of the search" if grid.asked.tune else ""
+    searching = f", and {len(plan) - len(grid.cells)} of the search" if grid.asked.tune else ""
     console.print(f"{where}: {len(grid.cells)} trainings{searching}; {len(lacking)} are to be done", highlight=False)
     if not lacking:
         return
@@ -143,7 +148,7 @@ def _foretell(console: Console | None, grid: Grid, plan: Sequence[Cell], *, trai
 
 
 @contextmanager
-def _bar(console: Console | None, total: int) -> Iterator[Any]:
+def _bar(console: Console | None, total: int) -> Iterator[Moved]:
     """Give what is to be called with each cell that is done: a bar of all with the time left, or elsewhere a line."""
     started, done = time.monotonic(), [0]
     if console is None:

@@ -298,6 +298,8 @@ def verdicts_of(grid: Grid, results: Results) -> list[Verdict]:
     for claim, measure, pairs in asked:
         found = {}
         known = known_of(grid, results, measure.key)
+        if len(grid.seeds) < 2:
+            pairs = []  # how much another seed would change is not known
         for name, column in pairs:
             if (apart := known.difference(name, claim.than, column.name, comparisons)) is not None:
                 gain = apart if measure.better != "lower" else Difference(-apart.value, -apart.high, -apart.low)
@@ -328,7 +330,7 @@ def verdict_of(gains: Sequence[Difference]) -> str:
 def in_words(verdict: Verdict, measures: Sequence[Measure]) -> str:
     """Return what a verdict rests on, in a sentence."""
     if not verdict.found:
-        return "Not measured."
+        return "Not measured, or with one seed alone."
     better = sum(gain.low > 0 for gain in verdict.found.values())
     worse = sum(gain.high < 0 for gain in verdict.found.values())
     largest = max(verdict.found, key=lambda name: abs(verdict.found[name].value))

@@ -69,21 +69,24 @@ def likely_spread(found: Iterable[Spread]) -> Spread | None:
     return Spread(likely, min(own, float(freedom.sum()) / 2))
 
 
-def spread_of(values: Array) -> Spread | None:
-    """Return how values ``(s,)``, one a seed, are spread; of one nothing."""
-    return Spread(float(values.var(ddof=1)), len(values) - 1) if len(values) > 1 else None
+def spread_of(values: Array, likely: Spread | None = None) -> Spread | None:
+    """Return how values ``(s,)``, one a seed, are spread; of one alone what is likely, or nothing."""
+    if len(values) < 2:
+        return likely
+    return Spread(float(values.var(ddof=1)), len(values) - 1).moderated(likely)
 
 
 def over_seeds(values: Array, items: Array | None = None, *, likely: Spread | None = None) -> Interval:
-    """Return the interval of a mean over seeds ``(s,)``; of one seed, that over its items ``(1, n)``, where it has any.
+    """Return the interval of a mean over seeds ``(s,)``.
+
+    Of one seed where nothing is known of others, it is that over its items ``(1, n)``, or has no width.
 
     >>> over_seeds(np.array([0.9, 0.91, 0.92]))
     Interval(low=0.885..., high=0.934...)
     """
-    mean, own = float(values.mean()), spread_of(values)
-    if own is None:
+    mean, spread = float(values.mean()), spread_of(values, likely)
+    if spread is None:
         return Interval(mean, mean) if items is None else interval(Finding(items[0]))
-    spread = own.moderated(likely)
     half = float(student.ppf((1 + LEVEL) / 2, spread.freedom)) * (spread.variance / len(values)) ** 0.5
     return Interval(mean - half, mean + half)
 
@@ -114,9 +117,8 @@ def paired(
     True
     """
     apart, spreads = values - others, list[Spread]()
-    if (own := spread_of(apart)) is not None:
-        moderated = own.moderated(likely)
-        spreads.append(Spread(moderated.variance / len(apart), moderated.freedom))
+    if (by_seed := spread_of(apart, likely)) is not None:
+        spreads.append(Spread(by_seed.variance / len(apart), by_seed.freedom))
     if items is not None and other_items is not None:
         by_item = (items.astype(np.float64) - other_items).mean(axis=0)
         spreads.append(Spread(float(by_item.var(ddof=1)) / len(by_item), len(by_item) - 1))
