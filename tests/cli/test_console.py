@@ -17,3 +17,22 @@ def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsy
     for measure in measures:
         assert all(word in shown for word in measure.title.split())
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_no_letter_of_a_long_name_is_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    path = f"/data/{'x' * 90}/picture.png"
+    print_table("the nearest", [{"similarity": "0.9", "item": path, "class": "a class of some words"}])
+    shown = capsys.readouterr().out
+    assert path in shown
+    assert "a class of some words" in shown
+    names = [f"/photos/holiday/2019/img_{number:04}.jpg" for number in range(4)]
+    print_table("clusters", [{"cluster": "1", "most are": "an old sneaker", "nearest": ", ".join(names)}])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in names)
+    assert "an old sneaker" in shown
+    if columns >= 80:
+        assert max(map(len, shown.splitlines())) <= columns

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from contraport.measures import Measure, measures_of
@@ -21,15 +22,38 @@ EPOCHS_SHOWN = 5
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Print a title, and rows of texts that have the same keys, which head the columns."""
+    """Print a title, and rows of texts that have the same keys, which head the columns.
+
+    Where the table is wider than the terminal its widest column breaks between words; what is still wider goes beyond
+    the end of the line, where a terminal goes on in the next one, so that no letter is lost.
+    """
     print(title)
+    width = Console().width
+    whole, broken = _table(rows, breaking=False), _table(rows, breaking=True)
+    table = broken if _narrowest(broken) <= width < _narrowest(whole) else whole
+    Console(width=max(width, _narrowest(table))).print(table)
+
+
+def _table(rows: Sequence[Mapping[str, str]], *, breaking: bool) -> Table:
+    """Return a table whose headings break between words, and perhaps the texts of its widest column, too."""
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=0)
-    for heading in rows[0]:  # headings break between words, never within one
-        widest = max(map(len, [*heading.split(), *(row[heading] for row in rows)]))
-        table.add_column(heading, min_width=widest)
+    widest = max(rows[0], key=lambda heading: max(len(row[heading]) for row in rows))
+    for heading in rows[0]:
+        texts = [row[heading] for row in rows]
+        parts = [word for text in texts for word in text.split()] if breaking and heading == widest else texts
+        table.add_column(heading, min_width=max(map(len, [*heading.split(), *parts])))
     for row in rows:
         table.add_row(*row.values())
-    Console().print(table)
+    return table
+
+
+def _narrowest(table: Table) -> int:
+    """Return in how many columns of a terminal a table has room."""
+    console = Console()
+    return Measurement.get(console, console.options.update(max_width=_ENDLESS), table).minimum
+
+
+_ENDLESS = 100_000
 
 
 def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
