@@ -8,6 +8,7 @@ import pytest
 
 from contraport.errors import UsageError
 from contraport.files import write_json
+from contraport.measures import named
 from contraport.reporting import report
 from contraport.reporting.numbers import measured, table
 from contraport.reporting.shown import shown
@@ -112,6 +113,17 @@ def test_the_best_of_each_column_is_marked_where_it_is_sure_and_baselines_come_o
     (group,) = tables([make_run("a"), make_run("b", seed=3)])
     assert [encoder.name for encoder in group.encoders] == ["raw inputs", "untrained small-cnn", "a", "b"]
     assert not any(cell.best for encoder in group.encoders for cell in encoder.cells), "nothing tells a from b"
+
+
+def test_of_a_measure_that_a_run_lacks_none_is_the_best(make_run) -> None:
+    runs = [make_run("a", seed=3), make_run("b")]
+    values = runs[1].evaluation()
+    del values["rows"]["trained"]["knn"]
+    write_json(runs[1].evaluation_path, values)
+    known = shown([runs[0]]), shown(runs)
+    (alone,), (beside,) = (table(of, [named("knn")]) for of in known)
+    assert alone.encoders[-1].cells[0].best
+    assert not any(cell.best for encoder in beside.encoders for cell in encoder.cells)
 
 
 def test_each_data_set_has_rows_and_a_best_of_its_own(make_run, tmp_path) -> None:

@@ -32,13 +32,15 @@ def demo(given: dict[str, Any]) -> Path:
         UsageError: `out` holds something else under the name of a run.
     """
     asked = DemoOptions(**given)
-    recipe = RECIPE if asked.epochs is None else {**RECIPE, "epochs": asked.epochs}
+    recipe = RECIPE | ({} if asked.epochs is None else {"epochs": asked.epochs})
+    recipe["keep_every"] = max(1, recipe["epochs"] // 3)  # for the page: accuracy and plans on the way
     out = Path(asked.out)
     runs = [
         train(objective=name, seed=asked.seed, out=out / name, overwrite=True, progress=asked.progress, **recipe)
         for name in OBJECTIVES
     ]
-    measured = evaluate(runs, progress=asked.progress)  # together: item by item, how they differ
+    # Together: item by item, how they differ.
+    measured = evaluate(runs, checkpoints="all", progress=asked.progress)
     results = [measured[str(run.path)] for run in runs]
     columns = {"raw pixels": results[0]["rows"]["raw"], "untrained encoder": results[0]["rows"]["untrained"]}
     columns |= {run.name: result["rows"]["trained"] for run, result in zip(runs, results, strict=True)}

@@ -151,9 +151,10 @@ def _sizes(data: str, runs: Iterable[Shown]) -> str:
 
 
 def _best(measure: Measure, lines: Sequence[_Line]) -> _Line | None:
-    """Return the row that is surely the best: no other's difference from it may be none."""
+    """Return the encoder that is surely the best: every run was measured, and no other's difference may be none."""
     known = [line for line in lines if line.values.get(measure.key) is not None]
-    if len(known) < 2 or measure.better == "neither":
+    runs = [line for line in lines if line.row == "trained"]
+    if len(known) < 2 or measure.better == "neither" or not all(line in known for line in runs):
         return None
     top = (max if measure.better == "higher" else min)(known, key=lambda line: float(line.values[measure.key]))
     sure = all(top.surely_differs(line, measure.key) for line in known if line is not top)
