@@ -1,0 +1,54 @@
+"""What a newcomer writes to add a named data set: a function that reads it, and a row that says where that is."""
+
+import pytest
+
+import contraport
+from contraport.catalog import SOURCES, Source, list_sources
+from contraport.cli import main
+from contraport.data import load
+from contraport.errors import UsageError
+
+READER = '''
+import numpy as np
+
+from contraport.data import from_arrays
+
+
+def spirals(split, root):
+    """Two arms, turned and noisy."""
+    count = 40 if split == "train" else 20
+    turns, labels = np.linspace(0, 6, count), np.arange(count) % 2
+    arms = np.stack([turns * np.cos(turns + np.pi * labels), turns * np.sin(turns + np.pi * labels)], 1)
+    return from_arrays(arms, labels=labels, name="spirals" if root is None else str(root), split=split)
+'''
+
+
+@pytest.fixture
+def spirals(tmp_path, monkeypatch):
+    (tmp_path / "scratch_spirals.py").write_text(READER)
+    monkeypatch.syspath_prepend(tmp_path)
+    row = Source("spirals", "60 points, 2 arms", "nowhere: it is made", "scratch_spirals:spirals")
+    monkeypatch.setitem(SOURCES, row.name, row)
+
+
+def test_a_data_set_of_ones_own_is_loaded_listed_and_trained_on(spirals, tmp_path, capsys):
+    assert len(load("spirals")) == 40
+    test = load("spirals", "test", root=tmp_path)
+    assert (len(test), test.name, test.class_names) == (20, str(tmp_path), ("0", "1"))
+    assert list_sources()[-1].name == "spirals"
+    main(["list", "data"])
+    assert "60 points, 2 arms" in " ".join(capsys.readouterr().out.split())
+    run = contraport.train(data="spirals", epochs=1, batch_size=20, out=tmp_path / "run", progress=False)
+    assert contraport.evaluate(run, neighbors=5, progress=False)["test_items"] == 20
+
+
+def test_its_name_is_offered_and_its_splits_are_its_own(spirals):
+    with pytest.raises(UsageError, match="spirals"):
+        load("spirls")
+    with pytest.raises(UsageError, match="test_fraction: the test split of 'spirals' is fixed"):
+        load("spirals", test_fraction=0.5)
+
+
+def test_what_is_not_added_is_not_known():
+    with pytest.raises(UsageError, match="data: "):
+        load("spirals")
