@@ -100,7 +100,7 @@ def _shown(found: Clusters, features: Features, centres: Tensor) -> Shown:
         ]
         most = f"most are {one.class_name}" if one.class_name is not None else ""
         groups.append(Cards(f"Cluster {number}", f"{one.items:,} items", most, cards, one.items - len(cards)))
-    title = f"{len(groups)} clusters of {len(features):,} items"
+    title = f"{len(groups)} {'cluster' if len(groups) == 1 else 'clusters'} of {len(features):,} items"
     return Shown(title, "Of each cluster the items that are nearest to its centre, with the cosine to it.", groups)
 
 

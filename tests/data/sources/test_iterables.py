@@ -152,3 +152,34 @@ def test_it_is_embedded_as_it_comes_in_shards_too(suffix: str, tmp_path: Path) -
     sorted(tmp_path.glob(f"parts.*-of-*{suffix}"))[1].unlink()
     with pytest.raises(UsageError, match=r"1 of 3 shards of .* are missing, first \['parts\.00001-of-00003"):
         read_features(tmp_path / f"parts{suffix}")
+
+
+def test_a_stream_of_hugging_face(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {"image": [Image.new("RGB", (8, 8), (number, 0, 0)) for number in range(12)], "label": [0, 1, 2] * 4}
+    stream = datasets.Dataset.from_dict(rows).to_iterable_dataset()
+    assert load(stream).labels.tolist() == [0, 1, 2] * 4
+    run = train(data=stream, steps=3, batch_size=8, out=tmp_path / "run", progress=False)
+    assert run.metrics()[-1]["step"] == 3
+    features = read_features(embed(run, data=stream, out=tmp_path / "a.npz", progress=False))
+    assert features.labels.tolist() == [0, 1, 2] * 4
+
+
+def test_a_pipeline_of_webdataset(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as tar:
+        for sample in Pictures(encoded=True):
+            tar.write({**sample, "cls": int(sample["cls"])})
+    for pipeline in (
+        webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False),
+        webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode("pil"),
+        webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode("pil").to_tuple("png", "cls"),
+    ):
+        stream = load(pipeline, image_size=8)
+        assert (stream.shapes, stream.labels.tolist()) == (((3, 8, 8),), list(range(9)))
+        run = train(data=pipeline, image_size=8, steps=2, batch_size=8, out=tmp_path / "run", overwrite=True,
+                    progress=False)  # fmt: skip
+        assert run.metrics()[-1]["step"] == 2
+    whole = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False)
+    features = read_features(embed(run, data=whole, out=tmp_path / "a.npz", progress=False))
+    assert features.keys.tolist() == [f"sample{number}" for number in range(9)]
