@@ -176,3 +176,18 @@ def test_transforms_of_functions_and_tensors_without_storage(name):
     slopes = torch.func.vmap(torch.func.grad(loss))(z0, z1)
     torch.testing.assert_close(slopes[1], torch.func.grad(loss)(z0[1], z1[1]))
     assert loss(z0[0].to("meta"), z1[0].to("meta")).is_meta
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: contraport.sigmoid(bias=float("nan")), "bias: expected a finite number, got nan"),
+        (lambda: contraport.t_simclr(conditional="no"), "conditional: expected True or False, got 'no'"),
+        (lambda: contraport.direct_clr(dimensions=True), "dimensions: expected a whole number from 1 on, got True"),
+        (lambda: contraport.RationalQuadratic(power="2"), "power: expected a nonnegative finite number, got '2'"),
+        (lambda: contraport.gte(temperature=True), "temperature: expected a positive finite number, got True"),
+    ],
+)
+def test_settings_of_a_wrong_kind(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()

@@ -569,6 +569,7 @@ def t_simclr(temperature: Tempered = 8.0, df: float = 5.0, conditional: bool = F
         df: degrees of freedom.
         conditional: normalise each row, as SNE does, rather than all pairs at once, as t-SNE does.
     """
+    check(isinstance(conditional, bool), f"conditional: expected True or False, got {conditional!r}.")
     allowed: Constraint = cp.Rows() if conditional else cp.Simplex()
     return cp.Objective(cp.Joint(), cp.StudentT(df, temperature), allowed, cp.Pairs(), cp.KL())
 

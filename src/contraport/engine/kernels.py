@@ -68,6 +68,11 @@ class Kernel(nn.Module, ABC):
         self.log_temperature = nn.Parameter(torch.tensor(math.log(number))) if learned else None
 
     @property
+    def of_distance(self) -> bool:
+        """Whether its cost is nonnegative; of a callable that is taken for granted."""
+        return not isinstance(self.cost, str) or self.cost in _DISTANCES
+
+    @property
     def learns(self) -> bool:
         """Whether the temperature is to have a gradient."""
         return self.log_temperature is not None or (self._owned is not None and self._owned[0].requires_grad)
@@ -279,7 +284,8 @@ class RationalQuadratic(Kernel):
         if cost not in _DISTANCES:
             raise unknown_name("cost", cost, _DISTANCES)
         super().__init__(cost, temperature, learnable=learnable)
-        check(power >= 0, f"power: expected a nonnegative number, got {power!r}.")
+        good = isinstance(power, int | float) and not isinstance(power, bool) and 0 <= power < math.inf
+        check(good, f"power: expected a nonnegative finite number, got {power!r}.")
         self.power = power
 
     def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel:

@@ -20,7 +20,7 @@ from contraport.engine import (
     held_sums,
     log_sums,
 )
-from contraport.errors import check
+from contraport.errors import check, in_short
 from contraport.objectives.targets import TargetPlan
 
 
@@ -158,7 +158,13 @@ class Plan:
         return Plan(self.geometry.restrict(rows), self.f[rows], self.g)
 
     def apply(self, values: Tensor) -> Tensor:
-        """Return sum_j P_ij v_j: values (M, ...) to (N, ...), in the memory of a block of rows; differentiable."""
+        """Return sum_j P_ij v_j: values (M, ...) to (N, ...), in the memory of a block of rows; differentiable.
+
+        Raises:
+            UsageError: the values are no tensor with a row for each column.
+        """
+        good = isinstance(values, Tensor) and values.shape[:1] == self.shape[1:]
+        check(good, f"values: expected a tensor ({self.shape[1]}, ...), a row for each column, got {in_short(values)}.")
         flat = values.reshape(len(values), -1).to(self.f.dtype)
         parts = by_row_blocks(lambda rows: self.restrict(rows).dense() @ flat, self.shape)
         return torch.cat(parts).reshape(self.shape[0], *values.shape[1:])
@@ -179,7 +185,8 @@ class Plan:
             UsageError: k is not between 1 and M.
         """
         n, m = self.shape
-        check(1 <= k <= m, f"k: expected a number from 1 to {m}, the number of columns, got {k!r}.")
+        whole = isinstance(k, int) and not isinstance(k, bool)
+        check(whole and 1 <= k <= m, f"k: expected a number from 1 to {m}, the number of columns, got {k!r}.")
         with torch.no_grad():
             found = by_row_blocks(lambda rows: self.restrict(rows).log_dense().topk(k, 1).indices, self.shape)
         columns = torch.cat(found).flatten()

@@ -25,11 +25,13 @@ class Transport:
             ``plan.mass()``.
         constraint: under which it was found.
         marginals: log a, (N,), and log b, (M,).
+        kernel: between the points.
     """
 
     plan: Plan
     constraint: Scaling
     marginals: Marginals
+    kernel: Kernel
 
     @property
     def _temperature(self) -> float | Tensor:
@@ -53,7 +55,13 @@ class Transport:
 
     @cached_property
     def cost(self) -> Tensor:
-        """<C, P>, ``()``, for a cost that is a distance; it takes one pass over the pairs."""
+        """<C, P>, ``()``, for a cost that is a distance; it takes one pass over the pairs.
+
+        Raises:
+            UsageError: the cost may be negative.
+        """
+        good = self.kernel.of_distance
+        check(good, f"kernel: expected a cost that is a distance to add it up, got {self.kernel!r}; see value.")
         return self.plan.row_cost(held=False).sum()
 
     @property
@@ -116,6 +124,8 @@ def transport(
     >>> found.plan.barycentric(y).flatten()
     tensor([0.4446, 3.6888])
     """
+    if not isinstance(kernel, Kernel):
+        raise UsageError(f"kernel: expected a Kernel, such as contraport.Gibbs('sqeuclidean', 1.0), got {kernel!r}.")
     constraint = Balanced(1000, 1e-6) if constraint is None else constraint
     if not isinstance(constraint, Scaling):
         raise UsageError(f"constraint: expected Balanced, Unbalanced, Rows or Columns, got {constraint!r}.")
@@ -132,7 +142,7 @@ def transport(
             close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
             check(close, f"b: expected the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; see Unbalanced.")
         (plan,) = constraint(geometry, (log_a, log_b))
-    return Transport(plan, constraint, (log_a, log_b))
+    return Transport(plan, constraint, (log_a, log_b), kernel)
 
 
 def sinkhorn_divergence(

@@ -40,7 +40,8 @@ class Logistic(nn.Module, Divergence):
 
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
-        check(isinstance(bias, int | float), f"bias: expected a number, got {bias!r}.")
+        number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        check(number and math.isfinite(bias), f"bias: expected a finite number, got {bias!r}.")
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
     def forward(self, outcome: Outcome) -> Tensor:

@@ -87,7 +87,8 @@ class Leading(Over):
     layout: Layout
 
     def __post_init__(self) -> None:
-        good = isinstance(self.dimensions, int) and self.dimensions >= 1
+        whole = isinstance(self.dimensions, int) and not isinstance(self.dimensions, bool)
+        good = whole and self.dimensions >= 1
         check(good, f"dimensions: expected a whole number from 1 on, got {self.dimensions!r}.")
 
     def __call__(self, *views: Tensor) -> list[Block]:
