@@ -53,7 +53,12 @@ build: $(READY) ## Make the wheel and the source distribution in dist/.
 wheel: build ## Try the wheel, with core dependencies alone, on the Pythons and torches that can be had.
 	$(BIN)/python tests/wheel.py dist/*.whl
 
-clean: ## Remove the environment and the caches.
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+site: $(READY) ## Build the site into ./site (installs Sphinx); it needs no network and has its own search.
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d .sphinx docs site
+	@echo "site/index.html"
 
-.PHONY: help demo test slow portable lint bench docs build wheel clean
+clean: ## Remove the environment and the caches.
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .sphinx
+
+.PHONY: help demo test slow portable lint bench docs build wheel site clean

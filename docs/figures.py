@@ -1,14 +1,30 @@
-"""Draw the figures of theory.md and plots.md, and print the numbers behind them: ``python -m docs.figures``."""
+"""Draw the figures of idea.md, theory.md and plots.md, and print their numbers: ``python -m docs.figures [PART]``."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
-from contraport import ContrastiveEncoder, analysis, gca_ince, plots
+from contraport import (
+    KL,
+    Balanced,
+    ContrastiveEncoder,
+    Cross,
+    Gibbs,
+    Labels,
+    Objective,
+    Pairs,
+    Rows,
+    Soft,
+    Unbalanced,
+    analysis,
+    gca_ince,
+    plots,
+)
 
 Figures = dict[str, Figure]
 
@@ -126,11 +142,41 @@ def of_held_out_digits(items: int = 150) -> Figures:
     }
 
 
+def of_the_idea(items: int = 14) -> Figures:
+    """A plan, three constraints and three targets, on the one batch of the page on the idea."""
+    z0, z1, _ = broken_pairs(items)
+    classes = torch.from_numpy(load_digits().target[:items])
+    order = classes.argsort(stable=True)
+    z0, z1, classes = z0[order], z1[order], classes[order]
+    kernel = Gibbs("cosine", 0.05)
+    constraints = {"rows (InfoNCE)": Rows(), "balanced (Sinkhorn)": Balanced(10_000, 1e-6)}
+    constraints |= {"unbalanced": Unbalanced(0.5, 1000, tolerance=1e-6)}
+    losses = {name: Objective(Cross(), kernel, constraint, Pairs(), KL()) for name, constraint in constraints.items()}
+    plans = {name: loss.plan(z0, z1) for name, loss in losses.items()}
+    for name, plan in plans.items():
+        told = f"loss {losses[name](z0, z1):.3f}, mass {plan.sum():.2f}, largest column {plan.sum(0).max() * items:.2f}"
+        print(f"idea, {name}: {told}, smallest {plan.sum(0).min() * items:.2f} of its share")
+    wanted = {"pairs": Pairs(), "labels": Labels(), "soft, by pixels": Soft(z0, Gibbs("cosine", 0.2))}
+    targets = {
+        name: Objective(Cross(), kernel, Rows(), target, KL()).target_plan(z0, z1, labels=classes)
+        for name, target in wanted.items()
+    }
+    even = torch.full((items,), 1 / items)
+    return {
+        "idea-plan": losses["rows (InfoNCE)"].plot(z0, z1),
+        "idea-constraints": plots.couplings(plans, even, even),
+        "idea-targets": plots.couplings(targets, even, even),
+    }
+
+
+PARTS = {"idea": of_the_idea, "encoders": of_encoders, "plans": of_plans, "digits": of_held_out_digits}
+
+
 def main() -> None:
-    """Compute everything that the pages show; it takes about two minutes."""
+    """Compute everything that the pages show, or the named parts of it; all take about two minutes."""
     IMAGES.mkdir(exist_ok=True)
-    for part in (of_encoders, of_plans, of_held_out_digits):
-        for name, figure in part().items():
+    for part in sys.argv[1:] or PARTS:
+        for name, figure in PARTS[part]().items():
             figure.savefig(IMAGES / f"{name}.png", dpi=110)
 
 

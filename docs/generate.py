@@ -108,7 +108,7 @@ def methods() -> str:
         lines += [f"## {name}", "", recipe.summary, "", f"$${recipe.formula}$$", ""]
         signature = re.sub(r": '([^']*)'", r": \1", str(inspect.signature(recipe.make)).split(" -> ")[0])
         lines += [
-            "```python",
+            "```text",
             f"contraport.{recipe.make.__name__}{signature}",
             "```",
             "",

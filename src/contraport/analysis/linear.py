@@ -168,8 +168,7 @@ def deep_linear(
         UsageError: as in `contrastive_covariance`, or widths is empty or not positive.
 
     Source: Tian (2022), theorem 3: at every local maximum W_l = v_l v_(l-1)^T; corollary 3: with filters of one length
-        the
-    entries of the hidden v_l are +-1 / sqrt(n_l).
+    the entries of the hidden v_l are +-1 / sqrt(n_l).
 
     >>> x0 = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 7)
     >>> found = deep_linear(x0, x0, (4, 4))

@@ -118,8 +118,7 @@ class Tsallis(Constraint):
     The plan is the argument of min <C, P> + temperature Omega(P), Omega(P) = sum P^order / (order (order - 1)). Order 2
     is the quadratic regulariser, sparsemax in place of softmax; order 1 the entropy itself; below 1 the tails are
     heavy: order 1 - gamma gives weights (cost + a constant)^(-1 / gamma). Above 1 there are exact zeros, on which KL is
-        infinite; the
-    divergence of order 2 is then `FenchelYoung`.
+    infinite; the divergence of order 2 is then `FenchelYoung`.
 
     Args:
         order: at most 2.

@@ -46,8 +46,7 @@ class TotalVariation(Distance):
     """Half the sum of |t - P|: the mass that would have to move, were all moves of one length.
 
     Source: the Wasserstein distance under the 0-1 metric; the distance d_M of generalised contrastive alignment, Chen
-        et
-    al. (2024), section 3.
+    et al. (2024), section 3.
     """
 
     slope = 0.5

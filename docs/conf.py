@@ -1,0 +1,108 @@
+"""How `make site` builds the site: every page of this folder, and the reference from the code itself."""
+
+from __future__ import annotations
+
+import html
+import re
+import sys
+from pathlib import Path
+
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+from sphinx.util.docutils import nodes
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import reference
+
+import contraport
+
+project = "contraport"
+author = "The contraport developers"
+version = release = contraport.__version__
+html_title = f"contraport {version}"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+exclude_patterns = ["Thumbs.db", ".DS_Store"]
+suppress_warnings = ["toc.empty_glob"]  # pages that may be there or not
+
+default_role = "py:obj"  # of docstrings: a name in single backticks is a link where there is such a thing
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+python_maximum_signature_line_length = 88
+toc_object_entries_show_parents = "hide"
+
+html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
+html_show_sourcelink = False
+html_copy_source = False
+html_show_copyright = False
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0b5a8f", "color-brand-content": "#0b5a8f"},
+    "dark_css_variables": {"color-brand-primary": "#6cb8ee", "color-brand-content": "#6cb8ee"},
+}
+pygments_style = "friendly"
+pygments_dark_style = "github-dark"
+
+
+FIELD = re.compile(r"(\s*(?::\w+[^:`]*:)?)(.*)")
+"""A line of a docstring: the name of a field, and what is said."""
+
+ANCHOR = re.compile(r'<a id="([^"]+)"')
+
+
+def visit_inline(translator, node: nodes.math) -> None:  # type: ignore[no-untyped-def]
+    """Write a formula in a line of text as MathML: browsers draw it themselves, with no script and no network."""
+    translator.body.append(convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def visit_block(translator, node: nodes.math_block) -> None:  # type: ignore[no-untyped-def]
+    """Write a formula that stands by itself."""
+    formula = convert(node.astext(), display="block")
+    label = html.escape(node.astext(), quote=True)
+    translator.body.append(f'<div class="formula" role="math" tabindex="0" aria-label="{label}">{formula}</div>\n')
+    raise nodes.SkipNode
+
+
+def escape(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Let a docstring's formulas stand as they are written: bars, stars and underscores of a name mark nothing up."""
+    code = False
+    for number, line in enumerate(lines):
+        code = line.lstrip().startswith(">>>") or (code and bool(line.strip()))
+        if code:
+            continue
+        marked, text = FIELD.match(line).groups()  # type: ignore[union-attr]
+        parts = re.split(r"(`[^`]*`)", text)
+        parts[::2] = [re.sub(r"([|*_])", r"\\\1", part) for part in parts[::2]]
+        lines[number] = marked + "".join(parts)
+
+
+def leave_out(app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object) -> bool | None:
+    """Leave out what scikit-learn adds to every estimator, whose text leads to its own pages."""
+    return True if re.fullmatch(r"set_\w+_request|get_metadata_routing", name) else None
+
+
+def keep_anchors(app: Sphinx, doctree: nodes.document) -> None:
+    """Let links lead to what a page marks by `<a id="...">`, as they do to its headings."""
+    slugs = app.env.metadata[app.env.docname].setdefault("myst_slugs", {})
+    for raw in doctree.findall(nodes.raw):
+        for name in ANCHOR.findall(raw.astext()):
+            slugs[name] = (raw.line or 0, name, name)
+
+
+def setup(app: Sphinx) -> None:
+    """Tell Sphinx of the formulas and of the pages that are written first."""
+    app.connect("autodoc-process-docstring", escape, priority=600)  # after napoleon
+    app.connect("autodoc-skip-member", leave_out)
+    app.connect("doctree-read", keep_anchors)
+    app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
+    app.connect("builder-inited", lambda app: reference.write(Path(app.srcdir) / "reference"))

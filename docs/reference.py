@@ -1,0 +1,210 @@
+"""Write the reference of the site: every public name from its docstring, every option from its verb, every recipe.
+
+Sphinx calls `write` before it reads the pages (conf.py). What it writes is not kept under version control.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import contraport
+from contraport.catalog import OBJECTIVES, RECIPES, list_encoders, list_sources
+from contraport.cli.verbs import find, summaries
+from contraport.options import Option, as_flags, in_words
+
+PARTS = {
+    "Layouts: which pairs are compared": "contraport.objectives.layouts",
+    "Kernels: how alike two embeddings are": "contraport.engine.kernels",
+    "Constraints: which plans are allowed": "contraport.objectives.constraints",
+    "Targets: which plan is wanted": "contraport.objectives.targets",
+    "Divergences: how far one is from the other": "contraport.objectives.divergences",
+}
+"""The five questions, and where the answers to each are."""
+
+ROOMS = {
+    "plots": ("Figures", ["couplings", "curves", "embedding", "neighbors", "plan", "spectrum"]),
+    "analysis": ("The theory as functions", None),
+    "integrations": ("Doors into other libraries", None),
+    "data": ("Data", ["load", "from_arrays", "from_torch", "from_stream", "loader", "Dataset", "Batch", "Views"]),
+    "encoders": ("Models", ["Model"]),
+    "runs": ("Runs", ["Run"]),
+    "training": ("Training, step by step", ["replay"]),
+    "measures": ("Measures", ["measure", "Measure"]),
+    "engine": ("The engine", ["policy", "precision", "explain"]),
+}
+"""The other rooms whose names a user writes, and which ones; None is all that the room lists."""
+
+
+def write(folder: Path) -> None:
+    """Write every page of the reference to a folder.
+
+    Raises:
+        ValueError: a public name of `contraport` would stand on no page.
+    """
+    folder.mkdir(exist_ok=True)
+    told: set[str] = set()
+    pages = {
+        "verbs.rst": list(verbs(told)),
+        "methods.rst": list(methods(told)),
+        "parts.rst": list(parts(told)),
+        "estimators.rst": list(estimators(told)),
+        "others.rst": list(others(told)),
+        "rooms.rst": rooms(),
+        "commands.md": commands(),
+        "recipes.md": recipes(),
+    }
+    if missing := set(contraport.__all__) - told - {"__version__", "engine", "objectives", "plots"}:
+        raise ValueError(f"reference: expected every public name on a page, found none for {sorted(missing)}.")
+    for name, lines in pages.items():
+        text = "\n".join(lines) + "\n"
+        page = folder / name
+        if not page.exists() or page.read_text() != text:  # what is as it was is not built again
+            page.write_text(text)
+    (folder / "index.md").write_text(INDEX)
+
+
+INDEX = """# Reference
+
+```{toctree}
+:maxdepth: 1
+
+commands
+recipes
+verbs
+methods
+parts
+estimators
+others
+rooms
+```
+"""
+
+
+def commands() -> Iterator[str]:
+    """Every verb of the command line with every option."""
+    yield from [
+        "# Commands",
+        "",
+        "Every option is also a keyword of the Python function of the same name, and a key of",
+    ]
+    yield from [
+        "the YAML file of `--config`. `contraport VERB --print_config` prints all of them as they would hold.",
+        "",
+    ]
+    for name, summary in summaries().items():
+        verb = find(name)
+        yield from [f"## contraport {name}", "", summary, ""]
+        if verb.about:
+            yield from [inspect.cleandoc(verb.about), ""]
+        if verb.examples:
+            yield from ["```sh", *verb.examples, "```", ""]
+        yield from _options(verb.options)
+
+
+def _options(options: Mapping[str, Option]) -> Iterator[str]:
+    group = None
+    for name, one in options.items():
+        if group is None or one.group != group:
+            group = one.group
+            yield from [
+                "",
+                *([f"**{group}**", ""] if group else []),
+                "| option | takes | default | |",
+                "|---|---|---|---|",
+            ]
+        flag = f"`{name.upper()}`" if one.positional else f"`--{name}`"
+        default = "" if one.required or one.default in (None, ()) else f"`{str(one.default).lower()}`"
+        yield f"| {flag} | {_cell(in_words(one.kind))} | {default} | {_cell(one.help)} |"
+    yield ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def recipes() -> Iterator[str]:
+    """Every recipe, encoder and named data set."""
+    yield from ["# Recipes, encoders, data", "", "What `--recipe`, `--encoder` and `--data` take by name.", ""]
+    yield from ["## Recipes", "", "| recipe | what it does | settings | source |", "|---|---|---|---|"]
+    for name, recipe in RECIPES.items():
+        yield f"| `{name}` | {_cell(recipe.summary)} | `{as_flags(recipe.settings)}` | {_cell(recipe.citation)} |"
+    yield from ["", "## Encoders", "", "| encoder | |", "|---|---|"]
+    for encoder in list_encoders():
+        yield f"| `{encoder.name}` | {_cell(encoder.description)} |"
+    yield from ["", "## Data", "", "| data | | how it looks |", "|---|---|---|"]
+    for source in list_sources():
+        yield f"| `{source.name}` | {_cell(source.description)} | {_cell(source.looks)} |"
+
+
+def verbs(told: set[str]) -> Iterator[str]:
+    """The verbs as functions."""
+    names = [name for name in summaries() if name in contraport.__all__]
+    yield from _heading("Verbs in Python")
+    yield from ["The command line's verbs as functions with the same keywords.", ""]
+    yield from _documented("contraport", names, told)
+
+
+def methods(told: set[str]) -> Iterator[str]:
+    """The named methods as functions."""
+    yield from _heading("Objectives by name")
+    yield from ["A named method is a recipe that returns a loss. Their formulas: :doc:`/methods`.", ""]
+    named = [recipe.make.__name__ for recipe in OBJECTIVES.values()]
+    yield from _documented("contraport", [*dict.fromkeys(named), "objective", "list_objectives"], told)
+
+
+def parts(told: set[str]) -> Iterator[str]:
+    """What an objective of one's own is made of."""
+    yield from _heading("Parts of an objective")
+    yield from _documented("contraport", ["Objective", "Total"], told)
+    for title, module in PARTS.items():
+        yield from _heading(title, "-")
+        yield from _documented("contraport", _public(import_module(module)), told)
+
+
+def estimators(told: set[str]) -> Iterator[str]:
+    """The estimators in scikit-learn's conventions."""
+    yield from _heading("Estimators")
+    yield from _documented("contraport", ["ContrastiveEncoder", "SNE", "TSNE", "InverseOT"], told)
+
+
+def others(told: set[str]) -> Iterator[str]:
+    """Whatever else `contraport` has."""
+    yield from _heading("Beside the five parts")
+    rest = set(contraport.__all__) - told - {"__version__", "engine", "objectives", "plots"}
+    yield from _documented("contraport", sorted(rest, key=str.lower), told)
+
+
+def rooms() -> Iterator[str]:
+    """What is imported from the rooms below."""
+    yield from _heading("Other modules")
+    for room, (title, names) in ROOMS.items():
+        module = import_module(f"contraport.{room}")
+        yield from _heading(f"{title}: contraport.{room}", "-")
+        yield from _documented(module.__name__, names or module.__all__, set())
+
+
+def _public(module: ModuleType) -> list[str]:
+    """Return which of the names of `contraport` are of a module or of those within it."""
+    found = (name for name in contraport.__all__ if not name.startswith("_"))
+    return [name for name in found if getattr(getattr(contraport, name), "__module__", "").startswith(module.__name__)]
+
+
+def _heading(title: str, line: str = "=") -> list[str]:
+    return [title, line * len(title), ""]
+
+
+def _documented(module: str, names: Iterable[str], told: set[str]) -> Iterator[str]:
+    for name in names:
+        if name in told:
+            continue
+        told.add(name)
+        thing = getattr(import_module(module), name)
+        kind = "autoclass" if isinstance(thing, type) else "autofunction" if callable(thing) else "autodata"
+        yield f".. {kind}:: {module}.{name}"
+        if kind == "autoclass":
+            yield "   :members:"
+        yield ""

@@ -1,0 +1,39 @@
+"""Every link of a page leads to a file that is there, and to a place in it."""
+
+import re
+from fnmatch import fnmatch
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT
+
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+WRITTEN = ("docs/reference/",)  # by `make site`
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name):
+    page = PAGES[name]
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for path, place in LINK.findall(re.sub(r"`[^`\n]*`", "", text)):
+        to = (page.parent / path).resolve() if path else page
+        if str(to).startswith(str(ROOT / WRITTEN[0])):
+            continue
+        assert to.exists(), f"{name}: {path}"
+        assert not place or place in places(to.read_text()), f"{name}: {path}#{place}"
+
+
+def places(text: str) -> set[str]:
+    """Return what can be linked to: headings as GitHub names them, and anchors."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    named = {re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-") for heading in headings}
+    return named | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+def test_every_page_is_in_the_site():
+    index = (ROOT / "docs" / "index.md").read_text()
+    listed = {
+        line for block in re.findall(r"```\{toctree\}\n(.*?)```", index, re.DOTALL) for line in block.splitlines()
+    }
+    pages = {name.removeprefix("docs/").removesuffix(".md") for name in PAGES if name.startswith("docs/")}
+    assert {page for page in pages if not any(fnmatch(page, name) for name in listed)} == {"index"}

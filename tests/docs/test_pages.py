@@ -1,0 +1,109 @@
+"""Every block of Python on a page runs, and every command of ours is one: run in tiny form, or parsed."""
+
+import shlex
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+
+import contraport
+from contraport.cli import main
+from contraport.cli.parsing import parse
+from contraport.cli.verbs import find
+from tests.docs.pages import PAGES, blocks
+
+BY_OTHERS = "docs/moving/"  # with the library there: tests/integrations/test_pages.py
+PYTHON = [name for name, page in PAGES.items() if any(not block.reason for block in blocks(page, "python"))]
+PYTHON = [
+    name for name in PYTHON if BY_OTHERS not in name or name.endswith(("solo-learn.md", "cebra.md", "cleanlab.md"))
+]
+SHELL = [name for name, page in PAGES.items() if blocks(page, "sh")]
+RUN = [name for name in SHELL if name.startswith(("docs/guides/", "docs/start", "docs/moving/"))]
+TINY = {
+    "train": ["--epochs", "1", "--batch_size", "8", "--items", "48", "--device", "cpu", "--overwrite"],
+    "cluster": ["--k", "3"],
+}
+FIRST = {
+    "docs/guides/export.md": [
+        ["export", "runs/photos", "--out", "photos.onnx"],
+        ["export", "runs/photos", "--format", "safetensors", "--out", "photos-model"],
+    ],
+    "docs/plots.md": [["evaluate", "runs/a"]],
+}
+"""Commands of a page that its Python goes on from."""
+
+
+@pytest.fixture
+def here(world, tmp_path, monkeypatch):
+    """A copy of the world as the current folder."""
+    shutil.copytree(world, tmp_path / "world")
+    monkeypatch.chdir(tmp_path / "world")
+    return tmp_path / "world"
+
+
+def prepared():
+    """What the pages take as given."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(128, 12)).astype(np.float32)
+    y = x[:, :5] + 0.1 * rng.normal(size=(128, 5)).astype(np.float32)
+    z0, z1 = torch.randn(2, 64, 16)
+    series = rng.normal(size=(64, 2, 32)).astype(np.float32)
+    frames = SimpleNamespace(DataFrame=pyarrow.table)  # pandas is not among the packages of the tests
+    given = {
+        "contraport": contraport,
+        "pandas": frames,
+        "blood": x,
+        "walk": y,
+        "images": x,
+        "sounds": y,
+        "items": x,
+        "X": x,
+        "series": series,
+    }
+    return {**given, "z0": z0, "z1": z1, "x0": z0, "x1": z1, "labels": torch.arange(64) % 4}
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_the_python_of_a_page_runs(name, here):
+    torch.manual_seed(0)
+    for verb, *given in FIRST.get(name, []):
+        assert main([verb, *given]) in (0, None)
+    space = prepared()
+    for block in blocks(PAGES[name], "python"):
+        if not block.reason:
+            exec(compile(block.code, name, "exec"), space)
+
+
+@pytest.mark.parametrize("name", SHELL)
+def test_the_commands_of_a_page_are_commands(name):
+    for block in blocks(PAGES[name], "sh"):
+        for verb, *given in commands(block.code):
+            if verb in ("--version", "--help"):
+                continue
+            found = find(verb)
+            arguments = parse(found, given, prog=f"contraport {verb}")
+            if arguments is not None:
+                found.asks(**(found.resolve(arguments) if found.resolve else arguments))
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_the_commands_of_a_guide_run(name, here, capsys):
+    for block in blocks(PAGES[name], "sh"):
+        for verb, *given in commands(block.code) if not block.reason else []:
+            words = ["small-cnn" if word.startswith("resnet") else word for word in given]
+            assert main([verb, *words, *TINY.get(verb, [])]) in (0, None), capsys.readouterr().err
+
+
+def commands(code: str) -> list[list[str]]:
+    """Return the words of the lines that call contraport, after its name."""
+    lines = [shlex.split(line, comments=True) for line in code.replace("\\\n", " ").splitlines()]
+    found = []
+    for words in filter(None, lines):
+        if words[0] == "contraport":
+            found.append(words[1:])
+        elif words[0] in ("torchrun", "srun") and "contraport" in words:
+            found.append(words[words.index("contraport") + 1 :])
+    return [words[: words.index(">")] if ">" in words else words for words in found]
