@@ -82,6 +82,7 @@ def test_the_page_says_what_was_trained_on_what(make_run, tmp_path) -> None:
 def test_the_sentence_counts_and_lists(make_run) -> None:
     runs = shown([make_run("a"), make_run("b", objective="gca-uot", epochs=1), make_run("c", objective="gca-ince")])
     assert describe(runs) == "Three small-cnn encoders trained on digits with nt-xent, gca-uot and gca-ince."
+    assert describe(shown([make_run("f", encoder="mlp")])).startswith("An mlp encoder trained on")
     mixed = shown([make_run("d", encoder="mlp", data="/home/me/photos"), make_run("e", epochs=5)])
     assert describe(mixed) == (
         "Two encoders (mlp and small-cnn) trained on photos and digits with nt-xent for 5 epochs."

@@ -99,3 +99,8 @@ def test_of_several_runs_those_that_cannot_be_told_apart_are_named(make_run, uns
 
 def test_nothing_is_said_of_what_was_not_measured(make_run):
     assert verdict(shown([make_run("one", evaluated=False)])) == []
+
+
+def test_how_many_pairs_seem_wrong_is_said(make_run):
+    run = make_run("one", evaluated=True, audited=True)
+    assert "Of the 60 pairs of one 10.0% (5.0 to 15.0) seem wrong: see the audit below." in verdict(shown([run]))

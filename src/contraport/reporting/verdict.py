@@ -33,6 +33,7 @@ def verdict(runs: Sequence[Shown]) -> list[str]:
         told += [_between(measure, of_data) for measure in headlines if len(of_data) > 1]
         told += [sentence for measure in headlines for sentence in _beside_baselines(measure, of_data)]
         told += _worth_of_an_item(of_data, headlines)
+    told += [_of_pairs(run) for run in runs if run.pairs is not None]
     if len(runs) > 1:
         told += _what_differs(runs)
     return told
@@ -116,6 +117,15 @@ def _worth_of_an_item(runs: Sequence[Shown], headlines: Sequence[Measure]) -> li
     if items >= FEW_ITEMS or not shares:
         return []
     return [f"One of the {items:,} test items is worth {100 / items:.2g} points: look at nothing smaller."]
+
+
+def _of_pairs(run: Shown) -> str:
+    assert run.pairs is not None
+    rate, low, high = (100 * float(run.pairs[name]) for name in ("rate", "low", "high"))
+    pairs = len(run.pairs["scores"])
+    return (
+        f"Of the {pairs:,} pairs of {run.name} {rate:.1f}% ({low:.1f} to {high:.1f}) seem wrong: see the audit below."
+    )
 
 
 def _what_differs(runs: Sequence[Shown]) -> list[str]:

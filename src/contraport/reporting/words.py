@@ -20,7 +20,7 @@ def describe(runs: Sequence[Shown]) -> str:
     data = list(dict.fromkeys(data_name(run.config.get("data")) for run in runs))
     objectives, epochs = values("objective"), values("epochs")
     if len(runs) == 1:
-        what = f"{'An' if encoders[0][0].lower() in 'aeiou' else 'A'} {encoders[0]} encoder"
+        what = f"{_article(encoders[0])} {encoders[0]} encoder"
     else:
         count = NUMBERS[len(runs)] if len(runs) < len(NUMBERS) else str(len(runs))
         what = f"{count} encoders ({listed(encoders)})" if len(encoders) > 1 else f"{count} {encoders[0]} encoders"
@@ -40,3 +40,13 @@ def notes(runs: Sequence[Shown]) -> list[str]:
         else:
             told += [f"{run.name}: {note}" for note in run.evaluation.get("notes", [])]
     return told
+
+
+def _article(name: str) -> str:
+    """Return the article of a name; one without vowels is spelt.
+
+    >>> _article("small-cnn"), _article("mlp"), _article("efficientnet_b0")
+    ('A', 'An', 'An')
+    """
+    spelt = not set("aeiouy") & set(name.lower())
+    return "An" if name[:1].lower() in ("aefhilmnorsx" if spelt else "aeiou") else "A"

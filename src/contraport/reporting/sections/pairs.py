@@ -70,7 +70,12 @@ def _judged(canvas: Canvas, run: Shown) -> Judged:
     label = f"{run.name}: scores of {beside}; {rate:.1%} seem wrong."
     fdr = false_discovery(scores, mismatched, rate)
     worst = [
-        (int(pair), float(scores[pair]), float(fdr[pair]), int(partners[pair]) if partners[pair] >= 0 else None)
+        (
+            int(pair),
+            round(float(scores[pair]), 3) + 0.0,
+            float(fdr[pair]),
+            int(partners[pair]) if partners[pair] >= 0 else None,
+        )
         for pair in np.argsort(scores, kind="stable")[:WORST]
     ]
     plot = canvas.draw(f"scores-{run.position}", drawing, label)
