@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -73,7 +74,7 @@ class Browser:
         self._in.write(json.dumps(message).encode() + b"\0")
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            answer = self._next()
+            answer = self._next(until)
             if answer.get("id") == self._number:
                 assert "error" not in answer, (method, answer["error"])
                 return dict(answer["result"])
@@ -123,8 +124,10 @@ class Browser:
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         return {"clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}}
 
-    def _next(self) -> dict[str, Any]:
+    def _next(self, until: float) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            ready, *_ = select.select([self._out], [], [], max(0.0, until - time.monotonic()))
+            assert ready, "the browser says nothing"
             more = self._out.read(1 << 16)
             assert more, "the browser has ended"
             self._buffer += more

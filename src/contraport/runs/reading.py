@@ -145,4 +145,34 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         dimensions, kinds = _ARRAYS.get(name, (array.ndim, array.dtype.kind))
         if array.ndim != dimensions or array.dtype.kind not in kinds:
             raise ValueError(f"{name!r} has shape {array.shape} and type {array.dtype}")
+    _check_agree(arrays)
     return arrays
+
+
+def _check_agree(arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise `ValueError` where what is kept of each item is of other items, or names an item that there is not."""
+    for of, names in _OF_ONE_LENGTH.items():
+        for name in names:
+            if of in arrays and name in arrays and len(arrays[name]) != len(arrays[of]):
+                raise ValueError(f"{name!r} has {len(arrays[name])} rows, {of!r} {len(arrays[of])}")
+    for name, of in _PLACES.items():
+        if name in arrays and of in arrays and arrays[name].size:
+            least, most = int(arrays[name].min()), int(arrays[name].max())
+            if least < 0 or most >= len(arrays[of]):
+                raise ValueError(f"{name!r} has {least if least < 0 else most}, a place that {of!r} has not")
+
+
+_OF_ONE_LENGTH = {
+    "points": ("labels", "ids", "neighbors", "domains", "losses", "suspicion", "texts", "thumbnails"),
+    "cosines": ("cosine_labels",),
+    "plan_epochs": ("plans", "targets"),
+    "plan": ("target",),
+    "scores": ("kept", "fdr", "partners", "partner_scores"),
+}
+_PLACES = {
+    "neighbors": "points",
+    "labels": "class_names",
+    "plan_labels": "class_names",
+    "cosine_labels": "class_names",
+    "domains": "domain_names",
+}
