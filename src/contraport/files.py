@@ -68,6 +68,18 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds, or None where there is none, or it is damaged.
+
+    >>> read_json(Path("missing.json")) is None
+    True
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write a compressed `.npz` file whole or not at all."""
     with replacing(path) as temporary:

@@ -280,3 +280,14 @@ def test_more_than_a_million_rows_are_told_of_an_index(
     monkeypatch.setattr("contraport.searching.index.MANY", 50)
     neighbors(some(), query=1)
     assert "all of 70 rows are looked at; an index, made once, is quicker: --index FILE" in caplog.text
+
+
+def test_a_damaged_index_is_told_or_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("faiss")
+    neighbors(some(), query=1, index=tmp_path / "a.faiss")
+    (tmp_path / "a.faiss").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match=r"index: .*a\.faiss cannot be read: .*; delete it"):
+        neighbors(some(), query=1, index=tmp_path / "a.faiss")
+    (tmp_path / "a.faiss.json").write_text("[")
+    assert len(neighbors(some(), query=1, index=tmp_path / "a.faiss")) == 10
+    assert "is made again" in caplog.text

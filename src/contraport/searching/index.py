@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import math
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from contraport.errors import UsageError, check, check_regular, reason, require
-from contraport.files import replacing, write_json
+from contraport.files import read_json, replacing, write_json
 from contraport.searching.blocks import BLOCK, blocks, unit
 
 MANY = 1_000_000
@@ -86,7 +85,7 @@ def indexed(features: np.ndarray, path: Path) -> Index:
     made_of = {"rows": list(features.shape), "digest": _digest(features), "faiss": faiss.__version__}
     if path.exists() and told.exists():
         check_regular("index", path)
-        if json.loads(told.read_text("utf-8")) == made_of:
+        if read_json(told) == made_of:
             return Index(_read(faiss, path), features)
         log.warning("the index in %s is made again: it is of other features, or of another version", path)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 
 from contraport.data.formats.shards import expanded
 from contraport.errors import UsageError, check, reason, require
-from contraport.files import replacing, write_json
+from contraport.files import read_json, replacing, write_json
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+")
 
@@ -80,7 +79,7 @@ def _fetch(system: Any, file: str, local: Path, *, url: str) -> None:
     beside = local.with_name(f".{local.name}.json")
     now = {"file": file, "key": str(system.ukey(file))}
     if local.exists() and beside.exists():
-        if json.loads(beside.read_text("utf-8")) == now:
+        if read_json(beside) == now:
             return
         log.warning("%s has changed, and is fetched again: %s", url, file)
     try:
