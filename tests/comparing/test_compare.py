@@ -148,6 +148,9 @@ def test_within_a_budget_what_lacks_is_told(tmp_path: Path) -> None:
 def test_a_search_has_equally_many_trials_and_sees_no_test_item(tmp_path: Path) -> None:
     found = compare(**SMALL | {"objectives": ["info-nce", "rince"], "seeds": 1}, tune=3, out=tmp_path)
     assert len(found.trials) == 6
+    assert found.spaces["rince"] == {"temperature": "0.05 to 1", "q": "0.05 to 0.95"}
+    assert "- info-nce: temperature from 0.05 to 1" in (tmp_path / "table.md").read_text()
+    assert "rince: temperature from 0.05 to 1, q from 0.05 to 0.95" in (tmp_path / "page.html").read_text()
     assert sum(one["chosen"] for one in found.trials) == 2
     trials = [json.loads(path.read_text()) for path in (tmp_path / "cells").glob("*trial*.json")]
     assert all(one["options"]["validation"] == 0.25 for one in trials)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from contraport._version import __version__
-from contraport.comparing.grid import Cell, Grid, grid_of
+from contraport.comparing.grid import Cell, Grid, Row, grid_of
 from contraport.comparing.page import draw, render
 from contraport.comparing.results import (
     Comparison,
@@ -24,7 +24,7 @@ from contraport.comparing.results import (
     verdicts_of,
 )
 from contraport.comparing.running import Clock, Found, Job, carried_out, job_of
-from contraport.comparing.tuning import as_text, chosen, settled, trials_of
+from contraport.comparing.tuning import as_text, chosen, settled, space_of, trials_of
 from contraport.errors import UsageError, check
 from contraport.files import write_json, write_text
 from contraport.measures import Measure
@@ -223,6 +223,7 @@ def _written(
         entries=entries_of(grid, results),
         verdicts=verdicts_of(grid, results),
         references=_references(grid, results),
+        spaces={row.name: _spans(row) for row in grid.rows} if trials else {},
         trials=_trials(trials, tried, measure),
         notes=_notes(grid, found, lacking),
         lacking=lacking,
@@ -270,6 +271,10 @@ def _trials(
                 }
             )
     return told
+
+
+def _spans(row: Row) -> dict[str, str]:
+    return {key: f"{space.low:g} to {space.high:g}" for key, space in space_of(row).items()}
 
 
 def _reached(found: Found | None, measure: Measure) -> str:

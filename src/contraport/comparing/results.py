@@ -91,6 +91,7 @@ class Comparison:
         entries: the cells of the table, by measure.
         verdicts: what was found of claims.
         references: what the untrained encoder and the raw inputs reach, by name, column and measure.
+        spaces: of the search: by row the range of each setting.
         trials: of the search: row, column, settings, and the measure on the validation items.
         notes: what else there is to say.
         lacking: how many trainings are still to be done.
@@ -104,6 +105,7 @@ class Comparison:
     entries: list[Entry]
     verdicts: list[Verdict] = field(default_factory=list)
     references: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    spaces: dict[str, dict[str, str]] = field(default_factory=dict)
     trials: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lacking: int = 0
@@ -126,6 +128,14 @@ class Comparison:
         return f"{100 * value:.1f}" if measure.unit.startswith("share") else f"{value:.3f}"
 
     @property
+    def searched(self) -> list[str]:
+        """What was searched of each row, in words."""
+        return [
+            f"{row}: {', '.join(f'{key} from {span}' for key, span in spans.items()) or 'nothing of its own'}"
+            for row, spans in self.spaces.items()
+        ]
+
+    @property
     def sentences(self) -> list[str]:
         """What the first measure says of each column."""
         return [_sentence(self, column) for column in self.columns] if self.entries else []
@@ -138,7 +148,7 @@ class Comparison:
             rows = [[one.says, one.verdict, in_words(one, self.measures)] for one in self.verdicts]
             parts += ["## Claims", markdown_table(["claim", "verdict", "why"], rows)]
         if self.trials:
-            parts += ["## Settings that were tried", _trials(self.trials)]
+            parts += ["## Settings that were tried", *(f"- {told}" for told in self.searched), _trials(self.trials)]
         return "\n\n".join(parts) + "\n"
 
     def csv(self) -> str:
@@ -174,6 +184,7 @@ class Comparison:
                 for one in self.verdicts
             ],
             "references": self.references,
+            "spaces": self.spaces,
             "trials": self.trials,
             "notes": self.notes,
             "lacking": self.lacking,
