@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,13 @@ def scale(values: dict[str, Any]) -> str:
     train = asked["train"] or {}
     epochs = asked["epochs"] or train.get("epochs") or "as many epochs as told"
     encoder = asked["encoder"] or "the default encoder"
+    numbers = sorted(Counter((cell["row"], cell["column"]) for cell in cells).values())
+    seeds = f"{numbers[0]}" if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
     took = sum(cell["took"] for cell in cells) / 60
     where = "one thread of a shared processor" if machine["device"] == "cpu" else machine["device"]
     return (
-        f"{', '.join(map(str, asked['data']))}: {sizes}; {encoder}, {epochs} epochs, {asked['seeds']} seeds; "
+        f"{', '.join(map(str, asked['data']))}: {sizes}; {encoder}, {epochs} epochs, {seeds} "
+        f"{'seed' if seeds == '1' else 'seeds'}; "
         f"{took:.0f} minutes in all on {where}, torch {machine['torch']}."
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -225,7 +226,7 @@ def _written(
         references=_references(grid, results),
         spaces={row.name: _spans(row) for row in grid.rows} if trials else {},
         trials=_trials(trials, tried, measure),
-        notes=_notes(grid, found, lacking),
+        notes=_notes(grid, found, results, lacking),
         lacking=lacking,
     )
     out, commands = grid.out, [job.command for _, job in jobs]
@@ -284,10 +285,11 @@ def _reached(found: Found | None, measure: Measure) -> str:
     return str(found.get("failed", "")) if value is None else measure.written(value)
 
 
-def _notes(grid: Grid, found: Mapping[str, Found], lacking: int) -> list[str]:
+def _notes(grid: Grid, found: Mapping[str, Found], results: Results, lacking: int) -> list[str]:
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
+    seeds = Counter((row, column) for row, column, _ in results)
     notes = []
-    if len(grid.seeds) == 1:
+    if max(seeds.values(), default=0) == 1:
         notes.append("One seed: the intervals are over test items alone, and say nothing of other seeds.")
     elif comparisons > 1:
         notes.append(

@@ -222,6 +222,11 @@ class Known(NamedTuple):
         items = (values.items, others.items) if alike else (None, None)
         return paired(values.values, others.values, *items, likely=self.of_difference, comparisons=comparisons)
 
+    def tells_seeds(self, name: str, other: str, column: str) -> bool:
+        """Return whether it is known how much another seed would change the difference of two rows."""
+        both, _ = _on_same_seeds(self.seen[name, column], self.seen[other, column])
+        return len(both.seeds) > 1 or self.of_difference is not None
+
 
 def known_of(grid: Grid, results: Results, key: str) -> Known:
     """Return all that one measure says."""
@@ -309,10 +314,9 @@ def verdicts_of(grid: Grid, results: Results) -> list[Verdict]:
     for claim, measure, pairs in asked:
         found = {}
         known = known_of(grid, results, measure.key)
-        if len(grid.seeds) < 2:
-            pairs = []  # how much another seed would change is not known
         for name, column in pairs:
-            if (apart := known.difference(name, claim.than, column.name, comparisons)) is not None:
+            apart = known.difference(name, claim.than, column.name, comparisons)
+            if apart is not None and known.tells_seeds(name, claim.than, column.name):
                 gain = apart if measure.better != "lower" else Difference(-apart.value, -apart.high, -apart.low)
                 found[f"{name} on {column.name}"] = gain
         told.append(Verdict(claim.says, verdict_of(list(found.values())), found))

@@ -389,7 +389,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         >>> from_arrays(np.array([[1.0, 5.0], [3.0, 5.0]])).statistics()
         ([2.0, 5.0], [1.0, 1.0])
         """
-        if 0 <= view < len(self.shapes) and is_text(self.shapes[view]):
+        check(0 <= view < len(self.shapes), f"view: expected one of {len(self.shapes)} views from 0, got {view}.")
+        if is_text(self.shapes[view]):
             return [], []
         shift: Tensor | float = 0.0
         total = square = torch.zeros(self.shapes[view][0], dtype=torch.float64)
