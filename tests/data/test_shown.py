@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from contraport.data import Dataset, load
+from contraport.data import Dataset, from_arrays, load
 from contraport.texts import decoded
 
 IMAGES = 20
@@ -90,3 +90,12 @@ def test_each_image_once(folder: Path) -> None:
     assert len(images) == len(set(images.keys)) == 16
     assert images.rows.tolist() == sorted(images.rows.tolist())
     assert images.shown is None
+
+
+def test_texts_of_arrays_are_the_same_where_they_are_equal() -> None:
+    images = np.random.default_rng(0).integers(0, 255, (4, 8, 8), dtype=np.uint8)
+    dataset = from_arrays({"image": images, "caption": ["a bag", "a coat", "a bag", ""]})
+    assert dataset.shown is not None
+    assert dataset.shown[:, 0].tolist() == [0, 1, 2, 3]
+    assert dataset.shown[:, 1].tolist() == [0, 1, 0, -4]
+    assert from_arrays((images, np.ones((4, 2)))).shown is None

@@ -240,6 +240,19 @@ def test_vectors_have_no_texts(tmp_path: Path) -> None:
         contraport.search(run, "a bar")
 
 
+def test_images_that_lack_a_caption_are_told(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = [f"{number:02}.png,{'' if number < 7 else f'thing {number}'}" for number in range(40)]
+    (folder / "lacking.csv").write_text("\n".join(["image,caption", *lines]) + "\n")
+    given = {"recipe": "siglip", "epochs": 1, "batch_size": 16, "image_size": 12, "progress": False, "workers": 0}
+    with caplog.at_level("WARNING", "contraport"):
+        contraport.train(data=folder / "lacking.csv", out=tmp_path / "run", **given)
+    (told,) = (record.getMessage() for record in caplog.records if "lack" in record.getMessage())
+    assert re.fullmatch(r"\d of 32 items lack a view \(\d caption\); they take part with those that they have", told)
+    (folder / "empty.csv").write_text("image,caption\n" + "".join(f"{number:02}.png,\n" for number in range(40)))
+    with pytest.raises(UsageError, match=r"columns \['caption'\]: expected values, got empty cells throughout"):
+        contraport.train(data=folder / "empty.csv", out=tmp_path / "none", **given)
+
+
 def test_images_without_captions_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"^shared_encoder: false needs items of several views, such as an image and a"

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from contraport.data.dataset import Dataset, JoinedStore, Store
+from contraport.data.shown import what_is_shown
 from contraport.data.splits import Codes, Positions
 from contraport.data.text_store import TextStore
 from contraport.errors import UsageError, check, check_each
@@ -112,7 +113,15 @@ def from_arrays(
         flips=flips,
         present=None if present is None else torch.from_numpy(present),
         view_names=[str(key) for key in views] if isinstance(views, Mapping) else None,
+        shown=_shown(list(given.values()), rows[0], present),
     )
+
+
+def _shown(views: Sequence[Any], items: int, present: np.ndarray | None) -> Tensor | None:
+    """Return what items show, of several views of which one is of texts: equal ones show the same."""
+    if len(views) == 1 or not any(map(_is_texts, views)):
+        return None
+    return torch.from_numpy(what_is_shown([view if _is_texts(view) else range(items) for view in views], present))
 
 
 def _texts_or(argument: str, values: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from contraport.data.dataset import Dataset, JoinedStore, Store
 from contraport.data.decoding import EncodedImages, FileImages, ImageStore, common_size, unreadable
+from contraport.data.shown import what_is_shown
 from contraport.data.splits import Codes, Marks, Positions, count_held_out, items_of
 from contraport.data.text_store import Texts
 from contraport.errors import check
@@ -100,14 +101,12 @@ class Items:
 
     def _with_what_is_shown(self, views: Sequence[View]) -> Items:
         """Return the same, and what each item shows in each view: the same file, the same text, or the same row."""
-        rows = np.arange(self.length) if self.rows is None else self.rows
-        names = [
+        rows = range(self.length) if self.rows is None else self.rows.tolist()
+        names: list[Sequence[Hashable]] = [
             view.files if isinstance(view, FileImages) else view.texts if isinstance(view, Texts) else rows
             for view in views
         ]
-        shown = np.stack([np.unique(np.asarray(one), return_inverse=True)[1] for one in names], axis=1)
-        if self.present is not None:  # what is not there is nothing that two have in common
-            shown = np.where(self.present, shown, -1 - np.arange(self.length)[:, None])
+        shown = what_is_shown(names, self.present)
         of_files = [
             column
             for column, view in zip(shown.T, views, strict=True)

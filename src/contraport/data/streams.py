@@ -50,7 +50,7 @@ class Stream(Dataset):
     def __init__(self, source: Iterable[Any], read: Callable[[Any, int], Streamed], head: Dataset) -> None:
         super().__init__(
             head.store, name=head.name, split=head.split, labels=head.labels, class_names=head.class_names,
-            flips=head.flips,
+            flips=head.flips, view_names=head.view_names,
         )  # fmt: skip
         self.source = source
         self.read = read

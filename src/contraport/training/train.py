@@ -180,6 +180,16 @@ def replaced(settings: Settings) -> list[str]:
     return [name for name, value in settings_of_recipe(settings.recipe).items() if getattr(settings, name) != value]
 
 
+def _lacking(dataset: Dataset) -> str | None:
+    """Return how many items lack which views, such as images without captions, or None where all have all."""
+    if dataset.present is None:
+        return None
+    numbers = (~dataset.present).sum(0).tolist()
+    views = ", ".join(f"{number:,} {name}" for name, number in zip(dataset.view_names, numbers, strict=True) if number)
+    items = int((~dataset.present.all(1)).sum())
+    return f"{items:,} of {len(dataset):,} items lack a view ({views}); they take part with those that they have"
+
+
 def _introduce(run: Run, settings: Settings, built: Built) -> None:
     dataset, model = built.dataset, built.pipeline.model
     shapes = ", ".join(" x ".join(str(side) for side in shape) or "text" for shape in model.shapes)
@@ -194,6 +204,8 @@ def _introduce(run: Run, settings: Settings, built: Built) -> None:
         log.info("the recipe's own %s gave way to yours", ", ".join(others))
     if (own := built.pipeline.views.own) is not None:
         log.info("augment: %s changes %s", own.name, _where(own, built))
+    if (lacking := _lacking(dataset)) is not None:
+        log.warning("%s", lacking)
     for note in built.notes:
         log.warning("%s", note)
     if settings.accumulate > 1:

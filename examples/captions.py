@@ -1,0 +1,117 @@
+"""Images and captions: two encoders, images found by a text and texts by an image, classes told by their names.
+
+    python examples/captions.py                      # Fashion-MNIST, with captions made from labels and pixels
+    python examples/captions.py --recipe siglip
+    python examples/captions.py --folder captioned   # keeps the images, the table, the run and a page of what is found
+
+On the command line, with a table of yours that has a column of image files and one of captions:
+
+    contraport train --data captions.csv --recipe clip --out runs/captioned
+    contraport evaluate runs/captioned --measures retrieval zero-shot
+    contraport search runs/captioned "a bright, wide bag"
+"""
+
+import argparse
+import csv
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from contraport import embed, evaluate, search, train
+from contraport.data import load
+
+TEMPLATES = ["a photo of a {}.", "a {}.", "this is a {}"]
+TOP = 10
+
+
+def described(images: np.ndarray, limits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how bright and how wide what is seen on each image is: 0, 1 or 2, and 0 or 1."""
+    seen = images > 40
+    brightness = np.array(
+        [image[where].mean() if where.any() else 0 for image, where in zip(images, seen, strict=True)]
+    )
+    return np.digitize(brightness, limits[:2]), (seen.any(1).sum(1) > limits[2]).astype(int)
+
+
+def limits_of(images: np.ndarray) -> np.ndarray:
+    """Return where brightness goes from dark to grey and from grey to bright, and width from narrow to wide."""
+    seen = images > 40
+    brightness = [image[where].mean() for image, where in zip(images, seen, strict=True) if where.any()]
+    return np.array([*np.quantile(brightness, [1 / 3, 2 / 3]), np.median(seen.any(1).sum(1))])
+
+
+def write(folder: Path, data: str, numbers: dict[str, int]) -> dict[str, tuple[str, str, str]]:
+    """Write images and a table of two captions for each; return the class, brightness and width of each file."""
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    limits, told, rows = None, {}, []
+    for split, number in numbers.items():
+        items = load(data, split)
+        number = min(number, len(items))
+        batch = items.__getitems__(list(range(number)))
+        images = batch.views[0][:, 0].numpy()
+        limits = limits_of(images) if limits is None else limits
+        for place, (pixels, label, bright, wide) in enumerate(
+            zip(images, batch.labels.tolist(), *described(images, limits), strict=True)
+        ):
+            name, file = items.class_names[label].lower(), f"images/{split}-{place:05d}.png"
+            words = ("dark", "grey", "bright")[bright], ("narrow", "wide")[wide]
+            Image.fromarray(pixels).save(folder / file)
+            told[str(folder / file)] = name, *words
+            for caption in (f"a {words[0]}, {words[1]} {name}", f"a photo of a {name}"):
+                rows.append({"image": file, "caption": caption, "label": name, "split": split})
+    with (folder / "captions.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    return told
+
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--data", default="fashion-mnist", help="images with classes that have names")
+parser.add_argument("--recipe", default="clip", choices=["clip", "siglip"])
+parser.add_argument("--folder", help="where to keep what is made; default: nothing is kept")
+parser.add_argument("--images", type=int, default=6_000, help="to train on")
+parser.add_argument("--epochs", type=int, default=6)
+parser.add_argument("--tiny", action="store_true", help="few images and steps, to see that it runs")
+asked = parser.parse_args()
+if asked.tiny:
+    asked.images, asked.epochs = 60, 1
+
+with tempfile.TemporaryDirectory() as place:
+    folder = Path(asked.folder or place)
+    told = write(folder, asked.data, {"train": asked.images, "test": max(asked.images // 5, 40)})
+    run = train(
+        data=folder / "captions.csv",
+        recipe=asked.recipe,
+        epochs=asked.epochs,
+        batch_size=32 if asked.tiny else 128,
+        out=folder / "run",
+        overwrite=True,
+        progress=False,
+    )
+    found = evaluate(run, measures=["retrieval", "zero-shot"], templates=TEMPLATES, progress=False)
+    print(
+        f"{asked.recipe}, {asked.images:,} images with two captions each, {found['test_items'] // 2:,} others to find"
+    )
+    print(f"{'':20} {'R@1':>6} {'R@5':>6} {'R@10':>6}  median rank")
+    for direction, numbers in found["directions"].items():
+        recalls = " ".join(f"{numbers[f'recall@{number}']['value']:6.1%}" for number in (1, 5, 10))
+        print(f"{direction:20} {recalls}  {numbers['median_rank']['value']:.1f}")
+    trained, untrained = (found["rows"][name]["zero_shot"] for name in ("trained", "untrained"))
+    print(f"zero-shot, {found['classes']} classes by name: {trained:.1%} (untrained {untrained:.1%})")
+
+    wanted = sorted({(name, bright) for file, (name, bright, _) in told.items() if "/test-" in file})
+    wanted = wanted[:2] if asked.tiny else wanted
+    hits = {"class": [], "class and brightness": []}
+    images = embed(run, view="image", split="test", out=folder / "images.npz", overwrite=True, progress=False)
+    for name, bright in wanted:
+        near = [told[one.name] for one in search(images, f"a {bright} {name}", top=TOP)]
+        hits["class"].append(np.mean([one[0] == name for one in near]))
+        hits["class and brightness"].append(np.mean([one[:2] == (name, bright) for one in near]))
+    for what, shares in hits.items():
+        print(f"search by {len(wanted)} texts such as 'a {wanted[0][1]} {wanted[0][0]}': {np.mean(shares):.1%} of the "
+              f"first {TOP} have the {what}")  # fmt: skip
+    if asked.folder:
+        search(images, f"a {wanted[0][1]} {wanted[0][0]}", page=folder / "found.html", overwrite=True)
