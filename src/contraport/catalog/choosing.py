@@ -81,6 +81,11 @@ SITUATIONS = (
                 _on("beyond", 0, 1, 2),
             ),
             Advice(
+                (),
+                "Where partners were exchanged within a class, look at what it flags before you trust it.",
+                _on("beyond", 5),
+            ),
+            Advice(
                 ("rince", "gca-rince"),
                 "Losses that bear with wrong pairs are for data of one view, which the audit does not take.",
                 (*_on("gca", 3), *_on("beyond", 3)),
