@@ -227,9 +227,9 @@ class Settings(Options):
     encoder: Sequence[str | Any] | dict[str, Any] | str | Any | None = option(
         None,
         "a name (see `contraport list encoders`), any timm name, of texts any transformers name or folder, "
-        "`module:attribute` of your own, or a module of which a copy is trained; or a list of one per view; or those of some views by their names or kinds, such as "
-        "--encoder.image resnet18 --encoder.audio small-tcn; default: small-cnn for images, mlp for vectors, small-tcn "
-        "for time series, small-text for texts.",
+        "`module:attribute` of your own, or a module of which a copy is trained; or a list of one per view; or those "
+        "of some views by their names or kinds, such as --encoder.image resnet18 --encoder.audio small-tcn; default: "
+        "small-cnn for images, mlp for vectors, small-tcn for time series, small-text for texts.",
         written=_described,
         group="networks",
     )
