@@ -9,6 +9,7 @@ so that a file which was begun is filled up:
 - `online`, `frozen`, `crossfit`: ``contraport.audit`` by its methods: the area under the ROC curve (a right pair scores
   above a wrong one), the noise rate, of what is flagged the share that is wrong, and for ``flagged(fdr=.1)`` the share
   that is right after all. A cross-fit has three rounds of two repeats, and is judged by each of the statistics.
+- `cost`: the processor's time of a plain training and of an audit of as many epochs, those that it has by default.
 - `baselines`: what others go by, on the pairs that a plain training at each of three temperatures was trained on:
   cosine similarity; minus the InfoNCE loss (five temperatures); agreement of neighbours, as cleanlab judges one view by
   its labels (5, 15 or 30 of them); LEMoN's score (Zhang et al., 2025; 24 settings). Of each the best setting, and the
@@ -59,7 +60,10 @@ TRAINED_AT = (0.1, 0.2, 0.5)
 TRAINING: dict[str, Any] = {"objective": "info-nce", "temperature": 0.2, "projection": 0, "epochs": EPOCHS}
 OWN: dict[str, dict[str, Any]] = {"captions": {"projection": 64, "epochs": 8}}
 CROSSFIT = {"epochs": EPOCHS, "rounds": 3, "repeats": 2}
-ITEMS, TEST_ITEMS = 2_000, 500
+AUDITED = 36
+"""The epochs of an audit by default."""
+
+ITEMS, TEST_ITEMS = 1_200, 400
 """Of Fashion-MNIST, whose halves and captions would otherwise take hours."""
 
 WORDS = ("t-shirt", "pair of trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
@@ -152,7 +156,14 @@ class Cell:
             known |= {"oracle": self.oracle, "plan": self.plan, "baselines": self.baselines}
         if all(len(shape) == 1 for shape in self.dirty.shapes):
             known["frozen"] = self.frozen
-        return known | {"crossfit": self.crossfit}
+        return known | {"crossfit": self.crossfit, "cost": self.cost}
+
+    def cost(self) -> dict[str, float]:
+        """Return the time of a plain training, and of an audit with all that it does, of its default epochs."""
+        with tempfile.TemporaryDirectory() as folder:
+            plain = self._run(self.dirty, folder, epochs=AUDITED)[1]
+            audited = self._audited(out=f"{folder}/audit", projection=self.own["projection"])["cpu"]
+        return {"plain": plain, "online": audited}
 
     def plain(self) -> dict[str, float]:
         return self._trained(self.dirty)

@@ -7,6 +7,7 @@ import torch
 from contraport.data import BatchOrder, Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.pairs import ItemPairs, Sides, better_partners, couples, exchanged, with_decoys
+from contraport.texts import decoded
 
 ITEMS = 300
 
@@ -35,6 +36,15 @@ def test_a_decoy_has_the_views_of_two_items_and_is_the_first_otherwise() -> None
     assert batch.labels is not None
     assert batch.labels.tolist() == [7 % 3, sources[0] % 3, sources[59] % 3]
     assert with_decoys(from_arrays(numbered()), seed=1).decoys.first.equal(sources)
+
+
+def test_decoys_of_texts_are_as_wide_as_their_own() -> None:
+    texts = ["x" * (1 + row) for row in range(ITEMS)]
+    decoyed = with_decoys(from_arrays((numbered()[0], texts)), seed=1)
+    for number in range(0, 60, 7):
+        given, decoy = decoded(decoyed.__getitems__([3, ITEMS + number]).views[1])
+        assert given == texts[3]
+        assert decoy == texts[decoyed.decoys.second[number]]
 
 
 def test_what_are_no_pairs_is_told() -> None:

@@ -25,6 +25,7 @@ from contraport.data import Dataset, from_arrays, load
 from contraport.errors import UsageError, check, unknown_name
 from contraport.options import options_of
 from contraport.pairs import Sides, better_partners, check_pairs
+from contraport.training.loop.journal import spoken
 from contraport.training.train import train
 from contraport.verbs.audit import VERB, AuditOptions
 from contraport.verbs.train import Settings
@@ -71,11 +72,13 @@ def audit(given: dict[str, Any]) -> Audit:
         if asked.out is not None:
             found.save(folder)
             write_page(found, dataset, folder / PAGE)
-            for way in asked.cleaned:
-                path = write_cleaned(
-                    found, way, folder, data=asked.data, dataset=whole, second=views[1], columns=asked.columns
-                )
-                log.info("%s: %s", way, path)
+            with spoken(progress=asked.progress):
+                for way in asked.cleaned:
+                    told = write_cleaned(
+                        found, way, folder, data=asked.data, dataset=whole, second=views[1], columns=asked.columns
+                    )
+                    log.info("%s: %s", way, told)
+                log.info("the worst pairs, side by side, are in %s", folder / PAGE)
     return found
 
 
