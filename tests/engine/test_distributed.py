@@ -136,6 +136,14 @@ def with_column_weights(name, rows):
     return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, **known), [encoder]
 
 
+def with_weights_by_the_plan(name, rows):
+    """Items count by the plan of the whole batch."""
+    x0, x1, encoder = batch()
+    encoder.requires_grad_()
+    weights = contraport.ByPlan(0.7, given=FACTS["weights"][rows])
+    return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, weights=weights), [encoder]
+
+
 def with_a_reference_set(name, rows):
     """Two views of different items, one fewer in the second, by their labels."""
     x0, x1, encoder = batch()
@@ -185,6 +193,7 @@ CASES = [
     *[(with_a_learned_temperature, name) for name in ["nt-xent", "sup-con", "gca-uot", "t-simclr"]],
     *[(with_negatives_of_each_item, name) for name in ["info-nce", "nt-xent", "gca-uot"]],
     *[(with_column_weights, name) for name in ["info-nce", "gca-uot"]],
+    *[(with_weights_by_the_plan, name) for name in ["nt-xent", "gca-uot"]],
     (with_a_reference_set, "sup-con"),
     *[(with_listed_pairs, name) for name in ["info-nce", "gca-ince"]],
     *[(with_a_matrix_between_items, name) for name in ["info-nce", "gca-uot"]],
