@@ -21,11 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 TESTS = (
-    "tests/engine/test_scaling.py",
+    "tests/engine/test_convergence.py",
     "tests/engine/test_threshold.py",
+    "tests/objectives/test_column_weights.py",
     "tests/objectives/test_formulas.py",
-    "tests/objectives/test_rows.py",
-    "tests/objectives/test_transport.py",
+    "tests/objectives/test_inputs.py",
+    "tests/objectives/test_schedules.py",
 )
 """What needs nothing but the core, pytest and hypothesis."""
 TOOLS = ("pytest", "hypothesis")

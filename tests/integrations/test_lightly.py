@@ -1,8 +1,5 @@
 """The door to lightly's calls: the value and gradient of its losses, with a memory bank and without."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,9 +7,7 @@ import torch.nn.functional as F
 import contraport
 from contraport import UsageError
 from contraport.integrations import BankLoss
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "objectives"))
-from comparing import assert_same, outcome, views
+from tests.objectives.comparing import assert_same, outcome, views
 
 
 def lightly():

@@ -1,8 +1,6 @@
 """The door to open_clip: the value and gradient of its losses, and an epoch of its own training."""
 
-import sys
 from argparse import Namespace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +10,7 @@ import torch.nn.functional as F
 import contraport
 from contraport import UsageError
 from contraport.integrations import ClipLoss, create_loss
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "objectives"))
-from comparing import assert_same, outcome, views
+from tests.objectives.comparing import assert_same, outcome, views
 
 
 def open_clip():

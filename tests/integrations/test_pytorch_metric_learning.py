@@ -1,17 +1,12 @@
 """The door to pytorch-metric-learning's calls: its value and gradient, less the constant of each class."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 import contraport
 from contraport import UsageError
 from contraport.integrations import MetricLoss
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "objectives"))
-from comparing import LABELS, assert_same, outcome, views
+from tests.objectives.comparing import LABELS, assert_same, outcome, views
 
 losses = pytest.importorskip("pytorch_metric_learning.losses", reason="pytorch-metric-learning is not installed")
 

@@ -2,23 +2,19 @@
 
 import inspect
 import math
-import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.objectives.comparing import IDS, LABELS, OF_COORDINATES, POLICIES, assert_same, build, needed, outcome, views
 from torch import nn
 
 import contraport
 from contraport import UsageError
 from contraport.catalog import OBJECTIVES
 from contraport.engine import Geometry, Gibbs, Mask, MatrixLogKernel
-
-sys.path.insert(0, str(Path(__file__).parent))
-from comparing import IDS, LABELS, OF_COORDINATES, POLICIES, assert_same, build, needed, outcome, views
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 

@@ -2,19 +2,14 @@
 weighted so; and the log-q correction of sampled softmax.
 """
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.objectives import formulas
+from tests.objectives.comparing import IDS, POLICIES, assert_same, build, outcome, views
 
 import contraport
 from contraport import UsageError
-
-sys.path.insert(0, str(Path(__file__).parent))
-import formulas
-from comparing import IDS, POLICIES, assert_same, build, outcome, views
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 

@@ -2,23 +2,19 @@
 
 import itertools
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.objectives import formulas
+from tests.objectives.comparing import DOMAINS, IDS, LABELS, POLICIES, assert_same, build, needed, outcome, views
 
 import contraport
 from contraport import UsageError
 from contraport import objectives as o
 from contraport.catalog import OBJECTIVES
-
-sys.path.insert(0, str(Path(__file__).parent))
-import formulas
-from comparing import DOMAINS, IDS, LABELS, POLICIES, assert_same, build, needed, outcome, views
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 

@@ -1,18 +1,23 @@
 """Negatives from elsewhere: further columns, against the formulas with their matrices widened."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.objectives import formulas
+from tests.objectives.comparing import (
+    DOMAINS,
+    IDS,
+    LABELS,
+    OF_COORDINATES,
+    POLICIES,
+    assert_same,
+    build,
+    outcome,
+    views,
+)
 
 import contraport
 from contraport import UsageError
-
-sys.path.insert(0, str(Path(__file__).parent))
-import formulas
-from comparing import DOMAINS, IDS, LABELS, OF_COORDINATES, POLICIES, assert_same, build, outcome, views
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 

@@ -2,12 +2,12 @@
 
 import itertools
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from tests.objectives import formulas
+from tests.objectives.comparing import DOMAINS, IDS, LABELS, POLICIES, assert_same, outcome, views
 from torch import nn
 
 import contraport
@@ -45,10 +45,6 @@ from contraport.objectives import (
     Tsallis,
     Unbalanced,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-import formulas
-from comparing import DOMAINS, IDS, LABELS, POLICIES, assert_same, outcome, views
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 

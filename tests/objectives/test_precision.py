@@ -5,18 +5,14 @@ table's tolerance, and below the error of the formula carried out densely by tor
 """
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from tests.objectives import formulas
+from tests.objectives.comparing import needed
 
 import contraport
 from contraport.catalog import OBJECTIVES
-
-sys.path.insert(0, str(Path(__file__).parent))
-import formulas
-from comparing import needed
 
 # dtype: the largest relative error of the value, which is in single precision, and of the gradient, which is rounded to
 # half precision at the end: entries are then off by up to eps / 2 each, and less in the mean.

@@ -1,18 +1,13 @@
 """Weights by the batch's own balanced plan, against the plan written out in double precision."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from tests.objectives.comparing import POLICIES, assert_same, build, outcome, views
 
 import contraport
 from contraport import ByPlan, UsageError
 from contraport.course import Course
 from contraport.objectives.weighting import PlanWeights, parse_weights
-
-sys.path.insert(0, str(Path(__file__).parent))
-from comparing import POLICIES, assert_same, build, outcome, views
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 
