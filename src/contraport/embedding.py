@@ -19,7 +19,7 @@ from contraport.data.streams import Stream
 from contraport.encoders import Model
 from contraport.encoders.texts import bags_of_pieces
 from contraport.errors import check
-from contraport.texts import are_texts
+from contraport.texts import are_texts, is_text
 
 RAW_FEATURES = 4_096
 """Images of more numbers than this are shrunk before they count as raw inputs."""
@@ -62,7 +62,7 @@ class RawInputs(nn.Module):
 
     def _rows(self, items: Tensor) -> Tensor:
         if are_texts(items):
-            return bags_of_pieces(items, RAW_FEATURES)
+            return bags_of_pieces(items, RAW_FEATURES // sum(map(is_text, self.shapes)))
         floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()
         if self.side is not None and items.ndim == 4:
             floats = F.interpolate(floats, size=(self.side, self.side), mode="area")
