@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
         ("photos.py --tiny --data digits", "on an encoder of 64 others, frozen"),
         pytest.param("photos.py --tiny --data digits --scenes", "80 photos, scenes", marks=pytest.mark.slow),
         ("captions.py --tiny --data digits", "zero-shot, 10 classes by name"),
+        ("text_pairs.py --tiny", "raw words and pieces"),
         ("finding.py --tiny --data digits --pages pages", "the original is the nearest of a copy"),
     ],
 )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from contraport.encoders import Model, Represented, is_described
+from contraport.encoders.tokenized import TextTransformer
 from contraport.errors import UsageError, check, require
 from contraport.files import replacing, replacing_files
 from contraport.runs import Run
@@ -54,6 +55,11 @@ def export(given: dict[str, Any]) -> Path:
     _check_out(path, chosen, asked.overwrite)
     trained = asked.run if isinstance(asked.run, Model) else _model(asked.run, asked.trust)
     chosen_view = trained if asked.view is None else trained.of_view(asked.view)
+    tokenized = any(isinstance(encoder, TextTransformer) for encoder in chosen_view.encoders)
+    check(
+        chosen.is_folder or not tokenized,
+        f"format: a tokenizer, which the encoder of texts has, is part of no network; expected safetensors, got {format}.",
+    )
     model = copy.deepcopy(chosen_view).cpu().eval()
     with chosen.replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():
         # That TorchScript is on its way out, and what tracing might miss: the check below is what tells.

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from contraport import embed, train
+from contraport import embed, export, train
 from contraport.data import from_arrays
 from contraport.encoders import Model, initial, pretrained
 from contraport.encoders.build import build
@@ -182,6 +182,15 @@ def test_what_is_missing_is_told_in_one_line(folder, missing, message):
     with pytest.raises(UsageError, match=message) as caught:
         pretrained(str(folder))
     assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_is_exported_in_a_folder_alone(folder, tmp_path):
+    model = Model(str(folder), [()])
+    for kind in ("onnx", "torchscript"):
+        with pytest.raises(UsageError, match="expected safetensors"):
+            export(model, format=kind, out=tmp_path / "model")
+    export(model, format="safetensors", out=tmp_path / "model")
+    assert Model.from_pretrained(tmp_path / "model").shapes == ((),)
 
 
 def test_what_does_not_fit_is_told(folder):

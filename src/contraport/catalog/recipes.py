@@ -90,6 +90,16 @@ RECIPES: dict[str, Recipe] = {
         "Two views, such as image and caption, each with its encoder: judge each pair by itself, as matched or not.",
         OBJECTIVES["sigmoid"].citation,
     ),
+    "simcse": Recipe(
+        {
+            "objective": "info-nce",
+            "objective_settings": {"symmetric": False},
+            "temperature": 0.05,
+            "augment": "none",
+        },
+        "Two passes of one text through the encoder, whose dropout alone tells them apart; or pairs of texts.",
+        "Gao, Yao and Chen (2021), SimCSE: Simple contrastive learning of sentence embeddings, eq. 4 and 5.",
+    ),
     "sup-con": _of_objective("sup-con"),
     "rince": _of_objective("rince"),
     "gca-ince": _of_objective("gca-ince"),

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.errors import UsageError
+from contraport.errors import UsageError, check
 from contraport.evaluation.opening import open_device
 from contraport.features import Features, as_features
 from contraport.runs import Run
 from contraport.searching.blocks import nearest
 from contraport.searching.index import indexed, tell_of_index
 from contraport.searching.page import Card, Cards, Shown, new_page
-from contraport.searching.query import embedded, position_of
+from contraport.searching.query import embedded, is_file, position_of
 from contraport.verbs.neighbors import VERB, NeighborsOptions
 
 
@@ -38,7 +38,7 @@ class Neighbor(NamedTuple):
 
 @VERB.keywords
 def neighbors(given: dict[str, Any]) -> list[Neighbor]:
-    """Return the items whose features have the largest cosine with those of an item or a file, the nearest first.
+    """Return the items whose features have the largest cosine with those of a query, the nearest first.
 
     Raises:
         UsageError: a wrong argument, features that cannot be read, or a file that cannot be embedded.
@@ -55,10 +55,10 @@ def neighbors(given: dict[str, Any]) -> list[Neighbor]:
     if position is None:
         folder = asked.run if asked.run is not None else features.run
         if folder is None:
+            check(is_file(asked.query), f"query: expected a row of {len(features)}, or a key, got {asked.query!r}.")
             raise UsageError("run: the features do not say which run embedded them; pass run= (--run) to embed a file.")
         run = folder if isinstance(folder, Run) else Run(folder)
-        file = Path(str(asked.query))
-        query = embedded(file, features, run, view=features.view, trust=asked.trust, device=device)
+        query = embedded(str(asked.query), features, run, view=features.view, trust=asked.trust, device=device)
     else:
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
     found = found_near(query, features, asked.top, asked.index, but=position)
@@ -86,9 +86,10 @@ def found_near(
 
 
 def _shown(found: Sequence[Neighbor], query: int | str | Path, position: int | None, features: Features) -> Shown:
-    name = Path(str(query)).name if position is None else features.named(position)
+    own = Path(str(query)).name if is_file(query) else str(query)
+    name = own if position is None else features.named(position)
     asked = Card(Path(str(query)) if position is None else position, name)
     cards = [Card(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
     groups = [Cards("What was looked for", "", "", [asked]), Cards("The nearest", "", "", cards)]
     told = f"Of {len(features):,} items, those with the largest cosine, which stands below each."
-    return Shown(f"What is nearest to {Path(name).name}", told, groups)
+    return Shown(f"What is nearest to {Path(name).name if is_file(name) else name}", told, groups)

@@ -22,10 +22,10 @@ from contraport.training.build import build_views
 
 
 def position_of(query: int | str | Path, features: Features) -> int | None:
-    """Return the position of the item that a query names, by its position or its key; None where it names a file.
+    """Return the position of the item that a query names, by its position or its key; None where it names none.
 
     Raises:
-        UsageError: it names neither.
+        UsageError: it is a number that is no position.
     """
     if isinstance(query, int):
         check(-len(features) <= query < len(features), f"query: expected a row of {len(features)}, got {query}.")
@@ -33,11 +33,17 @@ def position_of(query: int | str | Path, features: Features) -> int | None:
     keys = [] if features.keys is None else features.keys.tolist()
     if str(query) in keys:
         return keys.index(str(query))
-    if Path(query).exists():
-        return None
-    if str(query).lstrip("-").isdecimal():
+    if str(query).lstrip("-").isdecimal() and not Path(query).exists():
         return position_of(int(str(query)), features)
-    raise UsageError(f"query: expected a row of {len(features)}, a key of theirs or a file, got {str(query)!r}.")
+    return None
+
+
+def is_file(query: object) -> bool:
+    """Return whether a query names a file."""
+    try:
+        return Path(str(query)).exists()
+    except OSError:  # a text is longer than any name may be
+        return False
 
 
 def embedded(
@@ -62,15 +68,17 @@ def embedded(
         model.num_features == features.features.shape[1],
         f"run: {run.path} gives {model.num_features} features of an item, got {features.features.shape[1]} of each.",
     )
-    item = _item(query, model)
+    texts = len(model.shapes) == 1 and is_text(model.shapes[0])
+    check(
+        texts or is_file(query),
+        f"query: expected a row of {len(features)}, a key of theirs or a file, got {str(query)!r}.",
+    )
+    item = from_arrays([str(query)], name="query", argument="query") if texts else _item(Path(query), model)
     found, _ = embed_dataset(model, item, views=build_views(settings, item), device=device, workers=0)
     return found[0].to(device)
 
 
-def _item(query: str | Path, model: Model) -> Dataset:
-    if is_text(model.shapes[0]) and len(model.shapes) == 1:
-        return from_arrays([str(query)], name="query", argument="query")
-    path = Path(query)
+def _item(path: Path, model: Model) -> Dataset:
     check_regular("query", path)
     if path.suffix == ".npy":
         try:

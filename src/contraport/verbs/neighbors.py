@@ -24,7 +24,7 @@ class NeighborsOptions(OfIndexed, Trusting):
     query: int | str | Path = field(
         metadata=known(
             "what to look for: a row of the features, from 0; a key of theirs, such as a path; or a file, an image or "
-            "an array in .npy, which the run's encoder embeds."
+            "an array in .npy, or for a run of texts a text, which the run's encoder embeds."
         )
     )
     top: int = option(10, "how many of the nearest.", check=whole(1))
@@ -44,6 +44,7 @@ VERB = Verb(
     examples=(
         "contraport neighbors photos.parquet --query photo.jpg --top 10",
         "contraport neighbors photos.npy --query 17 --page near.html",
+        "contraport neighbors sentences.npy --query 'how to return a bag'",
     ),
     show="contraport.cli.console:print_neighbors",
     extra=EXTRA,

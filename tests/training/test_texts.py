@@ -1,0 +1,105 @@
+"""What a verb does, it does with texts."""
+
+import numpy as np
+import pytest
+
+from contraport import audit, cluster, duplicates, embed, evaluate, neighbors, train
+from contraport.data import from_arrays
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.features import read_features
+from contraport.runs import Run
+
+COLORS, THINGS, NAMES = ("red", "blue", "green"), ("bag", "shoe", "coat", "hat"), ("Anna", "Bob", "Eva", "日本", "Zoë")
+TEXTS = [f"the {color} {thing} of {name}" for color in COLORS for thing in THINGS for name in NAMES]
+ANSWERS = [f"{name} has a {thing}, and it is {color}" for color in COLORS for thing in THINGS for name in NAMES]
+LABELS = [thing for _ in COLORS for thing in THINGS for _ in NAMES]
+
+
+def split(part, name):
+    chosen = np.random.default_rng(0).permutation(len(TEXTS))[part]
+    texts, labels = ([known[place] for place in chosen] for known in (TEXTS, LABELS))
+    return from_arrays(texts, labels=labels, name="texts", split=name)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return train(
+        data=split(slice(12, None), "train"), epochs=8, batch_size=16, lr=3e-3, progress=False, sched="constant",
+        out=tmp_path_factory.mktemp("texts") / "run",
+    )  # fmt: skip
+
+
+def test_a_run_of_texts_learns_and_is_evaluated(run):
+    losses = [row["loss"] for row in run.metrics() if "loss" in row]
+    assert np.mean(losses[-2:]) < np.mean(losses[:1]) - 0.3
+    data = split(slice(12, None), "train"), split(slice(12), "test")
+    rows = evaluate(run, data=data, measures=["knn", "recall@1"], neighbors=5, progress=False)["rows"]
+    assert set(rows) == {"raw", "untrained", "trained"}
+    assert rows["trained"]["recall@1"] > 0.3
+
+
+def test_texts_are_found_by_a_text_and_called_by_their_beginnings(run, tmp_path):
+    long = "word " * 40
+    data = from_arrays([*TEXTS, long], name="texts")
+    file = embed(run, data=data, out=tmp_path / "f.parquet", progress=False)
+    found = read_features(file)
+    assert found.keys[:60].tolist() == TEXTS
+    assert found.keys[60] == "word word word word word word word word word word word word word word word ..."
+    (first, *_) = neighbors(file, query="the Red bag of Anna", top=3, page=tmp_path / "near.html")
+    assert first.name == TEXTS[0]
+    assert first.similarity == pytest.approx(1, abs=1e-5)
+    assert "the Red bag of Anna" in (tmp_path / "near.html").read_text()
+    assert neighbors(file, query=TEXTS[3], top=1)[0].name != TEXTS[3]
+    assert len(cluster(file, k=3).numbers) == 61
+    twice = embed(run, data=from_arrays([*TEXTS, TEXTS[7]], name="twice"), out=tmp_path / "t.npz", progress=False)
+    (group,) = duplicates(twice)
+    assert group.positions == (7, 60)
+    with pytest.raises(UsageError, match="query: expected a row of 61, or a key, got 'nowhere'"):
+        neighbors(found.features, query="nowhere")
+
+
+def test_a_run_that_goes_on_ends_where_one_that_never_stopped_does(tmp_path):
+    settings = {"data": split(slice(12, None), "train"), "batch_size": 16, "sched": "constant", "warmup_epochs": 0}
+    whole = train(**settings, epochs=2, out=tmp_path / "whole", progress=False)
+    train(**settings, epochs=1, out=tmp_path / "parts", progress=False)
+    parts = train(**settings, epochs=2, out=tmp_path / "parts", resume=True, progress=False)
+    states = zip(whole.model().state_dict().items(), parts.model().state_dict().values(), strict=True)
+    assert all(bool((one == other).all()) for (_, one), other in states)
+    assert Model.from_pretrained(parts.model_path).shapes == ((),)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"shared_encoder": True}, {"shared_encoder": True, "cache_chunk": 8}, {"recipe": "moco"}, {"augment": "strong"}],
+    ids=["shared", "chunks", "queue", "changed"],
+)
+def test_pairs_of_texts_train(settings, tmp_path):
+    data = from_arrays({"text": TEXTS, "answer": [*ANSWERS[:-3], "", "", ""]}, name="pairs")
+    if settings.get("recipe"):
+        data = data.complete()
+    run = train(data=data, epochs=1, batch_size=16, out=tmp_path / "run", progress=False, **settings)
+    assert run.model().shapes == ((), ())
+    assert np.isfinite([row["loss"] for row in run.metrics() if "loss" in row]).all()
+
+
+def test_dropout_twice_is_a_recipe(tmp_path, caplog):
+    run = train(data=TEXTS, recipe="simcse", epochs=1, batch_size=16, out=tmp_path / "run", progress=False)
+    assert run.settings().augment == "none"
+    train(data=TEXTS, recipe="simcse", epochs=1, batch_size=16, out=tmp_path / "no", dry_run=True, progress=False)
+    assert not (tmp_path / "no").exists()
+    assert isinstance(run, Run)
+
+
+def test_an_audit_finds_texts_that_do_not_belong_together(tmp_path):
+    shuffled = [*ANSWERS[30:36], *ANSWERS[6:]]
+    found = audit(data=from_arrays((TEXTS, shuffled), name="pairs"), epochs=3, progress=False)
+    assert len(found.scores) == 60
+
+
+def test_what_has_no_meaning_for_texts_is_told(tmp_path):
+    data = from_arrays((TEXTS, ANSWERS), name="pairs")
+    with pytest.raises(UsageError, match="predict: decodes numbers, and a view of the items is a text"):
+        train(data=data, recipe="predictive", out=tmp_path / "run", progress=False)
+    with pytest.raises(UsageError, match="augment: 'noise' changes numbers, and view 0 of 'pairs' is a text"):
+        train(data=data, augment="noise", out=tmp_path / "run", progress=False)
