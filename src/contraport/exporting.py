@@ -58,7 +58,7 @@ def export(given: dict[str, Any]) -> Path:
     tokenized = any(isinstance(encoder, TextTransformer) for encoder in chosen_view.encoders)
     check(
         chosen.is_folder or not tokenized,
-        f"format: a tokenizer, which the encoder of texts has, is part of no network; expected safetensors, got {format}.",
+        f"format: the encoder has a tokenizer, which is part of no network; expected safetensors, got {format}.",
     )
     model = copy.deepcopy(chosen_view).cpu().eval()
     with chosen.replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():

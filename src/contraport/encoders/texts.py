@@ -10,8 +10,8 @@ from contraport.encoders.networks import MLP_HIDDEN, dense
 from contraport.errors import check
 from contraport.texts import LONGEST, is_text
 
-TEXT_FEATURES = 256
 TEXT_WIDTH = 128
+TEXT_FEATURES = 2 * TEXT_WIDTH
 PIECES = (3, 4, 5, 6)
 """How many bytes the pieces of words have."""
 
@@ -91,7 +91,7 @@ def bags_of_pieces(texts: Tensor, size: int) -> Tensor:
 
 
 class SmallText(nn.Module):
-    """Two bags, one of the words of a text and one of their pieces, then two layers; trains on a processor.
+    """Two bags, one of the words of a text and one of their pieces, and what two layers add; trains on a processor.
 
     Words and pieces are hashed into one table of vectors, so that there is neither a vocabulary nor a text that it
     cannot take. In training a tenth of the words and pieces are left out at random, others at each pass: two passes of
@@ -112,14 +112,14 @@ class SmallText(nn.Module):
         check(is_text(shape), f"encoder: 'small-text' takes texts, got items of shape {shape}.")
         self.hashed = Hashed()
         self.table = nn.Embedding(BUCKETS, TEXT_WIDTH)
-        self.layers = nn.Sequential(*dense(2 * TEXT_WIDTH, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, TEXT_FEATURES))
+        self.layers = nn.Sequential(*dense(TEXT_FEATURES, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, TEXT_FEATURES))
 
     def forward(self, texts: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
         words, are_words, pieces, are_pieces = self.hashed(texts)
-        bags = [self._bag(words, are_words), self._bag(pieces, are_pieces)]
-        features: Tensor = self.layers(torch.cat(bags, dim=1))
-        return features
+        bags = torch.cat([self._bag(words, are_words), self._bag(pieces, are_pieces)], dim=1)
+        changed: Tensor = self.layers(bags)
+        return bags + changed
 
     def _bag(self, numbers: Tensor, there: Tensor) -> Tensor:
         """Return the sum of the vectors, by the root of their number, so that long texts are no longer vectors."""

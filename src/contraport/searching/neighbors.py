@@ -55,7 +55,8 @@ def neighbors(given: dict[str, Any]) -> list[Neighbor]:
     if position is None:
         folder = asked.run if asked.run is not None else features.run
         if folder is None:
-            check(is_file(asked.query), f"query: expected a row of {len(features)}, or a key, got {asked.query!r}.")
+            told = f"query: expected a row of {len(features)}, a key of theirs or a file, got {asked.query!r}."
+            check(is_file(asked.query), told)
             raise UsageError("run: the features do not say which run embedded them; pass run= (--run) to embed a file.")
         run = folder if isinstance(folder, Run) else Run(folder)
         query = embedded(str(asked.query), features, run, view=features.view, trust=asked.trust, device=device)
