@@ -25,7 +25,7 @@ def choosing() -> str:
             claim = found[evidence.suite][0]["verdicts"][evidence.number]
             link = f"results.md#{anchor(*evidence)}"
             told.append(f"[{claim['says'].rstrip('.')}]({link}): **{claim['verdict']}**")
-        return "; ".join(told) if told else "not measured here"
+        return "; ".join(dict.fromkeys(told)) or "not measured here"
 
     rows = [
         [situation.name if number == 0 else "", one.says, behind(one)]

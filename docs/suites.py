@@ -55,14 +55,15 @@ def scale(values: dict[str, Any]) -> str:
     items = sorted({(cell["train_items"], cell["test_items"]) for cell in cells})
     sizes = " or ".join(f"{train:,} training and {test:,} test items" for train, test in items[:2])
     train = asked["train"] or {}
-    epochs = asked["epochs"] or train.get("epochs") or "as many epochs as told"
+    epochs = asked["epochs"] or train.get("epochs")
+    length = f"{epochs} epochs" if epochs else "epochs as the columns say"
     encoder = asked["encoder"] or "the default encoder"
     numbers = sorted(Counter((cell["row"], cell["column"]) for cell in cells).values())
     seeds = f"{numbers[0]}" if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
     took = sum(cell["took"] for cell in cells) / 60
     where = "one thread of a shared processor" if machine["device"] == "cpu" else machine["device"]
     return (
-        f"{', '.join(map(str, asked['data']))}: {sizes}; {encoder}, {epochs} epochs, {seeds} "
+        f"{', '.join(map(str, asked['data']))}: {sizes}; {encoder}, {length}, {seeds} "
         f"{'seed' if seeds == '1' else 'seeds'}; "
         f"{took:.0f} minutes in all on {where}, torch {machine['torch']}."
     )
