@@ -389,7 +389,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         >>> from_arrays(np.array([[1.0, 5.0], [3.0, 5.0]])).statistics()
         ([2.0, 5.0], [1.0, 1.0])
         """
-        check(0 <= view < len(self.shapes), f"view: expected one of {len(self.shapes)} views from 0, got {view}.")
+        self._check_view(view)
         if is_text(self.shapes[view]):
             return [], []
         shift: Tensor | float = 0.0
@@ -433,9 +433,12 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             return None
         return low.tolist(), torch.where(high > low, high, low + 1).tolist()
 
+    def _check_view(self, view: int) -> None:
+        check(0 <= view < len(self.shapes), f"view: expected one of {len(self.shapes)} views from 0, got {view}.")
+
     def _sampled(self, view: int) -> Iterator[Tensor]:
         """Yield one view of items that have it, spread evenly, some at a time."""
-        check(0 <= view < len(self.shapes), f"view: expected one of {len(self.shapes)} views from 0, got {view}.")
+        self._check_view(view)
         limit = STATISTICS_ITEMS if self.in_memory else STATISTICS_FILES
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
