@@ -87,7 +87,7 @@ class AuditOptions(Options):
     device: str = option("auto", "auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"), holds="machine")
     out: str | Path | None = option(
         None,
-        "the folder for the page `audit.html`, `pairs.csv`, `audit.json` and the training; default: nothing is written.",
+        "the folder for `audit.html`, a page, `pairs.csv`, `audit.json` and the training; default: nothing is written.",
         holds="call",
         group="the folder",
     )
