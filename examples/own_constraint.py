@@ -1,0 +1,33 @@
+"""A constraint of your own in ten lines, and what it does to the columns of a plan and to the gradient.
+
+python examples/own_constraint.py
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from contraport import KL, Balanced, Cross, Gibbs, Objective, Pairs, Rows
+from contraport.objectives.constraints.scaling import Scaling
+
+
+@dataclass(frozen=True, repr=False)
+class ColumnsThenRows(Scaling):
+    """Columns first, then rows, some times: the rows have their mass exactly in the end."""
+
+    iterations: int = 1
+
+    def half_steps(self) -> tuple[str, ...]:
+        """Return which marginals are held, one after the other."""
+        return ("columns", "rows") * self.iterations
+
+
+torch.manual_seed(0)
+z0 = torch.randn(64, 16, requires_grad=True)
+z1 = z0.detach() + torch.randn(64, 16)
+for constraint in (Rows(), ColumnsThenRows(1), ColumnsThenRows(10), Balanced(1000, 1e-6)):
+    loss = Objective(Cross(), Gibbs("cosine", 0.1), constraint, Pairs(), KL())
+    (slope,) = torch.autograd.grad(loss(z0, z1), z0)
+    columns = 64 * loss.plan(z0, z1).sum(0)
+    told = f"columns have {columns.min():.2f} to {columns.max():.2f} shares, gradient {slope.norm():.3f}"
+    print(f"{type(constraint).__name__:16} {told}")

@@ -1,0 +1,43 @@
+"""A target of your own: items of a similar number, such as an age or a place, are wanted near, without any class.
+
+    python examples/own_target.py
+
+Digits are given in pairs of two noisy views. What is wanted besides the other view is what lies near by the mean
+brightness of an image, which nobody named. Then brightness can be read from the embedding, and digits still.
+"""
+
+import torch
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression, Ridge
+from torch import nn
+
+import contraport
+from contraport import Gibbs, Soft
+
+STEPS = 300
+
+images = torch.from_numpy(load_digits().data).float() / 16
+digits, brightness = load_digits().target, images.mean(1, keepdim=True)
+train, test = torch.arange(len(images)) % 4 != 0, torch.arange(len(images)) % 4 == 0
+
+
+def trained(wanted: str) -> nn.Module:
+    """Return an encoder onto 8 dimensions that was trained to want the pairs, or what is of like brightness."""
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8))
+    optimizer, loss = torch.optim.AdamW(encoder.parameters(), 3e-3), contraport.info_nce(temperature=0.2)
+    for _ in range(STEPS):
+        items = torch.nonzero(train)[torch.randperm(int(train.sum()))[:256], 0]
+        z0, z1 = (encoder(images[items] + 0.2 * torch.randn(256, 64)) for _ in range(2))
+        target = {} if wanted == "pairs" else {"target": Soft(brightness[items], Gibbs("sqeuclidean", 1e-3))}
+        optimizer.zero_grad()
+        loss(z0, z1, **target).backward()
+        optimizer.step()
+    return encoder
+
+
+for wanted in ("pairs", "like brightness"):
+    z = nn.functional.normalize(trained(wanted)(images)).detach().numpy()
+    read = Ridge(1e-3).fit(z[train], brightness[train, 0]).score(z[test], brightness[test, 0])
+    known = LogisticRegression(max_iter=1000).fit(z[train], digits[train]).score(z[test], digits[test])
+    print(f"wanted: {wanted:16} brightness R2 {read:.2f}, digits {known:.1%}")

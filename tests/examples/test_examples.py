@@ -1,0 +1,51 @@
+"""The examples run, in tiny form; those whose data are not of Python packages here are compiled."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TINY = {
+    "own_loop.py": {"BATCH, STEPS = 256, 300": "BATCH, STEPS = 32, 2"},
+    "own_constraint.py": {},
+    "own_target.py": {"STEPS = 300": "STEPS = 2"},
+    "dirty_pairs.py": {"EPOCHS = 0.2, 18": "EPOCHS = 0.2, 3", "load_digits().images": "load_digits().images[:300]"},
+    "the_idea.ipynb": {"STEPS = 100": "STEPS = 2"},
+    "dirty_table.ipynb": {"EPOCHS = 18": "EPOCHS = 3", "load_digits().images": "load_digits().images[:300]"},
+}
+"""What is run, and what of it is made smaller."""
+
+FOUND = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb"))
+
+
+def source(name: str) -> str:
+    """Return the code of a script, or of the cells of a notebook one after the other."""
+    text = (EXAMPLES / name).read_text()
+    if name.endswith(".py"):
+        return text
+    return "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = source(name)
+    for written, smaller in TINY[name].items():
+        assert written in code
+        code = code.replace(written, smaller)
+    exec(compile(code, name, "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(set(FOUND) - set(TINY)))
+def test_the_others_are_python(name):
+    compile(source(name), name, "exec")
+
+
+def test_there_are_not_too_many_and_all_are_listed():
+    readme = (EXAMPLES / "README.md").read_text()
+    assert set(re.findall(r"\]\((\w+\.(?:py|ipynb))\)", readme)) == set(FOUND)
+    assert sum(name.endswith(".py") for name in FOUND) <= 12
+    assert sum(name.endswith(".ipynb") for name in FOUND) == 2
