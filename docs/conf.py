@@ -26,7 +26,6 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["Thumbs.db", ".DS_Store"]
-suppress_warnings = ["toc.empty_glob"]  # pages that may be there or not
 
 default_role = "py:obj"  # of docstrings: a name in single backticks is a link where there is such a thing
 autodoc_typehints = "description"
