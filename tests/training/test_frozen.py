@@ -188,7 +188,7 @@ def test_rates_of_the_encoder_and_of_its_layers() -> None:
         ({"frozen_draws": 2}, "frozen_draws: expected freeze with it, got 2"),
         ({"features": "here"}, "features: expected freeze with it, got 'here'"),
         ({"pretrained": True, "init": "there"}, "init: expected nothing with pretrained, got 'there'"),
-        ({"pretrained": True}, "pretrained: expected an encoder of timm's by name, such as resnet18, got None"),
+        ({"pretrained": True}, "pretrained: expected an encoder of timm's or transformers' by name, such as resnet18"),
         ({"init": "there"}, "init: there is no file or folder 'there'"),
         ({"layer_decay": 0.5}, "layer_decay: expected an encoder of timm's"),
         ({"encoder_lr_scale": 0.0}, "encoder_lr_scale: expected a positive finite number"),
