@@ -48,6 +48,14 @@ def test_spectrum_is_that_of_the_centred_features() -> None:
     assert torch.allclose(spectrum(x), expected, rtol=1e-6)
 
 
+def test_spectrum_of_fewer_items_than_dimensions() -> None:
+    x = torch.randn(7, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = spectrum(x)
+    assert found.shape == (30,)
+    assert torch.allclose(found[:6], torch.linalg.svdvals(x - x.mean(dim=0))[:6], rtol=1e-6)
+    assert (found[6:] < 1e-6).all()
+
+
 def test_effective_rank_counts_the_directions_in_use() -> None:
     plane = random(1000, 2) @ random(2, 10)
     assert 1 < effective_rank(plane) <= 2 + 1e-3

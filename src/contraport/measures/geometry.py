@@ -76,8 +76,10 @@ def spectrum(features: Tensor) -> Tensor:
     [4.2426, 0.0]
     """
     centred = features.double() - features.double().mean(dim=0)
-    eigenvalues: Tensor = torch.linalg.eigvalsh(centred.T @ centred)
-    return eigenvalues.flip(0).clamp_min(0).sqrt()
+    # Of the smaller of the two products, whose other eigenvalues are the same; further singular values are zero.
+    n, width = centred.shape
+    eigenvalues: Tensor = torch.linalg.eigvalsh(centred.T @ centred if width <= n else centred @ centred.T)
+    return F.pad(eigenvalues.flip(0).clamp_min(0).sqrt(), (0, width - len(eigenvalues)))
 
 
 def effective_rank(features: Tensor) -> float:
