@@ -58,15 +58,27 @@ FIELD = re.compile(r"(\s*(?::\w+[^:`]*:)?)(.*)")
 ANCHOR = re.compile(r'<a id="([^"]+)"')
 
 
+def mathml(formula: str, display: str) -> str:
+    """Return a formula as MathML.
+
+    Raises:
+        ValueError: it has a command that the converter does not know, which it would print as it stands.
+    """
+    found: str = convert(formula.replace(r"\arg", r"\operatorname{arg}"), display=display)
+    if "\\" in found:
+        raise ValueError(f"formula: expected commands that latex2mathml knows, got {formula!r}.")
+    return found
+
+
 def visit_inline(translator, node: nodes.math) -> None:  # type: ignore[no-untyped-def]
     """Write a formula in a line of text as MathML: browsers draw it themselves, with no script and no network."""
-    translator.body.append(convert(node.astext()))
+    translator.body.append(mathml(node.astext(), "inline"))
     raise nodes.SkipNode
 
 
 def visit_block(translator, node: nodes.math_block) -> None:  # type: ignore[no-untyped-def]
     """Write a formula that stands by itself."""
-    formula = convert(node.astext(), display="block")
+    formula = mathml(node.astext(), "block")
     label = html.escape(node.astext(), quote=True)
     translator.body.append(f'<div class="formula" role="math" tabindex="0" aria-label="{label}">{formula}</div>\n')
     raise nodes.SkipNode

@@ -2,9 +2,9 @@
 
     python examples/own_target.py
 
-Noisy views of digits are wanted where the mean brightness of an image is alike, rather than in pairs. Brightness can then
-be read from the embedding (R2 .94 rather than .10), and the digits less well (40 % rather than 91 %): an encoder keeps
-what it is asked for.
+Noisy views of digits are wanted where the mean brightness of an image is alike, rather than in pairs. Brightness can
+then be read from the embedding (R2 .94 rather than .10), and the digits less well (40 % rather than 91 %): an encoder
+keeps what it is asked for.
 """
 
 import torch
