@@ -1,0 +1,30 @@
+"""From the settings of a training to its parts: data set, batches, objective, networks, pipeline, steps of an epoch.
+
+Here alone they are made, for `contraport.train`, its replay, the evaluation of its run and the estimators.
+"""
+
+from contraport.training.build.dataset import build_batches, build_dataset, build_views, draws_kept, in_epochs
+from contraport.training.build.monitored import Monitored, build_monitored
+from contraport.training.build.networks import build_initial, build_untrained, fitted
+from contraport.training.build.objective import build_objective, build_schedules
+from contraport.training.build.pipeline import build_pipeline
+from contraport.training.build.whole import Built, build, check_parts
+
+__all__ = [
+    "Built",
+    "Monitored",
+    "build",
+    "build_batches",
+    "build_dataset",
+    "build_initial",
+    "build_monitored",
+    "build_objective",
+    "build_pipeline",
+    "build_schedules",
+    "build_untrained",
+    "build_views",
+    "check_parts",
+    "draws_kept",
+    "fitted",
+    "in_epochs",
+]

@@ -1,0 +1,181 @@
+"""From the settings of a training to its data: items, the random views of them, and batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from contraport import distributed
+from contraport.catalog.versions import parse_corruption, parse_domains, parse_mismatch
+from contraport.data import Dataset, Views, load, loader
+from contraport.data.arrays import weights_of
+from contraport.data.formats.array_files import read_npy
+from contraport.data.loading import Loader, StreamLoader
+from contraport.data.splits import Positions, split_positions
+from contraport.data.streams import Stream
+from contraport.data.versions import corrupted, in_domains, mismatched_partners, with_partners
+from contraport.data.views.own import Changed
+from contraport.errors import UsageError, check
+from contraport.objectives import Loss
+from contraport.options import is_object
+from contraport.verbs.train import Settings
+
+DRAWS = 4
+"""How many random views of each kind and item are kept, unless it is said."""
+
+
+def in_epochs(settings: Settings, dataset: Dataset, *, chosen: bool) -> Settings:
+    """Return the settings with as many epochs as give the steps; of a stream, steps are those of an epoch.
+
+    Args:
+        settings: of the training.
+        dataset: what is trained on.
+        chosen: whether the epochs were given.
+
+    Raises:
+        UsageError: a stream without steps, or both steps and epochs of what is no stream.
+    """
+    if isinstance(dataset, Stream):
+        check(settings.steps is not None, "steps: nobody knows how many items a stream has; expected --steps.")
+        return settings if chosen or settings.resume else replace(settings, epochs=1)
+    if settings.steps is None:
+        return settings
+    check(not chosen, f"steps: epochs say how long to train, too; expected one of the two, got {settings.steps}.")
+    epoch = max(1, math.ceil(len(dataset) // settings.batch_size / settings.accumulate))
+    return replace(settings, epochs=math.ceil(settings.steps / epoch), steps=None)
+
+
+def check_stream(settings: Settings, stream: Stream, compared: nn.Module | None) -> None:
+    """Raise `UsageError` for what needs to know all items, which nobody does of a stream."""
+    needs = {
+        "negatives": settings.negatives == "bank",
+        "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
+        "weights": settings.weights is not None,
+        "audit": settings.audit,
+        "mismatch": settings.mismatch is not None,
+        "frozen_draws": draws_kept(settings) > 0,
+        "objective": isinstance(compared, Loss) and compared.by_item,
+    }
+    wrong = next((name for name, asked in needs.items() if asked), None)
+    hint = "; expected 0, so that each step encodes its own" if wrong == "frozen_draws" else ""
+    check(wrong is None, f"{wrong}: needs to know each item, and {stream.name} is a stream{hint}.")
+    check(
+        not settings.workers, f"workers: {stream.name} is a stream, which is read as it comes; got {settings.workers}."
+    )
+
+
+def draws_kept(settings: Settings) -> int:
+    """Return how many random views of each kind and item are kept, 0 where none is.
+
+    Raises:
+        UsageError: several processes are to keep some.
+    """
+    if not settings.freeze:
+        return 0
+    alone = distributed.world().size == 1
+    check(
+        alone or not settings.frozen_draws,
+        f"frozen_draws: one process keeps features, and there are {distributed.world().size}; expected 0, got "
+        f"{settings.frozen_draws}.",
+    )
+    if settings.frozen_draws is None:
+        return DRAWS if alone else 0
+    return settings.frozen_draws
+
+
+def build_dataset(settings: Settings, split: str = "train") -> Dataset:
+    """Return a split of the data that the settings say.
+
+    Raises:
+        UsageError: there are no such data, or they cannot be read as the settings say.
+    """
+    if settings.data is None:
+        raise UsageError("data: expected a name, a folder, a file or a Dataset, got nothing.")
+    columns, weights = settings.columns, settings.weights
+    if settings.weighs_by_column:
+        check("weights" not in (columns or {}), "weights: given twice, by itself and in columns.")
+        columns = {**(columns or {}), "weights": str(weights)}
+    dataset = load(
+        settings.data,
+        "train" if settings.validation is not None else split,
+        root=settings.root,
+        image_size=settings.image_size,
+        columns=columns,
+        test_fraction=settings.test_fraction,
+        ignore_labels=settings.ignore_labels,
+    )
+    if settings.weighs_by_file and dataset.split == "train":
+        given = weights_of(f"weights: {weights}", read_npy("weights", str(weights)))
+        if len(given) > len(dataset) and len(given) > int(dataset.rows.max()):
+            given = given[dataset.rows]  # there is one for each row of the source, those of other splits too
+        dataset = dataset.with_weights(given)
+    if settings.validation is not None:
+        dataset = dataset.only(torch.from_numpy(_held_out(dataset, settings.validation, split)), split)
+    if settings.items is not None and settings.items < len(dataset):
+        dataset = dataset.only(torch.from_numpy(_held_out(dataset, settings.items / len(dataset), "test")))
+    return _version(settings, dataset)
+
+
+def _held_out(dataset: Dataset, share: float, split: str) -> Positions:
+    """Return the positions of one split of some data of which a share of each class is held out."""
+    classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
+    return split_positions(classes, split, fraction=share)
+
+
+def _version(settings: Settings, dataset: Dataset) -> Dataset:
+    """Return the items as the settings say that they are to be seen."""
+    asked = {"given_views": settings.given_views, "domains": settings.domains, "corrupt": settings.corrupt}
+    if isinstance(dataset, Stream) and (wrong := [name for name, value in asked.items() if value]):
+        raise UsageError(
+            f"{wrong[0]}: {dataset.name} is a stream, whose items are taken as they come; expected nothing."
+        )
+    if settings.given_views:
+        dataset = dataset.of_views(settings.given_views)
+    if settings.domains is not None:
+        dataset = in_domains(dataset, parse_domains(settings.domains))
+    return dataset if settings.corrupt is None else corrupted(dataset, parse_corruption(settings.corrupt))
+
+
+def mismatched(settings: Settings, dataset: Dataset) -> tuple[Dataset, Tensor | None]:
+    """Return the training pairs of which some are wrong, and who is paired with whom, where that is asked for."""
+    mismatch = None if settings.mismatch is None else parse_mismatch(settings.mismatch)
+    if mismatch is None or mismatch.share == 0:
+        return dataset, None
+    frozen = settings.freeze and len(dataset.shapes) == 1
+    check(not frozen, "mismatch: freeze keeps features of each item by itself; expected no mismatch of random views.")
+    partners = mismatched_partners(dataset, mismatch, seed=settings.seed)
+    return with_partners(dataset, partners), partners
+
+
+def build_views(settings: Settings, dataset: Dataset) -> Views:
+    """Return what makes the random views of some data.
+
+    Raises:
+        UsageError: the data have no such views.
+    """
+    if isinstance(settings.augment, str) and is_object(settings.augment):  # a folder tells of it, and does not hold it
+        views = Views(dataset, augment="none", views=settings.views)
+        views.forgotten = settings.augment
+        return views
+    return Views(dataset, augment=settings.augment, views=settings.views)
+
+
+def build_batches(settings: Settings, dataset: Dataset, views: Views, *, workers: int | None) -> Loader | StreamLoader:
+    """Return the batches of a training; where views are made item by item, batches bring them."""
+    if views.on_items and not isinstance(dataset, Stream):
+        assert views.own is not None
+        dataset = Changed(dataset, views.own, number=views.number, seed=settings.seed)
+    return loader(
+        dataset,
+        settings.batch_size,
+        shuffle=True,
+        seed=settings.seed,
+        workers=workers,
+        drop_last=True,
+        shared=True,
+        batches=None if settings.steps is None else settings.steps * settings.accumulate,
+    )

@@ -1,0 +1,63 @@
+"""From the settings of a training to what is measured while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from contraport.data.arrays import take
+from contraport.embedding import Reader
+from contraport.errors import check
+from contraport.measures.monitoring import parse_watches
+from contraport.objectives import Loss
+from contraport.verbs.train import Settings
+
+if TYPE_CHECKING:
+    from contraport.measures.subject import Subject
+from contraport.training.build.dataset import build_views
+from contraport.training.build.whole import Built
+
+Monitored: TypeAlias = "Callable[[torch.device], Subject]"
+"""Makes what is measured during a training, on a device."""
+
+
+MONITORED = 2_000
+"""At most so many training items are measured on while an encoder is trained."""
+
+
+def build_monitored(settings: Settings, built: Built) -> Monitored | None:
+    """Return what makes the subject of the measures that `monitor` names, or None where it names none.
+
+    At most `MONITORED` training items are drawn, always the same, and kept in memory: half of them are what a probe
+    learns from, the other half what it is judged on. No test item is seen.
+
+    Raises:
+        UsageError: a measure cannot be taken of these items.
+    """
+    watches = parse_watches(settings.monitor)
+    if not watches:
+        return None
+    # Here, not above: most trainings need no scikit-learn, which takes a while to import.
+    from contraport.measures.probes import check_neighbors
+    from contraport.measures.subject import Subject
+
+    model, objective = built.pipeline.model, built.pipeline.objective
+    whole = built.dataset.complete()  # of what lacks a view there is no representation
+    drawn = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))[:MONITORED].numpy()
+    check(len(drawn) > 3, f"monitor: expected four training items or more, got {len(drawn)}.")
+    learnt, judged = take(whole, drawn[::2], "train"), take(whole, drawn[1::2], "test")
+
+    def subject(device: torch.device) -> Subject:
+        loss = objective if isinstance(objective, Loss) else None
+        reader = Reader(device=device, workers=0)
+        return Subject(model, learnt, judged, build_views(settings, learnt), reader, objective=loss)
+
+    first = subject(torch.device("cpu"))
+    for measure, _ in watches:
+        need = measure.lacks(first)
+        check(need is None, f"monitor: {measure.title} cannot be measured: {need and need.otherwise}.")
+        if measure.key == "knn":
+            check_neighbors(first.neighbors, len(learnt))
+    return subject

@@ -1,0 +1,192 @@
+"""From the settings of a training to its step: networks, comparison, memories."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from contraport.course import parse_momentum
+from contraport.data import Dataset, Views
+from contraport.data.streams import Stream
+from contraport.distributed import local
+from contraport.encoders import Initial, Model
+from contraport.errors import UsageError, check
+from contraport.objectives import Loss, Objective
+from contraport.objectives.weighting import PlanWeights, parse_weights
+from contraport.texts import is_text
+from contraport.training.build.dataset import build_views
+from contraport.training.build.networks import as_seeded, build_model, check_encodes, sizes_of
+from contraport.training.build.objective import build_schedules, check_target, check_weights, target_of
+from contraport.training.step.comparison import (
+    Clustered,
+    Compared,
+    Comparison,
+    InTurn,
+    Reconstructed,
+    Together,
+    takes_several,
+)
+from contraport.training.step.freezing import Freezing
+from contraport.training.step.memory import Bank, Memory, Queue
+from contraport.training.step.momentum import MomentumTarget, Predictor
+from contraport.training.step.pipeline import Pipeline, keyed
+from contraport.training.step.wanted import parse_target
+from contraport.verbs.train import Settings
+
+LARGEST_QUEUE = 65_536
+
+
+LARGEST_DRAW = 4_096
+
+
+def build_pipeline(
+    settings: Settings, dataset: Dataset, compared: nn.Module | None, *, epoch: int, begun: Initial | None = None
+) -> Pipeline:
+    """Return the pipeline that the settings say, its weights drawn by their seed; torch's random state stays as it is.
+
+    Args:
+        settings: of the training.
+        dataset: what is trained on.
+        compared: the objective, as `build_objective` gives it.
+        epoch: how many steps one has.
+        begun: the weights that the encoders begin with; default: they are drawn.
+
+    Raises:
+        UsageError: settings that do not fit the data or one another.
+
+    >>> from contraport.data import load, loader
+    >>> digits, settings = load("digits"), Settings(encoder="mlp")
+    >>> pipeline = build_pipeline(settings, digits, build_objective(settings), epoch=42)
+    >>> loss = pipeline(next(iter(loader(digits, 32))), step=0)
+    >>> loss.shape, pipeline.after_step(0)
+    (torch.Size([]), None)
+    """
+    views, steps = build_views(settings, dataset), settings.epochs * epoch
+    momentum = None if settings.momentum is None else parse_momentum(settings.momentum, steps)
+    schedules = build_schedules(settings, compared, steps=steps, epoch=epoch)
+    weights = parse_weights(str(settings.weights), steps) if settings.weighs_by_plan else None
+    check_weights(compared, dataset, weights)
+    with as_seeded(settings):
+        model = build_model(settings, views, begun)
+        check_encodes(model, views)
+        check(len(views.shapes) >= 2, f"views: expected at least 2, to compare them, got {len(views.shapes)}.")
+        comparison = _comparison(settings, dataset, model, views, compared, weights)
+        _check_gaps(comparison, dataset)
+        target = None if momentum is None else MomentumTarget(model, momentum)
+        predictor = Predictor(sizes_of(model)) if settings.predictor else None
+    return Pipeline(
+        model,
+        views,
+        comparison,
+        seed=settings.seed,
+        target=target,
+        predictor=predictor,
+        schedules=schedules,
+        weights=weights,
+        cache_chunk=settings.cache_chunk,
+        freezing=_freezing(settings, model, target, epoch),
+    )
+
+
+def _freezing(settings: Settings, model: Model, target: MomentumTarget | None, epoch: int) -> Freezing | None:
+    if not (settings.freeze or settings.freeze_epochs):
+        return None
+    steps = None if settings.freeze else settings.freeze_epochs * epoch
+    return Freezing(model.encoders, steps, () if target is None else target.model.encoders)
+
+
+def _comparison(
+    settings: Settings,
+    dataset: Dataset,
+    model: Model,
+    views: Views,
+    compared: nn.Module | None,
+    weights: PlanWeights | None,
+) -> Comparison:
+    if settings.predict is not None:
+        check(not any(map(is_text, views.shapes)), "predict: decodes numbers, and a view of the items is a text.")
+        return Reconstructed(model, views.shapes, settings.predict)
+    assert compared is not None
+    sizes, made = sizes_of(model), len(views.shapes)
+    check(len(set(sizes)) == 1, f"projection: expected a size, as the encoders differ in theirs, {sizes}; got 0.")
+    memory = _memory(settings, dataset, keyed(model, views.shapes), sizes[0])
+    target = target_of(settings, dataset, compared, made)
+    in_turn = memory is not None or settings.momentum is not None or settings.predictor
+    comparison: Comparison
+    if settings.prototypes is not None:
+        comparison = Clustered(compared, settings.prototypes, sizes[0], views=made)
+    else:
+        wanted = None if target is None else parse_target(target, dataset)
+        if in_turn:
+            comparison = InTurn(compared, memory, views=made, wanted=wanted)
+        else:
+            comparison = Together(compared, views=made, wanted=wanted)
+    try:
+        _check_fits(comparison, dataset, made, sizes[0], weights, predictor=settings.predictor)
+    except UsageError as error:
+        if settings.prototypes is not None or target == settings.target:
+            raise
+        hint = f"Some items of {dataset.name!r} show the same; target pairs (--target pairs) keeps to each item's own."
+        raise UsageError(f"{error} {hint}") from error
+    return comparison
+
+
+def _check_gaps(comparison: Comparison, dataset: Dataset) -> None:
+    """Raise `UsageError` where items lack a view and the comparison has no use for such."""
+    if dataset.present is not None and (reason := comparison.refuses_gaps()) is not None:
+        lacking = int((~dataset.present.all(1)).sum())
+        raise UsageError(f"data: {lacking} of {len(dataset)} items lack a view, and {reason}; expected all views.")
+
+
+def _memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -> Memory | None:
+    items = len(dataset)
+    if settings.negatives == "queue":
+        most = LARGEST_QUEUE if isinstance(dataset, Stream) else min(LARGEST_QUEUE, items)
+        return Queue(settings.queue_size or most, views, dimensions)
+    if settings.negatives == "bank":
+        return Bank(items, views, dimensions, settings.bank_negatives or min(LARGEST_DRAW, items))
+    return None
+
+
+def _check_fits(
+    comparison: Comparison,
+    dataset: Dataset,
+    views: int,
+    dimensions: int,
+    by_plan: PlanWeights | None,
+    *,
+    predictor: bool,
+) -> None:
+    """Raise `UsageError` where the objective refuses what it would be called on, before any data is read."""
+    objective, weights = comparison.objective, dataset.weights
+    if not isinstance(objective, Loss):
+        return
+    fixed = isinstance(objective, Objective) and objective.layout.attracts_to_fixed
+    check(
+        predictor or not fixed,
+        "objective: it pushes nothing apart, so that without a predictor all embeddings become one; "
+        "expected predictor=True, as in the recipes byol and simsiam.",
+    )
+    z = torch.randn(4, dimensions)
+    known = {"labels": dataset.labels, "domains": dataset.domains}
+    call: dict[str, Any] = {name: None if values is None else values[:1].expand(4) for name, values in known.items()}
+    if objective.by_item:
+        call["ids"] = torch.arange(4) + max(len(dataset) - 4, 0)  # the last ones, which may be more than it keeps
+    if weights is not None:
+        call["weights"] = torch.stack([weights.max(), weights.max(), weights.max(), weights.min()])
+    if by_plan is not None:
+        call["weights"] = replace(by_plan.at(0), given=call.get("weights"))
+    embeddings = [z] * views if isinstance(comparison, Together) and takes_several(objective) else [z, z]
+    if isinstance(comparison, Clustered):
+        embeddings, call["target"] = [z, comparison.prototypes.detach()], torch.ones(4, len(comparison.prototypes))
+    if isinstance(comparison, InTurn) and comparison.memory is not None:
+        call |= {"ids": torch.arange(4), "negatives": z, "negative_ids": torch.arange(4) + 1}
+    if isinstance(comparison, Compared) and comparison.wanted is not None:
+        call["target"] = comparison.wanted(dataset.__getitems__([0] * 4))
+        check_target(objective, call["target"])
+    with torch.no_grad(), local():
+        copy.deepcopy(objective)(*embeddings, **call)

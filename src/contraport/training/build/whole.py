@@ -1,0 +1,110 @@
+"""A training built as a whole, and checked before any of it is."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from contraport.data import BatchOrder, Dataset
+from contraport.data.loading import Loader, StreamLoader
+from contraport.data.streams import Stream
+from contraport.data.views.own import own_change
+from contraport.embedding import Reader
+from contraport.encoders import Initial
+from contraport.errors import check, check_file
+from contraport.objectives.schedules import parse_constraint
+from contraport.objectives.weighting import parse_weights
+from contraport.pairs import Decoyed, with_decoys
+from contraport.training.build.dataset import build_batches, build_dataset, check_stream, draws_kept, mismatched
+from contraport.training.build.objective import build_objective
+from contraport.training.build.pipeline import build_pipeline
+from contraport.training.loop.loggers import check_loggers
+from contraport.training.loop.optimization import check_optimizer
+from contraport.training.step.auditor import Auditor
+from contraport.training.step.gradient_cache import check_chunks
+from contraport.training.step.pipeline import Pipeline
+from contraport.training.step.wanted import read_target
+from contraport.verbs.train import Settings
+
+
+class Built(NamedTuple):
+    """What a training is made of.
+
+    Attributes:
+        dataset: what is trained on.
+        batches: gives its items.
+        pipeline: makes the loss of a batch.
+        epoch: how many steps one has.
+        auditor: judges the pairs between epochs, where that is asked for.
+        notes: what there is to say of it before it begins.
+        partners: which item each is paired with, where pairs were mismatched.
+    """
+
+    dataset: Dataset
+    batches: Loader | StreamLoader
+    pipeline: Pipeline
+    epoch: int
+    auditor: Auditor | None = None
+    notes: tuple[str, ...] = ()
+    partners: Tensor | None = None
+
+
+def build(settings: Settings, begun: Initial | None = None, dataset: Dataset | None = None) -> Built:
+    """Return what the settings say; torch's random state stays as it is.
+
+    Args:
+        settings: of the training.
+        begun: the weights that the encoders begin with, as `build_initial` gives them.
+        dataset: what is trained on; default: it is built too.
+
+    Raises:
+        UsageError: settings that do not fit the data or one another.
+    """
+    compared = build_objective(settings)
+    dataset = build_dataset(settings) if dataset is None else dataset
+    if isinstance(dataset, Stream):
+        check_stream(settings, dataset, compared)
+    dataset, partners = mismatched(settings, dataset)
+    if settings.audit:
+        dataset = with_decoys(dataset, seed=settings.seed)
+    if settings.cache_chunk is not None:
+        check_chunks(settings.batch_size, settings.cache_chunk)
+    few = f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {settings.batch_size}."
+    check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), few)
+    own = own_change(settings.augment)
+    check(
+        own is None or draws_kept(settings) == 0,
+        f"augment: features are kept by the name of a change, and {own and own.name} is none; expected frozen_draws=0.",
+    )
+    epoch = settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.accumulate)
+    pipeline, auditor = build_pipeline(settings, dataset, compared, epoch=epoch, begun=begun), None
+    batches = build_batches(settings, dataset, pipeline.views, workers=settings.workers)
+    if isinstance(dataset, Decoyed):
+        order = cast(BatchOrder, batches.batch_sampler)
+        auditor = Auditor(dataset, pipeline, order, epochs=settings.epochs, reader=Reader(workers=settings.workers))
+    return Built(dataset, batches, pipeline, epoch, auditor, partners=partners)
+
+
+def check_parts(settings: Settings) -> None:
+    """Check what only the parts of a training can judge, and this machine, before any data are read.
+
+    Raises:
+        UsageError: one of them refuses its setting.
+    """
+    if settings.constraint is not None:
+        parse_constraint(settings.constraint, 1)
+    if settings.target is not None:
+        read_target(settings.target)
+    build_objective(settings)
+    if settings.weighs_by_plan:
+        parse_weights(str(settings.weights), 1)
+    if settings.weighs_by_file:
+        check_file("weights", str(settings.weights))
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    check(there.get(settings.device, True), f"device: this machine has no {settings.device!r}.")
+    check_optimizer(settings.opt, settings.lr)
+    check_loggers(settings.logger)
+    draws_kept(settings)
