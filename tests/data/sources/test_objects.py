@@ -113,6 +113,15 @@ def test_arrays_by_name_and_alone() -> None:
     assert (several.shapes, several.class_names) == (((3, 8, 8), (5,)), ("a", "b"))
 
 
+def test_a_tuple_of_arrays_is_views_and_a_list_items() -> None:
+    one, other = np.ones((30, 5), dtype=np.float32), np.zeros((30, 7), dtype=np.float32)
+    assert load((one, torch.from_numpy(other))).shapes == ((5,), (7,))
+    assert load((one,)).shapes == ((5,),)
+    assert len(load([one, one, one], test_fraction=0.34)) == 2
+    with pytest.raises(UsageError, match=r"items of one shape, got \(30, 5\) and \(30, 7\); views are a tuple"):
+        load([one, other])
+
+
 def test_paths_and_pictures_are_images(tmp_path: Path) -> None:
     pictures = [Image.new("RGB", (20, 10 + number % 3), (number, 0, 0)) for number in range(10)]
     for number, picture in enumerate(pictures):

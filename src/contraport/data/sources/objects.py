@@ -38,7 +38,8 @@ def from_object(
 
     - a ``datasets.Dataset`` or ``DatasetDict``, as a folder of Hugging Face is read;
     - a data frame of pandas or polars, or an Arrow table, as a table in a file is read;
-    - an array or tensor, one view; a list of arrays of one shape; or a dict of arrays by the keys of an ``.npz``;
+    - an array or tensor, one view; a list of arrays of one shape, an item each; a tuple of arrays, a view each; or a
+      dict of arrays by the keys of an ``.npz``;
     - a list of texts, of paths of images, or of PIL images.
 
     Where it marks no test split, `test_fraction` of each class is held out, a fifth by default, as of a file.
@@ -75,6 +76,9 @@ def from_object(
         return dataset_of_arrays(data, "arrays", split, test_fraction)
     if isinstance(data, np.ndarray | Tensor):
         return dataset_of_arrays({"x": data}, "arrays", split, test_fraction)
+    if isinstance(data, tuple) and data and all(isinstance(view, np.ndarray | Tensor) for view in data):
+        views = {f"view{place}": view for place, view in enumerate(data)}
+        return dataset_of_arrays(views if len(data) > 1 else {"x": data[0]}, "arrays", split, test_fraction)
     if isinstance(data, list | tuple) and len(data) > 0:
         return _of_list(data, split, image_size, test_fraction)
     came = f"{'an empty ' if isinstance(data, list | tuple) else ''}{type(data).__name__}"
@@ -126,6 +130,11 @@ def _of_list(data: Sequence[Any], split: str, size: int | None, test_fraction: f
     check(
         odd is None,
         f"data: expected a list of texts, of paths, of PIL images or of arrays, got a {type(odd).__name__} in it.",
+    )
+    shapes = list(dict.fromkeys(tuple(item.shape) for item in data))
+    check(
+        len(shapes) == 1,
+        f"data: expected a list of items of one shape, got {' and '.join(map(str, shapes[:2]))}; views are a tuple.",
     )
     return dataset_of_arrays({"x": np.stack([np.asarray(item) for item in data])}, "arrays", split, test_fraction)
 
