@@ -300,7 +300,10 @@ def test_any_target_matrix():
         ),
         (lambda: contraport.nt_xent()(torch.zeros(3, 2).int(), torch.zeros(3, 2).int()), "floating point"),
         (lambda: contraport.nt_xent()(torch.zeros(0, 2), torch.zeros(0, 2)), "at least one item"),
-        (lambda: contraport.nt_xent()(*views(3), ids=torch.zeros(2)), r"ids: expected .* \(3,\), got \(2,\)"),
+        (
+            lambda: contraport.nt_xent()(*views(3), ids=torch.zeros(2, dtype=torch.int64)),
+            r"ids: expected .* \(3,\), got \(2,\)",
+        ),
         (lambda: contraport.nt_xent()(*views(3), weights=-torch.ones(3)), "weights: expected nonnegative"),
         (lambda: contraport.nt_xent()(*views(3), target=torch.ones(3, 3)), r"target: expected shape \(6, 6\)"),
         (lambda: contraport.nt_xent()(*views(3), target=torch.ones(6, 6)), "self pairs"),

@@ -130,7 +130,7 @@ def test_an_evaluation_keeps_what_figures_need():
     from contraport.evaluation.samples import points
 
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
-    kept = points(from_arrays(features), features)
+    kept = points(from_arrays(features), features, torch.arange(40))
     np.testing.assert_allclose(
         kept["spectrum"], np.linalg.svd(features - features.mean(0), compute_uv=False), rtol=1e-4
     )
