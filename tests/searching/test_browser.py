@@ -25,6 +25,6 @@ def test_pictures_are_shown_and_names_run_nothing(tmp_path: Path) -> None:
         browser.open(tmp_path / "page.html")
         assert browser.said == []
         drawn = "[...document.images].filter((image) => image.complete && image.naturalWidth > 0).length"
-        assert browser.tell(drawn) == 2
+        browser.wait(f"{drawn} == 2")  # they are drawn when they come into view
         assert browser.tell("document.querySelectorAll('.pictures .none').length") == 1
         assert browser.tell("document.title") == "1 cluster of 3 items"
