@@ -3,6 +3,7 @@
 import shlex
 import shutil
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow
@@ -13,6 +14,7 @@ import contraport
 from contraport.cli import main
 from contraport.cli.parsing import parse
 from contraport.cli.verbs import find
+from contraport.measures import MEASURES
 from tests.docs.pages import PAGES, blocks
 
 BY_OTHERS = "docs/moving/"  # with the library there: tests/integrations/test_pages.py
@@ -38,10 +40,11 @@ FIRST = {
 
 @pytest.fixture
 def here(world, tmp_path, monkeypatch):
-    """A copy of the world as the current folder."""
+    """A copy of the world as the current folder; what a page adds of its own is there for that page alone."""
     shutil.copytree(world, tmp_path / "world")
     monkeypatch.chdir(tmp_path / "world")
-    return tmp_path / "world"
+    with patch.dict(MEASURES):
+        yield tmp_path / "world"
 
 
 def prepared():
