@@ -19,6 +19,10 @@ from types import ModuleType
 from typing import Any
 
 
+LONGEST_LIST = 500
+"""Letters up to which all known names are told; of more the nearest few."""
+
+
 class UsageError(ValueError):
     """A mistake that the user can mend: the message says which argument, what came and what was expected."""
 
@@ -36,7 +40,11 @@ def unknown_name(argument: str, name: object, known: Iterable[str]) -> UsageErro
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    return UsageError(f"{argument}: unknown name {name!r}{hint} Known: {', '.join(names)}.")
+    told = f"Known: {', '.join(names)}."
+    if len(told) > LONGEST_LIST:
+        nearest = difflib.get_close_matches(str(name), names, n=8, cutoff=0)
+        told = f"Known, {len(names)} in all: {', '.join(nearest)} ..."
+    return UsageError(f"{argument}: unknown name {name!r}{hint} {told}")
 
 
 def cannot_read(where: str, kind: str, error: Exception) -> UsageError:
