@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-
 LONGEST_LIST = 500
 """Letters up to which all known names are told; of more the nearest few."""
 
