@@ -17,7 +17,7 @@ from contraport.comparing import running
 from contraport.comparing.grid import grid_of
 from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Comparison, verdict_of
 from contraport.comparing.running import Clock, Job, carry_out, job_of
-from contraport.comparing.tuning import SPACES, Space, chosen, space_of, trials_of
+from contraport.comparing.tuning import SPACES, Space, best_trial, space_of, trials_of
 from contraport.errors import UsageError
 from contraport.measures import chosen as measures
 from contraport.measures.intervals import Difference
@@ -167,10 +167,10 @@ def test_the_best_trial_is_chosen_once_all_are_done() -> None:
         trial.folder: {"values": {"knn": value}} for trial, value in zip(trials, (0.5, 0.9, 0.7, 0.9), strict=True)
     }
     knn = measures(["knn"])[0]
-    assert chosen(trials, found, knn) is trials[1]
-    assert chosen(trials, {trials[0].folder: found[trials[0].folder]}, knn) is None
+    assert best_trial(trials, found, knn) is trials[1]
+    assert best_trial(trials, {trials[0].folder: found[trials[0].folder]}, knn) is None
     found[trials[1].folder] = {"failed": "it diverged"}
-    assert chosen(trials, found, knn) is trials[3]
+    assert best_trial(trials, found, knn) is trials[3]
     longer = trials_of(grid_of({**SMALL, "tune": 8}), row, column)
     assert [trial.options for trial in longer[:4]] == [trial.options for trial in trials]
 

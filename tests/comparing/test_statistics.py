@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_rel
 
-from contraport.comparing.statistics import Spread, likely_spread, over_seeds, paired, spread_of
+from contraport.comparing.statistics import VarianceEstimate, likely_spread, over_seeds, paired, spread_of
 
 random = np.random.default_rng(0)
 
@@ -46,7 +46,7 @@ def test_more_comparisons_make_an_interval_wider() -> None:
 
 def test_variances_that_are_alike_are_known_by_all_of_them() -> None:
     true, freedom = 0.04, 3
-    found = [Spread(true * float(random.chisquare(freedom)) / freedom, freedom) for _ in range(2000)]
+    found = [VarianceEstimate(true * float(random.chisquare(freedom)) / freedom, freedom) for _ in range(2000)]
     likely = likely_spread(found)
     assert likely is not None
     assert likely.variance == pytest.approx(true, rel=0.1)
@@ -56,7 +56,7 @@ def test_variances_that_are_alike_are_known_by_all_of_them() -> None:
 def test_variances_that_differ_are_known_as_far_as_they_agree() -> None:
     prior, freedom = 6.0, 4
     true = 0.04 * prior / random.chisquare(prior, 4000)
-    found = [Spread(float(one * random.chisquare(freedom) / freedom), freedom) for one in true]
+    found = [VarianceEstimate(float(one * random.chisquare(freedom) / freedom), freedom) for one in true]
     likely = likely_spread(found)
     assert likely is not None
     assert likely.freedom == pytest.approx(prior, rel=0.25)
@@ -64,13 +64,13 @@ def test_variances_that_differ_are_known_as_far_as_they_agree() -> None:
 
 
 def test_of_two_variances_or_none_nothing_is_likely() -> None:
-    assert likely_spread([Spread(1.0, 2), Spread(1.0, 2)]) is None
-    assert likely_spread([Spread(0.0, 2)] * 4) is None
-    assert likely_spread([Spread(0.0, 2), *[Spread(1.0, 2)] * 4]) is not None
+    assert likely_spread([VarianceEstimate(1.0, 2), VarianceEstimate(1.0, 2)]) is None
+    assert likely_spread([VarianceEstimate(0.0, 2)] * 4) is None
+    assert likely_spread([VarianceEstimate(0.0, 2), *[VarianceEstimate(1.0, 2)] * 4]) is not None
 
 
 def test_of_one_seed_what_the_others_say_is_likely_counts() -> None:
-    likely = Spread(0.01**2, 4.0)
+    likely = VarianceEstimate(0.01**2, 4.0)
     found = paired(np.array([0.92]), np.array([0.9]), likely=likely)
     assert found is not None
     assert found.high - found.value == pytest.approx(2.776 * 0.01, rel=1e-3)

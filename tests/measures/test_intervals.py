@@ -12,7 +12,7 @@ from contraport.measures.intervals import (
     percentiles,
     resampled,
 )
-from contraport.measures.probes import calibration_error, determination
+from contraport.measures.probes import determination, expected_calibration_error
 
 RANDOM = np.random.default_rng(0)
 HITS = RANDOM.random(400) < 0.8
@@ -58,7 +58,7 @@ def test_a_seed_is_an_interval() -> None:
     assert first == second != third
 
 
-@pytest.mark.parametrize("statistic", [mean, median, calibration_error, determination])
+@pytest.mark.parametrize("statistic", [mean, median, expected_calibration_error, determination])
 def test_counts_are_items_that_are_repeated(statistic) -> None:
     pairs = np.stack([RANDOM.random(40), RANDOM.random(40) < 0.7], axis=1)
     items = pairs[:, 0] if statistic is mean else pairs

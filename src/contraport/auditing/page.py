@@ -40,11 +40,11 @@ SPREAD = 3
 
 BINS = 48
 
-Shown = dict[str, Any]
+Drawn = dict[str, Any]
 """A view as the page draws it: its kind, and what that kind needs."""
 
 
-class Row(TypedDict):
+class PairShown(TypedDict):
     """A pair as the page has it."""
 
     id: int
@@ -55,7 +55,7 @@ class Row(TypedDict):
     flagged: bool
     partner: int
     partner_score: float
-    views: list[Shown]
+    views: list[Drawn]
 
 
 def write_page(found: Audit, dataset: Dataset, path: Path) -> None:
@@ -93,7 +93,7 @@ def sentence(found: Audit) -> str:
     return f"Of {len(found.scores):,} pairs of {name} about {_percent(found.noise_rate)} seem wrong ({low} to {high})."
 
 
-def pairs_shown(found: Audit, dataset: Dataset) -> list[Row]:
+def pairs_shown(found: Audit, dataset: Dataset) -> list[PairShown]:
     """Return the worst pairs, the worst first."""
     worst = found.flagged(count=min(SHOWN, len(found.scores)))
     partners = found.partners[worst]
@@ -133,7 +133,7 @@ def histogram(found: Audit) -> dict[str, Any]:
     }
 
 
-def _drawn(dataset: Dataset, positions: NDArray[np.int64]) -> list[list[Shown]]:
+def _drawn(dataset: Dataset, positions: NDArray[np.int64]) -> list[list[Drawn]]:
     """Return both views of some items as the page draws them."""
     fetched = dataset.store.fetch(torch.from_numpy(positions))
     return [
@@ -142,24 +142,24 @@ def _drawn(dataset: Dataset, positions: NDArray[np.int64]) -> list[list[Shown]]:
     ]
 
 
-def _drawing(shape: Sequence[int]) -> Callable[[Tensor, Dataset, int], list[Shown]]:
+def _drawing(shape: Sequence[int]) -> Callable[[Tensor, Dataset, int], list[Drawn]]:
     return _texts if is_text(shape) else {3: _images, 2: _series}.get(len(shape), _vectors)
 
 
-def _images(items: Tensor, dataset: Dataset, view: int) -> list[Shown]:
+def _images(items: Tensor, dataset: Dataset, view: int) -> list[Drawn]:
     return [{"is": "image", "uri": _picture(item)} for item in items]
 
 
-def _texts(items: Tensor, dataset: Dataset, view: int) -> list[Shown]:
+def _texts(items: Tensor, dataset: Dataset, view: int) -> list[Drawn]:
     return [{"is": "text", "text": text if len(text) <= LETTERS else text[:LETTERS] + " …"} for text in decoded(items)]
 
 
-def _vectors(items: Tensor, dataset: Dataset, view: int) -> list[Shown]:
+def _vectors(items: Tensor, dataset: Dataset, view: int) -> list[Drawn]:
     values = _standard(items.flatten(1)[:, None], dataset, view)[:, 0]
     return [{"is": "vector", "of": items[0].numel(), "values": row} for row in _whole(_thinned(values, BARS))]
 
 
-def _series(items: Tensor, dataset: Dataset, view: int) -> list[Shown]:
+def _series(items: Tensor, dataset: Dataset, view: int) -> list[Drawn]:
     values = _thinned(_standard(items, dataset, view)[:, :CHANNELS], POINTS)
     return [{"is": "series", "of": list(items.shape[1:]), "values": rows} for rows in _whole(values)]
 

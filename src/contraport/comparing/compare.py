@@ -25,7 +25,7 @@ from contraport.comparing.results import (
     verdicts_of,
 )
 from contraport.comparing.running import Clock, Found, Job, carried_out, job_of
-from contraport.comparing.tuning import as_text, chosen, settled, space_of, trials_of
+from contraport.comparing.tuning import as_text, best_trial, settled, space_of, trials_of
 from contraport.errors import UsageError, check
 from contraport.files import write_json, write_text
 from contraport.measures import Measure
@@ -101,7 +101,7 @@ def _settled(
         of = trials.get((cell.row.name, cell.column.name))
         if of is None:
             cells.append(cell)
-        elif (best := chosen(of, found, measure)) is not None:
+        elif (best := best_trial(of, found, measure)) is not None:
             cells.append(settled(best, cell.seed))
     return cells
 
@@ -259,7 +259,7 @@ def _trials(
     """Return what the search tried, and what came of it."""
     told = []
     for (row, column), of in trials.items():
-        best = chosen(of, tried, measure)
+        best = best_trial(of, tried, measure)
         for cell in of:
             told.append(
                 {

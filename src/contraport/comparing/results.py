@@ -13,7 +13,7 @@ import numpy as np
 
 from contraport.comparing.grid import Claim, Column, Grid, Row
 from contraport.comparing.running import Found, Job
-from contraport.comparing.statistics import Spread, likely_spread, over_seeds, paired, spread_of
+from contraport.comparing.statistics import VarianceEstimate, likely_spread, over_seeds, paired, spread_of
 from contraport.measures import Measure, chosen
 from contraport.measures.intervals import Difference, Interval
 from contraport.runs import Run
@@ -210,8 +210,8 @@ class Known(NamedTuple):
     """
 
     seen: Mapping[tuple[str, str], Seen]
-    of_mean: Spread | None
-    of_difference: Spread | None
+    of_mean: VarianceEstimate | None
+    of_difference: VarianceEstimate | None
 
     def difference(self, name: str, other: str, column: str, comparisons: int) -> Difference | None:
         """Return how much larger the mean of a row is than that of another, on the seeds that both have."""

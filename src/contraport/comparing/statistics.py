@@ -26,33 +26,33 @@ _SMALLEST_SHARE = 1e-2
 """Variances below this part of the median are taken to be this: a few test items more or less are all that they see."""
 
 
-class Spread(NamedTuple):
+class VarianceEstimate(NamedTuple):
     """A variance, and how many degrees of freedom it is known with."""
 
     variance: float
     freedom: float
 
-    def moderated(self, likely: Spread | None) -> Spread:
+    def moderated(self, likely: VarianceEstimate | None) -> VarianceEstimate:
         """Return the variance drawn to what it is likely to be.
 
-        >>> Spread(4.0, 1.0).moderated(Spread(1.0, 3.0))
-        Spread(variance=1.75, freedom=4.0)
+        >>> VarianceEstimate(4.0, 1.0).moderated(VarianceEstimate(1.0, 3.0))
+        VarianceEstimate(variance=1.75, freedom=4.0)
         """
         if likely is None:
             return self
         freedom = self.freedom + likely.freedom
-        return Spread((self.freedom * self.variance + likely.freedom * likely.variance) / freedom, freedom)
+        return VarianceEstimate((self.freedom * self.variance + likely.freedom * likely.variance) / freedom, freedom)
 
 
-def likely_spread(found: Iterable[Spread]) -> Spread | None:
+def likely_spread(found: Iterable[VarianceEstimate]) -> VarianceEstimate | None:
     """Return what a variance is likely to be where some were found, and how sure that is; of fewer than three none.
 
     The logarithms of variances that are alike spread as their degrees of freedom say; what they spread beyond it is
     what they differ. All of them together are taken for half as many, as they share what they are differences from.
 
-    >>> likely_spread([Spread(1.0, 2.0), Spread(1.1, 2.0), Spread(0.9, 2.0)]).freedom
+    >>> likely_spread([VarianceEstimate(1.0, 2.0), VarianceEstimate(1.1, 2.0), VarianceEstimate(0.9, 2.0)]).freedom
     3.0
-    >>> likely_spread([Spread(1.0, 40.0), Spread(100.0, 40.0), Spread(0.01, 40.0)]).freedom < 2
+    >>> likely_spread([VarianceEstimate(variance, 40.0) for variance in (1.0, 100.0, 0.01)]).freedom < 2
     True
     """
     known = list(found)
@@ -66,17 +66,17 @@ def likely_spread(found: Iterable[Spread]) -> Spread | None:
     if beyond > polygamma(1, own / 2):
         own = float(brentq(lambda one: polygamma(1, one / 2) - beyond, 1e-3, _LARGEST_FREEDOM))
     likely = float(np.exp(logs.mean() + digamma(own / 2) - np.log(own / 2)))
-    return Spread(likely, min(own, float(freedom.sum()) / 2))
+    return VarianceEstimate(likely, min(own, float(freedom.sum()) / 2))
 
 
-def spread_of(values: Array, likely: Spread | None = None) -> Spread | None:
+def spread_of(values: Array, likely: VarianceEstimate | None = None) -> VarianceEstimate | None:
     """Return how values ``(s,)``, one a seed, are spread; of one alone what is likely, or nothing."""
     if len(values) < 2:
         return likely
-    return Spread(float(values.var(ddof=1)), len(values) - 1).moderated(likely)
+    return VarianceEstimate(float(values.var(ddof=1)), len(values) - 1).moderated(likely)
 
 
-def over_seeds(values: Array, items: Array | None = None, *, likely: Spread | None = None) -> Interval:
+def over_seeds(values: Array, items: Array | None = None, *, likely: VarianceEstimate | None = None) -> Interval:
     """Return the interval of a mean over seeds ``(s,)``.
 
     Of one seed where nothing is known of others, it is that over its items ``(1, n)``, or has no width.
@@ -97,7 +97,7 @@ def paired(
     items: Array | None = None,
     other_items: Array | None = None,
     *,
-    likely: Spread | None = None,
+    likely: VarianceEstimate | None = None,
     comparisons: int = 1,
 ) -> Difference | None:
     """Return how much larger the mean of some values ``(s,)`` is than that of others on the same seeds.
@@ -116,12 +116,12 @@ def paired(
     >>> paired(better, better - np.array([0.02, 0.021, 0.019])).is_sure
     True
     """
-    apart, spreads = values - others, list[Spread]()
+    apart, spreads = values - others, list[VarianceEstimate]()
     if (by_seed := spread_of(apart, likely)) is not None:
-        spreads.append(Spread(by_seed.variance / len(apart), by_seed.freedom))
+        spreads.append(VarianceEstimate(by_seed.variance / len(apart), by_seed.freedom))
     if items is not None and other_items is not None:
         by_item = (items.astype(np.float64) - other_items).mean(axis=0)
-        spreads.append(Spread(float(by_item.var(ddof=1)) / len(by_item), len(by_item) - 1))
+        spreads.append(VarianceEstimate(float(by_item.var(ddof=1)) / len(by_item), len(by_item) - 1))
     if not spreads:
         return None
     total = sum(one.variance for one in spreads)

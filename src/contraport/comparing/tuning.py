@@ -95,7 +95,7 @@ def as_options(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**alone, "objective_settings": own} if own else alone
 
 
-def chosen(trials: Sequence[Cell], found: Mapping[str, Mapping[str, Any]], measure: Measure) -> Cell | None:
+def best_trial(trials: Sequence[Cell], found: Mapping[str, Mapping[str, Any]], measure: Measure) -> Cell | None:
     """Return the trial that is best on the validation items, or none unless all were tried and one succeeded."""
     if any(trial.folder not in found for trial in trials):
         return None

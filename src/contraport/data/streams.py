@@ -16,7 +16,7 @@ HEAD = 1_000
 """So many items are read to know their shapes and statistics."""
 
 
-class Streamed(NamedTuple):
+class StreamItem(NamedTuple):
     """An item of a stream.
 
     Attributes:
@@ -47,7 +47,7 @@ class Stream(Dataset):
         head: the first items.
     """
 
-    def __init__(self, source: Iterable[Any], read: Callable[[Any, int], Streamed], head: Dataset) -> None:
+    def __init__(self, source: Iterable[Any], read: Callable[[Any, int], StreamItem], head: Dataset) -> None:
         super().__init__(
             head.store, name=head.name, split=head.split, labels=head.labels, class_names=head.class_names,
             flips=head.flips, view_names=head.view_names,
@@ -55,7 +55,7 @@ class Stream(Dataset):
         self.source = source
         self.read = read
 
-    def items(self, number: int = 0) -> Iterator[Streamed]:
+    def items(self, number: int = 0) -> Iterator[StreamItem]:
         """Yield the items of a pass.
 
         Raises:
@@ -105,7 +105,7 @@ class Stream(Dataset):
         except Exception as error:  # a stranger's code
             raise StreamBroke(f"data: {self.name} cannot begin pass {number}: {reason(error)}") from error
 
-    def _batch(self, chosen: list[tuple[int, Streamed]]) -> Batch:
+    def _batch(self, chosen: list[tuple[int, StreamItem]]) -> Batch:
         views = tuple(torch.cat(parts) for parts in zip(*(item.views for _, item in chosen), strict=True))
         labels, keys = [item.label for _, item in chosen], [item.key for _, item in chosen]
         known = self.labels is not None

@@ -19,7 +19,7 @@ from contraport.embedding import represent_views
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.measures.geometry import spectrum
-from contraport.measures.probes import confusion
+from contraport.measures.probes import confusion_matrix
 from contraport.measures.retrieval import nearest
 from contraport.measures.subject import Subject
 from contraport.objectives import Loss
@@ -49,7 +49,7 @@ def samples_of(subject: Subject, *, probed: bool) -> Arrays:
     arrays = points(test, subject.test_x, chosen) | cosines(test, subject.test_x)
     arrays |= _losses(subject, chosen) | _suspicion(subject, chosen)
     if probed:
-        arrays["confusion"] = confusion(subject.probe, subject.test_x, subject.test_y)
+        arrays["confusion"] = confusion_matrix(subject.probe, subject.test_x, subject.test_y)
     return arrays
 
 

@@ -73,9 +73,9 @@ def knn(subject: Subject) -> Items:
 def calibration_error(subject: Subject) -> Finding:
     """How far the linear probe's confidence is from its accuracy: the expected calibration error over 15 bins."""
     from contraport.measures.intervals import Finding
-    from contraport.measures.probes import calibration_error, confidences
+    from contraport.measures.probes import confidences, expected_calibration_error
 
-    return Finding(confidences(subject.probe, subject.test_x, subject.test_y), calibration_error)
+    return Finding(confidences(subject.probe, subject.test_x, subject.test_y), expected_calibration_error)
 
 
 @few_labels("Probe on {} a class", numbers=(1, 5, 10))

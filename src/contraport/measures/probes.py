@@ -97,11 +97,11 @@ def probe_hits(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> Hits:
     return np.asarray(probe.predict(test_x.cpu().numpy()) == test_y.cpu().numpy())
 
 
-def confusion(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[Any, Any]:
+def confusion_matrix(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[Any, Any]:
     """Return of how many test items of each class (rows) a fitted probe tells each class (columns), `(C, C)` int64.
 
     >>> x, y = torch.tensor([[0.0], [1.0], [10.0], [11.0]]), torch.tensor([0, 0, 1, 1])
-    >>> confusion(fitted_probe(x, y), x, torch.tensor([0, 1, 1, 1])).tolist()
+    >>> confusion_matrix(fitted_probe(x, y), x, torch.tensor([0, 1, 1, 1])).tolist()
     [[1, 0], [1, 2]]
     """
     told = torch.from_numpy(probe.predict(test_x.cpu().numpy())).long()
@@ -144,14 +144,15 @@ def confidences(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[A
     return np.stack([probabilities.max(axis=1), probe_hits(probe, test_x, test_y)], axis=1)
 
 
-def calibration_error(items: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def expected_calibration_error(items: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the expected calibration error of `confidences` under each row of counts `(b, m)`: 0 to 1, `(b,)`.
 
     The items are put into 15 bins of equal width by their confidence; the error is the mean distance of a bin's
     accuracy from its confidence, weighted by its items. Guo et al., "On calibration of modern neural networks" (ICML
     2017), eq. 3.
 
-    >>> calibration_error(np.array([[0.9, 1], [0.9, 0], [0.6, 1], [0.6, 1]]), np.ones((1, 4))).round(3).tolist()
+    >>> items = np.array([[0.9, 1], [0.9, 0], [0.6, 1], [0.6, 1]])
+    >>> expected_calibration_error(items, np.ones((1, 4))).round(3).tolist()
     [0.4]
     """
     confidence, hit = items.T

@@ -14,7 +14,7 @@ from contraport.reporting.shown import Shown
 MISSING = "–"
 
 
-class Cell(NamedTuple):
+class Number(NamedTuple):
     """A value of the table as it is written, its interval, and whether it is surely the best of its measure."""
 
     text: str
@@ -22,12 +22,12 @@ class Cell(NamedTuple):
     interval: str = ""
 
 
-class Encoder(NamedTuple):
+class MeasuredEncoder(NamedTuple):
     """What was measured of one encoder: of a run, or of a baseline, which has no run; a cell for each measure."""
 
     name: str
     run: Shown | None
-    cells: list[Cell]
+    cells: list[Number]
     seconds: str
 
 
@@ -36,7 +36,7 @@ class OfData(NamedTuple):
 
     data: str
     sizes: str
-    encoders: list[Encoder]
+    encoders: list[MeasuredEncoder]
 
 
 def measured(runs: Sequence[Shown]) -> list[Measure]:
@@ -73,7 +73,7 @@ def _group(data: str, runs: list[Shown], measures: Sequence[Measure]) -> OfData:
     lines = [*_baselines(runs), *(_Line(run.name, run, "trained") for run in runs)]
     best = {measure.key: _best(measure, lines) for measure in measures}
     encoders = [
-        Encoder(
+        MeasuredEncoder(
             line.name,
             line.run if line.row == "trained" else None,
             [_cell(measure, line, best[measure.key]) for measure in measures],
@@ -161,12 +161,12 @@ def _best(measure: Measure, lines: Sequence[_Line]) -> _Line | None:
     return top if sure else None
 
 
-def _cell(measure: Measure, line: _Line, best: _Line | None) -> Cell:
+def _cell(measure: Measure, line: _Line, best: _Line | None) -> Number:
     """Write a value with its interval."""
     value, ends = line.values.get(measure.key), line.interval(measure.key)
     if value is None or not math.isfinite(value):
-        return Cell(MISSING, False)
-    return Cell(
+        return Number(MISSING, False)
+    return Number(
         measure.written(value).replace("-", "−"), line is best, "" if ends is None else _interval(measure, *ends)
     )
 

@@ -16,7 +16,7 @@ from contraport.features import Features, as_features
 from contraport.files import replacing
 from contraport.measures.clusters import clusters
 from contraport.searching.blocks import blocks, nearest
-from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Shown, new_page
+from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
 from contraport.verbs.cluster import VERB, ClusterOptions
 
 SAMPLED = 20_000
@@ -89,7 +89,7 @@ def cluster(given: dict[str, Any]) -> Clusters:
     return found
 
 
-def _shown(found: Clusters, features: Features, centres: Tensor) -> Shown:
+def _shown(found: Clusters, features: Features, centres: Tensor) -> Contents:
     groups = []
     for number, (one, centre) in enumerate(zip(found.clusters, centres, strict=True)):
         inside = np.flatnonzero(found.numbers == number)
@@ -101,7 +101,7 @@ def _shown(found: Clusters, features: Features, centres: Tensor) -> Shown:
         most = f"most are {one.class_name}" if one.class_name is not None else ""
         groups.append(Cards(f"Cluster {number}", f"{one.items:,} items", most, cards, one.items - len(cards)))
     title = f"{len(groups)} {'cluster' if len(groups) == 1 else 'clusters'} of {len(features):,} items"
-    return Shown(title, "Of each cluster the items that are nearest to its centre, with the cosine to it.", groups)
+    return Contents(title, "Of each cluster the items that are nearest to its centre, with the cosine to it.", groups)
 
 
 def _clustered(features: np.ndarray, count: int, device: torch.device) -> tuple[np.ndarray, Tensor]:

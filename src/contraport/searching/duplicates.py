@@ -15,7 +15,7 @@ from contraport.evaluation.opening import open_device
 from contraport.features import as_features
 from contraport.searching.blocks import unit
 from contraport.searching.index import indexed, tell_of_index
-from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Shown, new_page
+from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
 from contraport.verbs.duplicates import VERB, DuplicatesOptions
 
 TILE = 2_048
@@ -72,7 +72,7 @@ def duplicates(given: dict[str, Any]) -> list[Group]:
     return groups
 
 
-def _shown(groups: Sequence[Group], items: int, threshold: float) -> Shown:
+def _shown(groups: Sequence[Group], items: int, threshold: float) -> Contents:
     cards = []
     for number, group in enumerate(groups[:GROUPS_SHOWN], start=1):
         these = [Card(place, name) for place, name in zip(group.positions, group.names, strict=True)]
@@ -82,7 +82,7 @@ def _shown(groups: Sequence[Group], items: int, threshold: float) -> Shown:
     lead = f"The cosine of two linked items is {threshold:g} or more."
     if len(groups) > GROUPS_SHOWN:
         lead += f" The {GROUPS_SHOWN} largest groups are shown."
-    return Shown(title, lead, cards)
+    return Contents(title, lead, cards)
 
 
 def _linked(features: np.ndarray, threshold: float, device: torch.device) -> np.ndarray:

@@ -15,7 +15,7 @@ from contraport.features import Features, as_features
 from contraport.runs import Run
 from contraport.searching.blocks import nearest
 from contraport.searching.index import indexed, tell_of_index
-from contraport.searching.page import Card, Cards, Shown, new_page
+from contraport.searching.page import Card, Cards, Contents, new_page
 from contraport.searching.query import embedded, is_file, position_of
 from contraport.verbs.neighbors import VERB, NeighborsOptions
 
@@ -86,11 +86,11 @@ def found_near(
     return found[:top]
 
 
-def _shown(found: Sequence[Neighbor], query: int | str | Path, position: int | None, features: Features) -> Shown:
+def _shown(found: Sequence[Neighbor], query: int | str | Path, position: int | None, features: Features) -> Contents:
     own = Path(str(query)).name if is_file(query) else str(query)
     name = own if position is None else features.named(position)
     asked = Card(Path(str(query)) if position is None else position, name)
     cards = [Card(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
     groups = [Cards("What was looked for", "", "", [asked]), Cards("The nearest", "", "", cards)]
     told = f"Of {len(features):,} items, those with the largest cosine, which stands below each."
-    return Shown(f"What is nearest to {Path(name).name if is_file(name) else name}", told, groups)
+    return Contents(f"What is nearest to {Path(name).name if is_file(name) else name}", told, groups)

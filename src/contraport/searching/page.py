@@ -67,7 +67,7 @@ class Cards(NamedTuple):
     more: int = 0
 
 
-class Shown(NamedTuple):
+class Contents(NamedTuple):
     """What a page shows.
 
     Attributes:
@@ -88,7 +88,7 @@ class Page:
     path: Path
     features: Features
 
-    def write(self, shown: Shown) -> None:
+    def write(self, shown: Contents) -> None:
         """Write the page, whole or not at all."""
         items = [card.item for group in shown.groups for card in group.cards]
         pictures = _pictures(self.features, items)

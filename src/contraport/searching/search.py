@@ -13,7 +13,7 @@ from contraport.evaluation.opening import open_device
 from contraport.features import Features, read_features
 from contraport.runs import Run
 from contraport.searching.neighbors import Neighbor, found_near
-from contraport.searching.page import Card, Cards, Shown, new_page
+from contraport.searching.page import Card, Cards, Contents, new_page
 from contraport.searching.query import embedded
 from contraport.verbs.search import VERB, SearchOptions
 
@@ -97,7 +97,7 @@ def _of_run(run: Run, asked: SearchOptions, view: str) -> Features:
         return read_features(out)
 
 
-def _shown(found: list[Neighbor], query: str | Path, features: Features) -> Shown:
+def _shown(found: list[Neighbor], query: str | Path, features: Features) -> Contents:
     cards = [Card(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
     told = f"Of {len(features):,} items, those with the largest cosine, which stands below each."
-    return Shown(f"What is nearest to {Path(query).name}", told, [Cards("The nearest", "", "", cards)])
+    return Contents(f"What is nearest to {Path(query).name}", told, [Cards("The nearest", "", "", cards)])

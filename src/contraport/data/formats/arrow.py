@@ -17,11 +17,11 @@ from contraport.data.dataset import Dataset
 from contraport.data.decoding import FileImages
 from contraport.data.formats.columns import (
     a_series_each,
-    are_texts,
     empty_rows,
     holds_images,
     holds_lists_of_texts,
     holds_strings,
+    holds_texts,
     read_codes,
     read_file_names,
     read_numbers,
@@ -263,7 +263,7 @@ def _view(chosen: ArrowRows, names: tuple[str, ...], folder: Path, where: str, *
     field = chosen.schema.field(names[0])
     if _are_strings(chosen):
         table = chosen.read()
-        if not doubtful and are_texts(table, names[0]):
+        if not doubtful and holds_texts(table, names[0]):
             return Texts(read_texts(table, names[0], where), f"data: {where}: column {names[0]!r}")
         files = read_file_names(table, names[0], where)
         return FileImages(tuple(str(folder / file) for file in files))

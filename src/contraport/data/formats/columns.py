@@ -133,10 +133,10 @@ def empty_rows(table: pa.Table) -> np.ndarray:
     return empty
 
 
-def are_texts(table: pa.Table, name: str) -> bool:
+def holds_texts(table: pa.Table, name: str) -> bool:
     """Return whether a column of strings holds texts: neither names of image files nor numbers, among which is a text.
 
-    >>> are_texts(pa.table({"x": ["a red bag", "2.5"]}), "x"), are_texts(pa.table({"x": ["2.5", "cat"]}), "x")
+    >>> holds_texts(pa.table({"x": ["a red bag", "2.5"]}), "x"), holds_texts(pa.table({"x": ["2.5", "cat"]}), "x")
     (True, False)
     """
     first = _first_string(table, name)

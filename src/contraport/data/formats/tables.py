@@ -16,7 +16,7 @@ import pyarrow.parquet
 
 from contraport.data.dataset import Dataset
 from contraport.data.formats.arrow import TableRows, dataset_of_rows
-from contraport.data.formats.columns import are_texts, holds_strings, is_number
+from contraport.data.formats.columns import holds_strings, holds_texts, is_number
 from contraport.data.formats.format import data_format
 from contraport.data.formats.roles import assign_roles
 from contraport.errors import UsageError, cannot_read, check
@@ -109,7 +109,7 @@ def rearranged(
         place = table.schema.get_field_index(name)
         table = table.set_column(place, table.schema.field(place), table.column(name).take(pa.array(partners)))
     for name in {name for names in roles.views for name in names}:
-        if holds_strings(table.schema.field(name)) and not are_texts(table, name):
+        if holds_strings(table.schema.field(name)) and not holds_texts(table, name):
             place = table.schema.get_field_index(name)
             files = [name and os.path.relpath(here.parent / name, there.parent) for name in table[name].to_pylist()]
             table = table.set_column(place, name, pa.array(files, pa.string()))

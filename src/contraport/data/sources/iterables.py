@@ -19,7 +19,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES
 from contraport.data.formats.roles import LABEL_NAMES
 from contraport.data.sources.torch_datasets import label_of, views_of
-from contraport.data.streams import HEAD, Stream, StreamBroke, Streamed
+from contraport.data.streams import HEAD, Stream, StreamBroke, StreamItem
 from contraport.errors import UsageError, check, reason
 
 _KEY = "__key__"
@@ -102,12 +102,12 @@ class _Reading:
     image_size: int | None
     labels: bool
 
-    def __call__(self, item: Any, position: int) -> Streamed:
+    def __call__(self, item: Any, position: int) -> StreamItem:
         where = f"data: {self.name}: item {position}"
         if not isinstance(item, Mapping):
             own = label_of(item)
             views = self._sized(views_of(item, position, self.image_size))
-            return Streamed(views, own if isinstance(own, int) and self.labels else None, None)
+            return StreamItem(views, own if isinstance(own, int) and self.labels else None, None)
         parts = tuple(_opened(part, where) for part in _parts_of(item))
         check(
             len(parts) > 0, f"{where}: expected an image, an array or a tensor, got the keys {sorted(map(str, item))}."
@@ -115,7 +115,7 @@ class _Reading:
         views = self._sized(views_of(parts, position, self.image_size))
         label: Any = next((item[name] for name in item if str(name).lower() in _LABELS), None)
         label = int(label) if _is_whole(label) and self.labels else None
-        return Streamed(views, label, str(item[_KEY]) if _KEY in item else None)
+        return StreamItem(views, label, str(item[_KEY]) if _KEY in item else None)
 
     def _sized(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         side = self.image_size
