@@ -29,6 +29,8 @@ from contraport.engine import (
     precision,
     scale,
 )
+from contraport.engine.backends.choose import backend_for
+from contraport.engine.passes import Term
 
 CHAINS = {
     "rows": [Step("rows", None)],
@@ -112,6 +114,20 @@ def test_a_tiny_temperature(dimensions):
     exact = outcome("dense", Gibbs("cosine", 1e-3), CHAINS["sinkhorn 2"], x.double(), y.double())
     assert all(torch.isfinite(v).all() for v in found)
     assert_near(found, exact, 5e-4)
+
+
+@pytest.mark.parametrize("dimensions", [5, 40], ids=["whole", "in pieces"])
+def test_terms_far_apart_have_an_exponential_each(dimensions):
+    """In units of the first term's exponents those of the second would not be numbers."""
+    x, y, _ = problem(17, 23, dimensions)
+    geometry = Geometry(Gibbs("cosine", 0.5)(x, y))
+    near, far, columns = torch.zeros(17), torch.linspace(-200, 0, 17), torch.zeros(23)
+    terms = [Term(a, columns, "rows", torch.ones(17)) for a in (near, far)]
+    with policy("cuda"):
+        found, *_ = backend_for(geometry).gradient(terms, [True, False, False, False])
+    kernel = geometry.log_kernel.dense().double().exp()
+    weight = kernel * (near.double().exp() + far.double().exp())[:, None]
+    assert_near([found], [weight @ geometry.log_kernel.y.double()], 5e-5)
 
 
 def test_a_narrow_workspace_changes_nothing(monkeypatch):
