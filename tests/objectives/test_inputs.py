@@ -178,6 +178,62 @@ def test_transforms_of_functions_and_tensors_without_storage(name):
     assert loss(z0[0].to("meta"), z1[0].to("meta")).is_meta
 
 
+TRANSFORMED = {
+    "sigmoid": (lambda: contraport.sigmoid(), {}),
+    "a temperature below the coldest": (lambda: contraport.nt_xent(temperature="learn:0.001"), {}),
+    "average": (lambda: contraport.cmc_nce().eval(), {}),
+    "averages of items": (lambda: contraport.sog_clr(items=9).eval(), {"ids": torch.arange(6)}),
+    "teacher": (lambda: contraport.x_clr(), {"features": torch.randn(6, 3, dtype=torch.float64)}),
+    "held": (lambda: contraport.alpha_cl(), {}),
+}
+
+
+@pytest.mark.parametrize("policy", ["dense", "streamed"])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_transforms_of_functions_find_what_autograd_finds(name, policy):
+    make, known = TRANSFORMED[name]
+    loss, (z0, z1) = make().double(), torch.randn(2, 6, 5, dtype=torch.float64)
+    free = z0.clone().requires_grad_()
+    with contraport.engine.policy(policy):
+        value = loss(free, z1, **known)
+        (expected,) = torch.autograd.grad(value, free)
+        slopes = torch.func.grad(lambda z: loss(z, z1, **known))(z0)
+        _, along = torch.func.jvp(lambda z: loss(z, z1, **known), (z0,), (z0,))
+        batched = torch.func.vmap(lambda z: loss(z, z1, **known))(torch.stack([z0, 2 * z0]))
+    torch.testing.assert_close(slopes, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(along, (expected * z0).sum(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(batched[0], value.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_transform_changes_no_parameter():
+    loss = contraport.nt_xent(temperature="learn")
+    with torch.no_grad():
+        loss.kernel.log_temperature.fill_(-9.0)
+    torch.func.grad(loss)(*torch.randn(2, 6, 5))
+    assert loss.kernel.log_temperature == -9.0
+    loss(*torch.randn(2, 6, 5))
+    assert loss.kernel.log_temperature > -9.0
+
+
+def converged():
+    parts = contraport.Joint(), contraport.Gibbs(), contraport.Balanced(100, 1e-3), contraport.Pairs(), contraport.KL()
+    return contraport.Objective(*parts)
+
+
+@pytest.mark.parametrize(
+    ("make", "known", "message"),
+    [
+        (lambda: contraport.cmc_nce(), {}, r"averages: .* within torch.func; expected the objective in evaluation"),
+        (lambda: contraport.sog_clr(items=9), {"ids": torch.arange(6)}, "averages: .* expected .* evaluation"),
+        (converged, {}, "tolerance: .* expected a number of iterations alone"),
+    ],
+)
+def test_what_no_transform_can_do_is_told(make, known, message):
+    loss, (z0, z1) = make(), torch.randn(2, 6, 5)
+    with pytest.raises(UsageError, match=message):
+        torch.func.grad(lambda z: loss(z, z1, **known))(z0)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -332,6 +332,32 @@ def test_divergences(divergence, plan, layout, policy):
     assert_same(found, outcome(theirs, *views()))
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("constraint", [Rows(), Balanced(3), Simplex()], ids=repr)
+@pytest.mark.parametrize("cost", ["dot", "negative-cosine"])
+def test_the_energy_of_a_cost_that_may_be_negative_has_the_slopes_of_finite_differences(cost, constraint, policy):
+    z0, z1 = (z[:5, :3].double() for z in views())
+    z1[1] = torch.linalg.cross(z0[0], z0[1])  # pairs whose cost is 0, where its slope is not
+    loss = Objective(Cross(symmetric=False), Gibbs(cost, 0.6), constraint, Pairs(), Energy(detach=False))
+    unit = torch.nn.functional.normalize if cost == "negative-cosine" else torch.clone
+
+    def written(z):
+        costs = -unit(z) @ unit(z1).T
+        return ((torch.eye(5, dtype=z.dtype) / 5 - loss.plan(z, z1)) * costs).sum()
+
+    differences = torch.zeros_like(z0)
+    for place in range(z0.numel()):
+        step = torch.zeros_like(z0)
+        step.view(-1)[place] = 1e-6
+        differences.view(-1)[place] = (written(z0 + step) - written(z0 - step)) / 2e-6
+    free = z0.clone().requires_grad_()
+    with contraport.engine.policy(policy):
+        value = loss(free, z1)
+        (slopes,) = torch.autograd.grad(value, free)
+    torch.testing.assert_close(value, written(z0), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(slopes, differences, rtol=1e-6, atol=1e-8)
+
+
 @pytest.mark.parametrize("target", ["pairs", "labels", "soft", "neighbors"])
 @pytest.mark.parametrize("divergence", sorted(set(DIVERGENCES) - {"ReverseKL"}))
 def test_divergences_from_other_targets(divergence, target):

@@ -267,7 +267,6 @@ X, A = torch.zeros(3, 2), torch.full((3,), 1 / 3)
         (lambda: transport(X, X[:, :1], Gibbs()), "y: expected 2 coordinates as x has, got 1"),
         (lambda: transport(X, X, Gibbs(), Simplex()), r"constraint: expected Balanced, Unbalanced, Rows or Columns"),
         (lambda: transport(X, X, "cosine"), "kernel: expected a Kernel, such as .*, got 'cosine'"),
-        (lambda: transport(X, X, Gibbs("dot", 1.0)).cost, "kernel: expected a cost that is a distance"),
         (lambda: transport(X, X, Gibbs()).plan.top(True), "k: expected a number from 1 to 3, .* got True"),
         (lambda: transport(X, X, Gibbs()).plan.apply(A[:2]), r"values: expected a tensor \(3, ...\), .*\(2,\)"),
         (lambda: transport(X, X, Gibbs()).plan.barycentric([1.0] * 3), "values: expected a tensor .* got list"),
@@ -280,6 +279,37 @@ X, A = torch.zeros(3, 2), torch.full((3,), 1 / 3)
 def test_bad_input_is_named(call, message):
     with pytest.raises(UsageError, match=message):
         call()
+
+
+def inner_product_cost(x, y):
+    return -x @ y.T
+
+
+SIGNED = {
+    "dot": ("dot", inner_product_cost),
+    "negative cosine": ("negative-cosine", lambda x, y: -torch.cosine_similarity(x[:, None], y[None], dim=2)),
+    "callable": (inner_product_cost, inner_product_cost),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("cost", SIGNED)
+def test_a_cost_that_may_be_negative_adds_up_with_its_gradient(policy, cost):
+    given, written = SIGNED[cost]
+    x, y, a, b = points()
+    y[0] = torch.linalg.cross(x[0], x[1])  # two pairs whose cost is 0, where its slope is not
+    x, y = x.requires_grad_(), y.requires_grad_()
+    with contraport.engine.policy(policy):
+        found = transport(x, y, Gibbs(given, 0.8), Balanced(6), a=a, b=b)
+        slopes = torch.autograd.grad(found.cost, [x, y])
+    s = -written(x, y) / 0.8
+    g = torch.zeros_like(b)
+    for _ in range(6):
+        f = a.log() - (s + g).logsumexp(1)
+        g = b.log() - (s + f[:, None]).logsumexp(0)
+    expected = ((s + f[:, None] + g).exp() * written(x, y)).sum()
+    torch.testing.assert_close(found.cost, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(slopes, torch.autograd.grad(expected, [x, y]), rtol=1e-9, atol=1e-11)
 
 
 def test_memory_is_that_of_the_points():

@@ -10,6 +10,7 @@ from contraport.engine.links import Doubled, Link, LogDecay, LogOf, LogPower, Lo
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
 from contraport.engine.operations import converge, held_sums, log_sums, scale
 from contraport.engine.row_blocks import by_row_blocks
+from contraport.engine.transforms import check_outside, within_transform
 
 __all__ = [
     "OTHER",
@@ -39,6 +40,7 @@ __all__ = [
     "TimesCost",
     "Weight",
     "by_row_blocks",
+    "check_outside",
     "choose",
     "constant",
     "converge",
@@ -50,5 +52,6 @@ __all__ = [
     "precision",
     "remembered",
     "scale",
+    "within_transform",
     "without_autocast",
 ]

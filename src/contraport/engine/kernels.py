@@ -16,6 +16,7 @@ from contraport.engine.autocast import without_autocast
 from contraport.engine.constants import constant
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel, MatrixLogKernel
+from contraport.engine.transforms import within_transform
 from contraport.errors import UsageError, check, check_positive, unknown_name
 
 COLDEST = 0.01
@@ -68,11 +69,6 @@ class Kernel(nn.Module, ABC):
         self.log_temperature = nn.Parameter(torch.tensor(math.log(number))) if learned else None
 
     @property
-    def of_distance(self) -> bool:
-        """Whether its cost is nonnegative; of a callable that is taken for granted."""
-        return not isinstance(self.cost, str) or self.cost in _DISTANCES
-
-    @property
     def learns(self) -> bool:
         """Whether the temperature is to have a gradient."""
         return self.log_temperature is not None or (self._owned is not None and self._owned[0].requires_grad)
@@ -103,9 +99,13 @@ class Kernel(nn.Module, ABC):
             return world().shared(self._owned[0].reshape(()))
         if self.log_temperature is None:
             return self._fixed
-        with torch.no_grad():  # a projection, not a clamp in the graph: at the bound the gradient still leads back up
-            self.log_temperature.clamp_(min=math.log(COLDEST))
-        return world().shared(self.log_temperature.exp())
+        learned, coldest = self.log_temperature, math.log(COLDEST)
+        # A projection, not a clamp in the graph: at the bound the gradient still leads back up.
+        if within_transform():
+            return (learned + (learned.clamp_min(coldest) - learned).detach()).exp()
+        with torch.no_grad():
+            learned.clamp_(min=coldest)
+        return world().shared(learned.exp())
 
     def _scale_in(self, dtype: torch.dtype, given: float | Tensor | None) -> float | Tensor:
         """Return the temperature of a call, its own or the one given, in the precision of the embeddings."""
@@ -167,7 +167,7 @@ class Kernel(nn.Module, ABC):
         level = row_bias + column_bias if isinstance(row_bias, float) and isinstance(column_bias, float) else None
         r = _vector(row_bias, x)
         c = r if same else _vector(column_bias, y)
-        return AffineLogKernel(x, y, r, c, temperature, unit, level=level)
+        return AffineLogKernel(x, y, r, c, temperature, unit, level=level, of_distance=self.cost in _DISTANCES)
 
     def _written(self) -> str:
         """Return the temperature as written; one that is a tensor has the digits of single precision."""

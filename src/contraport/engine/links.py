@@ -66,17 +66,22 @@ class Doubled:
 
 @dataclass(frozen=True)
 class TimesCost:
-    """h(T) = inner(T) + log(-T): the kernel times its cost; minus infinity, without gradient, where the cost is 0."""
+    """h(T) = inner(T) + log(level - T): the kernel times its cost, raised by a level that leaves none below 0.
+
+    It is minus infinity, without gradient, where T is not below the level: at level 0 where a distance is 0.
+    """
 
     inner: Link | None
+    level: float | Tensor = 0.0
 
     def value(self, t: Tensor) -> Tensor:
-        log_cost = torch.where(t < 0, torch.where(t < 0, -t, 1).log(), -torch.inf)
+        raised = self.level - t
+        log_cost = torch.where(raised > 0, torch.where(raised > 0, raised, 1).log(), -torch.inf)
         return log_cost + (t if self.inner is None else self.inner.value(t))
 
     def derivative(self, t: Tensor) -> Tensor:
-        inner = 1 if self.inner is None else self.inner.derivative(t)
-        return torch.where(t < 0, inner + 1 / torch.where(t < 0, t, -1), 0)
+        inner, raised = 1 if self.inner is None else self.inner.derivative(t), self.level - t
+        return torch.where(raised > 0, inner - 1 / torch.where(raised > 0, raised, 1), 0)
 
 
 @dataclass(frozen=True)

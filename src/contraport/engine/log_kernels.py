@@ -52,11 +52,13 @@ class LogKernel(ABC):
         link: h in log K = h(T); None is the identity.
         temperature: the temperature of the kernel, a number or a tensor without dimensions.
         unit: the cost is -unit * T.
+        of_distance: whether the cost is known to be a distance, so that no T is above 0.
     """
 
     link: Link | None
     temperature: float | Tensor
     unit: float | Tensor
+    of_distance: bool = False
 
     @property
     @abstractmethod
@@ -166,6 +168,7 @@ class AffineLogKernel(LogKernel):
         row_bias: r, (N,).
         column_bias: c, (M,).
         level: r_i + c_j where it is one known number.
+        of_distance: whether no T is above 0.
     """
 
     x: Tensor
@@ -176,6 +179,7 @@ class AffineLogKernel(LogKernel):
     unit: float | Tensor
     link: Link | None = None
     level: float | None = None
+    of_distance: bool = False
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -205,7 +209,7 @@ class AffineLogKernel(LogKernel):
             c = r if self.column_bias is self.row_bias else self.column_bias * scale
             changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, unit=self.unit / scale, level=None)
         if row_bias is not None:
-            changed = replace(changed, row_bias=changed.row_bias + row_bias, level=None)
+            changed = replace(changed, row_bias=changed.row_bias + row_bias, level=None, of_distance=False)
         return replace(changed, link=link)
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:

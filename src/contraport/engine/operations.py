@@ -16,6 +16,7 @@ from contraport.engine.backends import backend_for
 from contraport.engine.constants import constant
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, HalfSteps, Slack, Step
+from contraport.engine.transforms import check_outside
 
 
 def scale(
@@ -107,7 +108,11 @@ def converge(
     Returns:
         f, (N,), g, (M,), and how many iterations were made; without slack the columns' masses are exact.
 
+    Raises:
+        UsageError: within `torch.func`, as the number of steps depends on the numbers.
+
     Source: Luise et al. (2018), Differential properties of Sinkhorn approximation, theorem 3.
     """
+    check_outside("tolerance: a plan is not solved to convergence", "a number of iterations alone")
     with without_autocast(log_marginals[0]):
         return backend_for(geometry).converge(log_marginals, slack or Slack(), tolerance, iterations)

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from contraport.engine.transforms import within_transform
+
 BLOCK_ENTRIES = 1 << 20
 """How many pairs are held at a time."""
 
 
 def by_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> list[Tensor]:
-    """Return what a function makes of each block of rows; differentiable, in the memory of one block.
+    """Return what a function makes of each block of rows; differentiable, in the memory of one block (within
+    `torch.func`, of all).
 
     Args:
         function: maps a range of rows to a tensor, and may hold up to as many numbers as it has pairs.
@@ -25,6 +28,6 @@ def by_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -
     n, m = shape
     height = max(1, BLOCK_ENTRIES // m)
     blocks = [slice(top, min(top + height, n)) for top in range(0, n, height)]
-    if len(blocks) == 1:
-        return [function(blocks[0])]
+    if len(blocks) == 1 or within_transform():
+        return [function(rows) for rows in blocks]
     return [checkpoint(function, rows, use_reentrant=False, preserve_rng_state=False) for rows in blocks]

@@ -142,16 +142,19 @@ class Plan:
         return self.geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, held: bool) -> Tensor:
-        """Return sum_j P_ij C_ij, (N,), for a cost that is a distance; one pass over the pairs.
+        """Return sum_j P_ij C_ij, (N,); one pass over the pairs, and another for a cost that is no distance.
 
         Args:
             held: whether P is held fixed, so that the gradient is that of the cost alone.
         """
-        unit = self.cost_kernel.unit
+        kernel = self.cost_kernel
         if held:
-            return -unit * held_sums(self.geometry, self.f, self.g)
-        weighted = self.geometry.with_link(TimesCost(self.geometry.log_kernel.link))
-        return unit * torch.exp(self.f + log_sums(weighted, "rows", self.g))
+            return -kernel.unit * held_sums(self.geometry, self.f, self.g)
+        # The sum is one of logarithms: a cost that may be negative is raised first, by what is then taken off.
+        level = 0.0 if kernel.of_distance else _level(kernel)
+        weighted = self.geometry.with_link(TimesCost(self.geometry.log_kernel.link, level))
+        raised = torch.exp(self.f + log_sums(weighted, "rows", self.g))
+        return kernel.unit * (raised if kernel.of_distance else raised - level * self.log_row_mass().exp())
 
     def restrict(self, rows: slice) -> Plan:
         """Return the plan on some of its rows."""
@@ -201,6 +204,13 @@ class Plan:
     def dense(self) -> Tensor:
         """Return P as an (N, M) tensor, to look at."""
         return self.log_dense().exp()
+
+
+@torch.no_grad()
+def _level(kernel: LogKernel) -> Tensor:
+    """Return a number, ``()``, well above every T: by no less than the largest of them all."""
+    largest = torch.stack(by_row_blocks(lambda rows: kernel.restrict(rows).dense().abs().amax(), kernel.shape)).amax()
+    return 2 * largest + (largest == 0)
 
 
 def kl(log_mass: Tensor, log_wanted: Tensor) -> Tensor:

@@ -55,13 +55,7 @@ class Transport:
 
     @cached_property
     def cost(self) -> Tensor:
-        """<C, P>, ``()``, for a cost that is a distance; it takes one pass over the pairs.
-
-        Raises:
-            UsageError: the cost may be negative.
-        """
-        good = self.kernel.of_distance
-        check(good, f"kernel: expected a cost that is a distance to add it up, got {self.kernel!r}; see value.")
+        """<C, P>, ``()``; it takes one pass over the pairs, and another for a cost that is no distance."""
         return self.plan.row_cost(held=False).sum()
 
     @property

@@ -15,6 +15,7 @@ from contraport.engine.backends.cuda import TRITON, Cuda, obstacle
 from contraport.engine.backends.dense import Dense
 from contraport.engine.backends.tiled import Stored, Streamed
 from contraport.engine.geometry import Geometry
+from contraport.engine.transforms import within_transform
 from contraport.errors import unknown_name
 
 Policy: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
@@ -115,8 +116,11 @@ def choose(geometry: Geometry, half_steps: int = 1) -> Policy:
     """Return the policy for a geometry: the one in force, else by its number of pairs and its device.
 
     Few pairs are ``"dense"``, unless many half steps would each keep them. More are ``"cuda"`` on a CUDA device, where
-    that has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number.
+    that has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
+    ``"dense"``, the one policy of plain operations.
     """
+    if within_transform():
+        return "dense"
     forced = _forced.get()
     if forced is not None and (forced != "cuda" or obstacle(geometry) is None):
         return forced

@@ -12,8 +12,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from contraport.engine import check_outside
 from contraport.errors import check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.outcome import Outcome
@@ -44,6 +46,18 @@ class Divergence:
     @abstractmethod
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the value of each row, (N,), whose sum is meant; or a tensor without dimensions, which is no sum."""
+
+
+def moves_averages(divergence: nn.Module) -> bool:
+    """Return whether a divergence moves its averages over the calls: it does in training, where gradients are taken.
+
+    Raises:
+        UsageError: it would, within `torch.func`.
+    """
+    moves = divergence.training and torch.is_grad_enabled()
+    if moves:
+        check_outside("averages: those over the calls do not move", "the objective in evaluation, .eval()")
+    return moves
 
 
 def need_negatives(outcome: Outcome) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from contraport.distributed import world
 from contraport.engine import LogSoftplus, log_sums
 from contraport.errors import check
-from contraport.objectives.divergences.divergence import Divergence
+from contraport.objectives.divergences.divergence import Divergence, moves_averages
 from contraport.objectives.divergences.penalties import log_mean
 from contraport.objectives.outcome import Outcome
 
@@ -88,7 +88,7 @@ class NoiseContrast(nn.Module, Divergence):
     def _average(self, outcome: Outcome) -> Tensor:
         """Return log Z."""
         past = self.log_normalizer
-        training = self.training and torch.is_grad_enabled()
+        training = moves_averages(self)
         with torch.no_grad():
             present = log_mean(outcome)
             moved = past if not training else log_mix(past.to(present), present, self.momentum)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from contraport.errors import check, check_each
 from contraport.objectives.divergences.decoupled import log_counts, log_mean_by
-from contraport.objectives.divergences.divergence import Divergence, need_negatives
+from contraport.objectives.divergences.divergence import Divergence, moves_averages, need_negatives
 from contraport.objectives.divergences.logistic import log_mix
 from contraport.objectives.outcome import Outcome
 
@@ -59,9 +59,12 @@ class MovingLogSum(nn.Module, Divergence):
         distinct, places = items.unique(return_inverse=True)
         rows = places[outcome.block.pattern.row_items]
         values = outcome.plan.log_row_mass() - outcome.plan.f - log_counts(outcome)
-        there = values > -torch.inf
-        present, found = log_mean_by(rows[there], values[there], torch.ones_like(values[there]), len(distinct))
-        training = self.training and torch.is_grad_enabled()
+        # Rows that are compared with nothing are of a group of their own, behind those of the items.
+        there, ones = values > -torch.inf, torch.ones_like(values)
+        groups = torch.where(there, rows, len(distinct))
+        present, found = log_mean_by(groups, torch.where(there, values, 0), ones, len(distinct) + 1)
+        present, found = present[:-1], found[:-1]
+        training = moves_averages(self)
         average = self._moved(distinct, torch.where(found > 0, present.detach(), math.nan), training=training)
         ratio = torch.exp(torch.where(found > 0, present - average, 0))
         each = torch.where(found > 0, average + ratio - ratio.detach(), 0)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Geometry, by_row_blocks, constant, log_sums
+from contraport.engine import Geometry, by_row_blocks, constant, log_sums, within_transform
 from contraport.errors import check
 from contraport.objectives.targets.target_plan import TargetPlan
 
@@ -61,7 +61,10 @@ class KernelTarget(TargetPlan):
             return torch.cat(by_row_blocks(of, self.geometry.shape))
 
     def apply(self, y: Tensor) -> Tensor:
-        applied: Tensor = _Applied.apply(self, y[: self._columns])
+        y = y[: self._columns]
+        if within_transform():
+            return self._of_rows(lambda plan: plan).to(y.dtype) @ y
+        applied: Tensor = _Applied.apply(self, y)
         return applied
 
     def row_mass(self) -> Tensor:
