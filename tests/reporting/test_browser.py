@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.reporting.browser import CHROMIUM, Browser
+from tests.browser import CHROMIUM, Browser
 
 from contraport.files import write_arrays
 from contraport.reporting import report
@@ -47,6 +47,8 @@ def test_every_figure_is_drawn_and_no_script_fails(browser, make_run, tmp_path) 
     keys = browser.tell("[...document.querySelectorAll('.plot')].map((box) => box.id)")
     assert {"curve-loss", "map-0", "map-1", "map-2", "plan-2", "target-2", "confusion-0", "cosines-1"} <= set(keys)
     assert {"spectrum", "sphere", "robust-noise", "on-target", "epochs-knn", "scores-0"} <= set(keys)
+    assert browser.tell("document.querySelectorAll('#pairs .sketch img').length") == 10
+    assert text(browser, "#pairs .sketch p") == "<b>pair 0"
     drawn = "[...document.querySelectorAll('.main-svg')].map((svg) => svg.outerHTML).join('')"
     assert "var(--" not in browser.tell(drawn)
 

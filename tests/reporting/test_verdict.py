@@ -40,8 +40,11 @@ def pair(make_run, between):
 def test_a_sure_difference_is_told_with_its_interval(make_run):
     runs = pair(make_run, (0.012, 0.004, 0.02))
     said = verdict(runs)
-    assert said[0] == "one is better than two on the linear probe, by 1.2 points (0.4 to 2.0)."
-    assert said[1] == "Both runs are surely better than the untrained encoder and raw inputs on the linear probe."
+    assert said[0] == "one is better than two on the linear probe, 95.0% against 93.8%: by 1.2 points (0.4 to 2.0)."
+    assert said[1] == (
+        "Both runs are surely better than the untrained encoder and raw inputs on the linear probe; the smallest gain "
+        "is 5.0 points (3.0 to 7.0)."
+    )
     assert said[2] == "One of the 400 test items is worth 0.25 points: look at nothing smaller."
     assert said[3] == "They differ in temperature (0.5; 0.1)."
     (group,) = table(runs, measured(runs))
@@ -51,7 +54,8 @@ def test_a_sure_difference_is_told_with_its_interval(make_run):
 
 def test_a_difference_within_its_interval_is_no_win_and_is_not_marked(make_run):
     runs = pair(make_run, (0.012, -0.004, 0.028))
-    assert verdict(runs)[0] == "one and two cannot be told apart on the linear probe: 1.2 points (−0.4 to 2.8)."
+    told = "one and two cannot be told apart on the linear probe, 95.0% and 93.8%: 1.2 points (−0.4 to 2.8)."
+    assert verdict(runs)[0] == told
     (group,) = table(runs, measured(runs))
     assert not any(encoder.cells[0].best for encoder in group.encoders)
 
@@ -59,17 +63,36 @@ def test_a_difference_within_its_interval_is_no_win_and_is_not_marked(make_run):
 def test_a_run_that_does_not_beat_a_baseline_is_named(make_run):
     run = evaluated(make_run("one"), 0.87, raw=(-0.03, -0.05, -0.01), untrained=(-0.01, -0.03, 0.01))
     assert verdict(shown([run]))[0] == (
-        "Not surely better on the linear probe than the untrained encoder: −1.0 points (−3.0 to 1.0), nor than raw "
-        "inputs: −3.0 points (−5.0 to −1.0)."
+        "one has 87.0% on the linear probe: not surely better than the untrained encoder: −1.0 points (−3.0 to 1.0) "
+        "nor than raw inputs: −3.0 points (−5.0 to −1.0)."
     )
 
 
 def test_a_gain_whose_interval_reaches_zero_is_not_called_better(make_run):
     run = evaluated(make_run("one"), 0.91, raw=(0.01, -0.01, 0.03), untrained=(0.03, 0.01, 0.05))
-    assert verdict(shown([run]))[:2] == [
-        "Not surely better on the linear probe than raw inputs: 1.0 points (−1.0 to 3.0).",
-        "one is surely better than the untrained encoder on the linear probe.",
-    ]
+    assert verdict(shown([run]))[0] == (
+        "one has 91.0% on the linear probe: surely better than the untrained encoder, by 3.0 points (1.0 to 5.0); not "
+        "surely better than raw inputs: 1.0 points (−1.0 to 3.0)."
+    )
+
+
+def test_of_two_runs_it_is_told_on_how_many_measures_each_is_better(make_run):
+    one, two = make_run("one"), make_run("two")
+    keys = ("linear_probe", "knn", "few_shot@1", "few_shot@5", "uniformity", "hubness", "effective_rank")
+    low = {"linear_probe": 0.01, "knn": -0.03, "few_shot@1": 0.01, "few_shot@5": -0.03}
+    low |= {"hubness": -0.03, "uniformity": 0.1}
+    for run, other, sign in ((one, two, 1), (two, one, -1)):
+        evaluated(run, 0.9)
+        known = run.evaluation()
+        known["rows"]["trained"] |= dict.fromkeys(keys, 0.5)
+        ends = {key: sorted((sign * low.get(key, -0.01), sign * (low.get(key, -0.01) + 0.02))) for key in keys}
+        known["differences"] = {
+            str(other.path): {key: {"value": sum(of) / 2, "low": of[0], "high": of[1]} for key, of in ends.items()}
+        }
+        write_json(run.evaluation_path, known)
+    said = verdict(shown([one, two]))
+    told = "Of 5 kinds of measures one is surely better on 2 (linear probe and hubness), two is surely better on 2 "
+    assert told + "(kNN and uniformity)." in said, "few labels speak for either"
 
 
 def test_runs_that_were_measured_apart_are_told_how_to_be_compared(make_run):
@@ -103,4 +126,5 @@ def test_nothing_is_said_of_what_was_not_measured(make_run):
 
 def test_how_many_pairs_seem_wrong_is_said(make_run):
     run = make_run("one", evaluated=True, audited=True)
-    assert "Of the 60 pairs of one 10.0% (5.0 to 15.0) seem wrong: see the audit below." in verdict(shown([run]))
+    told = "Of the 60 pairs of one 10.0% (5.0 to 15.0) seem wrong: the ten to look at first are in the audit below."
+    assert told in verdict(shown([run]))

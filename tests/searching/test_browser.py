@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.reporting.browser import CHROMIUM, Browser
+from tests.browser import CHROMIUM, Browser
 
 from contraport.features import Features
 from contraport.searching import cluster

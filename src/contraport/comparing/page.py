@@ -7,9 +7,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jinja2
-
-from contraport._version import __version__
+from contraport import pages
 from contraport.comparing.results import Comparison, in_words, size, written
 from contraport.files import replacing
 from contraport.plots.canvas import canvas
@@ -49,9 +47,7 @@ def figure_of(of: Comparison) -> Figure:
         panel.tick_params(axis="x", labelsize=8)
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
-    figure.supxlabel(
-        f"{measure.title}{', %' if scale == 100 else ''}, mean over seeds and interval of 95 %", fontsize=9
-    )
+    figure.supxlabel(f"{measure.title}{', %' if scale == 100 else ''}, mean over seeds and interval of 95%", fontsize=9)
     return figure
 
 
@@ -70,9 +66,6 @@ def _png(of: Comparison) -> bytes:
 
 def render(of: Comparison, commands: list[str]) -> str:
     """Return the page as HTML."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("contraport.reporting"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
     measured = any(entry.mean is not None for entry in of.entries)
     tables = []
     for measure in of.measures:
@@ -92,16 +85,16 @@ def render(of: Comparison, commands: list[str]) -> str:
             rows.append((row, cells))
         references = [(name, [of.reference(name, c, measure) for c in of.columns]) for name in of.references]
         tables.append((measure, rows, references))
-    html = environment.get_template("comparison.html.j2").render(
+    return pages.render(
+        "comparison.html.j2",
+        "contraport.comparing",
         of=of,
         tables=tables,
         claims=[(one, in_words(one, of.measures)) for one in of.verdicts],
         commands="\n".join(commands),
         plot=base64.b64encode(_png(of)).decode() if measured else "",
         seconds={row: _seconds(of, row) for row in of.rows},
-        version=__version__,
     )
-    return str(html)
 
 
 def _seconds(of: Comparison, row: str) -> str:

@@ -20,8 +20,9 @@ from contraport.evaluation.opening import are_same_items, load_splits, open_devi
 from contraport.evaluation.planned import course, plans
 from contraport.evaluation.samples import Arrays, samples_of
 from contraport.evaluation.worsened import worsened
+from contraport.evaluation.worst import worst_pairs
 from contraport.files import write_arrays, write_json
-from contraport.measures import Measure, chosen
+from contraport.measures import Measure, chosen, families
 from contraport.measures.geometry import UNIFORMITY_ITEMS
 from contraport.measures.intervals import (
     Difference,
@@ -152,6 +153,8 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     samples: Arrays = {}
     if not asked.alone:
         samples = samples_of(trained, probed="linear_probe" in found["trained"])
+        if asked.data is None:  # the pairs are those of the training
+            samples |= worst_pairs(run, train)
     notes = _not_measured(measures, trained, by_name=len(asked.measures) > 0)
     if caveat is not None:
         notes.append(caveat)
@@ -258,9 +261,9 @@ def _between_runs(one: Evaluated, judged: Sequence[Evaluated]) -> dict[str, dict
 
 def _not_measured(measures: Sequence[Measure], subject: Subject, *, by_name: bool) -> list[str]:
     """Say which measures the subject does not allow, and why, a sentence for each reason."""
-    titles: dict[str, list[str]] = {}
+    lacking: dict[str, list[Measure]] = {}
     for measure in measures:
         need = measure.lacks(subject)
         if need is not None and (by_name or not need.rare):
-            titles.setdefault(need.otherwise, []).append(measure.title)
-    return [f"Not measured, as {reason}: {', '.join(names)}." for reason, names in titles.items()]
+            lacking.setdefault(need.otherwise, []).append(measure)
+    return [f"Not measured, as {reason}: {', '.join(families(of).values())}." for reason, of in lacking.items()]

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from contraport.data import Dataset, Views
+from contraport.data.sketches import thumbnails
 from contraport.embedding import Reader, frozen, seeded
 from contraport.encoders import Model
-from contraport.evaluation.samples import Arrays, by_class, fixed_choice, thumbnails
+from contraport.evaluation.samples import THUMBNAIL_SIDE, Arrays, by_class, fixed_choice
 from contraport.objectives import Loss
 
 PLAN_ITEMS = 32
@@ -33,7 +34,7 @@ def plans(model: Model, objective: Loss, dataset: Dataset, views: Views, reader:
         arrays["plan_labels"] = batch.labels.numpy()
     if len(made) > 1 and all(len(shape) == 3 for shape in views.shapes[:2]):
         for side, view in enumerate(made[:2]):
-            arrays[f"plan_view_{side + 1}"] = thumbnails(view.cpu())
+            arrays[f"plan_view_{side + 1}"] = thumbnails(view.cpu(), THUMBNAIL_SIDE)
     return arrays
 
 

@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport.data import Dataset
+from contraport.data.sketches import thumbnails
 from contraport.embedding import represent_views
 from contraport.encoders import Model
 from contraport.errors import UsageError
@@ -70,7 +71,7 @@ def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
         arrays["domain_names"] = np.array(dataset.domain_names, dtype=np.str_)
     views = dataset.__getitems__(chosen.tolist()).views
     if dataset.is_image:
-        arrays["thumbnails"] = thumbnails(views[0])
+        arrays["thumbnails"] = thumbnails(views[0], THUMBNAIL_SIDE)
     text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text(shape)), None)
     if text is not None:
         arrays["texts"] = np.array([words[:LETTERS] for words in decoded(text)], dtype=np.str_)
@@ -134,24 +135,3 @@ def project_to_plane(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
         dimensions = min(2, *rows.shape)
         plane = PCA(dimensions, svd_solver="full").fit_transform(rows) if varies else np.zeros((len(rows), dimensions))
     return "PCA", np.pad(plane, ((0, 0), (0, 2 - dimensions))).astype(np.float32)
-
-
-def thumbnails(images: Tensor, side: int = THUMBNAIL_SIDE) -> np.ndarray[Any, Any]:
-    """Return images `(m, C, H, W)` as uint8, shrunk so that no side is longer than `side`.
-
-    Floats within [0, 1] are shown as they are, others by the range that each channel has among these images.
-
-    >>> thumbnails(torch.tensor([-1000.0, 3000.0]).expand(1, 1, 2, 2)).tolist()
-    [[[[0, 255], [0, 255]]]]
-    """
-    if images.is_floating_point():
-        low, high = (images.transpose(0, 1).flatten(1).aminmax(dim=1)[end].view(-1, 1, 1) for end in (0, 1))
-        if bool((low < 0).any() or (high > 1).any()):
-            images = (images - low) / torch.where(high > low, high - low, 1.0)
-        images = (images * 255).round().byte()
-    height, width = images.shape[2:]
-    scale = side / max(height, width)
-    if scale >= 1:
-        return images.numpy()
-    size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    return F.interpolate(images.float(), size=size, mode="area").round().byte().numpy()

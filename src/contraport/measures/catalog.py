@@ -135,7 +135,7 @@ def domain_probe(subject: Subject) -> Items:
     return probe_hits(fitted_probe(subject.train_x, subject.train_domains), subject.test_x, subject.test_domains)
 
 
-@domains("Probe, domain unseen", needs=(LABELS, CLASSES, DOMAINS, SHARED_CLASSES))
+@domains("Probe in unseen domains", needs=(LABELS, CLASSES, DOMAINS, SHARED_CLASSES))
 def unseen_domain(subject: Subject) -> Items:
     """Accuracy of a linear probe in each domain that learned from the others only."""
     from contraport.measures.probes import unseen_domain_hits

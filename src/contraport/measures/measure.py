@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Better = Literal["higher", "lower", "neither"]
 
-_NUMBER = "{}"
+_NUMBER, _AT = "{}", "@"
 
 
 class Need(NamedTuple):
@@ -178,7 +178,7 @@ def measure(
         good = bool(numbers) == (_NUMBER in title)
         check(good, f"measure: {name!r} needs both numbers and {_NUMBER} in its title, or neither.")
         MEASURES[name] = Measure(
-            key=f"{name}@{_NUMBER}" if numbers else name,
+            key=f"{name}{_AT}{_NUMBER}" if numbers else name,
             title=title,
             summary=summary,
             group=group,
@@ -202,7 +202,7 @@ def named(key: str) -> Measure | None:
     >>> named("knn").title, named("typo")
     ('kNN', None)
     """
-    name, _, number = key.partition("@")
+    name, _, number = key.partition(_AT)
     found = MEASURES.get(name)
     if found is None or bool(found.numbers) != bool(re.fullmatch("[1-9][0-9]{0,8}", number)):
         return None
@@ -216,10 +216,30 @@ def measures_of(rows: Iterable[Iterable[str]]) -> list[Measure]:
     order = {name: place for place, name in enumerate(MEASURES)}
 
     def place(found: Measure) -> tuple[int, int]:
-        name, _, number = found.key.partition("@")
+        name, _, number = found.key.partition(_AT)
         return order[name], int(number or 0)
 
     return sorted(known, key=place)
+
+
+def families(measures: Iterable[Measure]) -> dict[str, str]:
+    """Return what measures are called by the names of their functions: those that differ in a number alone are one.
+
+    >>> from contraport.measures import chosen, families
+    >>> list(families(chosen(["knn", "recall", "noise"])).values())
+    ['kNN', 'Recall at 1, 5 and 10', 'Noise 1 to 5']
+    """
+    numbers: dict[str, list[str]] = {}
+    for measure in measures:
+        name, _, number = measure.key.partition(_AT)
+        numbers.setdefault(name, []).append(number)
+    return {name: MEASURES[name].title.replace(_NUMBER, _spoken(of)) for name, of in numbers.items()}
+
+
+def _spoken(numbers: Sequence[str]) -> str:
+    if len(numbers) > 3:
+        return f"{numbers[0]} to {numbers[-1]}"
+    return " and ".join(filter(None, (", ".join(numbers[:-1]), numbers[-1])))
 
 
 def chosen(names: Sequence[str] = ()) -> list[Measure]:

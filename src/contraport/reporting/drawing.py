@@ -23,6 +23,8 @@ STEPS = len(MASS_ON_LIGHT)
 COLORSCALE = [[step / (STEPS - 1), f"var(--mass-{step})"] for step in range(STEPS)]
 
 CURVE_HEIGHT = 290
+MOST_TICKS = 12
+LETTERS = 14
 PERCENT = ".1~%"
 """How an axis writes shares: with a decimal where it needs one."""
 
@@ -57,6 +59,12 @@ def figure(
     }
 
 
+def over(title: str, last: float | None = None) -> dict[str, Any]:
+    """Return what an axis from zero on has; a short one of whole numbers, such as epochs, has a tick at each."""
+    ticks = {} if last is None or last > MOST_TICKS else {"dtick": 1}
+    return titled(title, rangemode="tozero", **ticks)
+
+
 def titled(text: str, **further: Any) -> dict[str, Any]:
     """Return what an axis of a title has."""
     return {"title": {"text": text, "standoff": 10}, **further}
@@ -73,6 +81,7 @@ def line(run: Shown, x: Sequence[Any], y: Sequence[Any], **further: Any) -> dict
         "marker": {"color": run.color, "size": 6},
         "meta": run.position,
         "name": escaped(run.name),
+        "cliponaxis": False,
         "hovertemplate": "%{y:.4~g}<extra>%{fullData.name}</extra>",
         **further,
     }
@@ -100,6 +109,11 @@ def in_letters(values: np.ndarray[Any, Any]) -> dict[str, Any]:
 def to_json(value: Any) -> str:
     """Return figures or data as JSON that is safe inside a script element."""
     return json.dumps(value, default=_plain, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def short(name: str) -> str:
+    """Return the beginning of a long name, for an axis or a label."""
+    return name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
 
 
 def escaped(text: str) -> str:

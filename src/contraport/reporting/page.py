@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import base64
-import datetime
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
-from contraport._version import __version__
+from contraport import pages
 from contraport.errors import check, check_new_file
 from contraport.files import write_text
 from contraport.measures import Measure
@@ -48,15 +46,10 @@ def render(runs: Sequence[Shown]) -> str:
     """Return the page as HTML."""
     canvas = Canvas(runs)
     sections = [section for make in SECTIONS if (section := make(canvas)) is not None]
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("contraport.reporting"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["by_group"] = _by_group
-    html = environment.get_template("page.html.j2").render(
+    return pages.render(
+        "report.html.j2",
+        "contraport.reporting",
+        by_group=_by_group,
         runs=runs,
         sentence=describe(runs),
         sections=sections,
@@ -65,11 +58,8 @@ def render(runs: Sequence[Shown]) -> str:
         sheet_sizes=Markup(to_json({key: kept._asdict() | {"uri": ""} for key, kept in canvas.sheets.items()})),
         data=Markup(to_json(canvas.data)),
         mass={"light": MASS_ON_LIGHT, "dark": MASS_ON_DARK},
-        version=__version__,
-        date=datetime.date.today().isoformat(),
         plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY).read_bytes()).decode(),
     )
-    return str(html)
 
 
 def _by_group(measures: Sequence[Measure]) -> list[tuple[str, list[tuple[int, Measure]]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from contraport.measures import Measure
+from contraport.measures import Measure, families
 from contraport.measures.intervals import Difference
 from contraport.reporting.numbers import listed, measured, settings
 from contraport.reporting.shown import Shown
@@ -30,13 +30,16 @@ def verdict(runs: Sequence[Shown]) -> list[str]:
         if not of_data:
             continue
         headlines = _headlines(of_data)
-        told += [_between(measure, of_data) for measure in headlines if len(of_data) > 1]
-        told += [sentence for measure in headlines for sentence in _beside_baselines(measure, of_data)]
+        if len(of_data) == 1:
+            told += [_alone(measure, of_data[0]) for measure in headlines]
+        else:
+            told += [_between(measure, of_data) for measure in headlines]
+            told += _over_all(of_data)
+            told += [sentence for measure in headlines for sentence in _beside_baselines(measure, of_data)]
         told += _worth_of_an_item(of_data, headlines)
-    told += [_of_pairs(run) for run in runs if run.pairs is not None]
     if len(runs) > 1:
         told += _what_differs(runs)
-    return told
+    return told + [_of_pairs(run) for run in runs if run.pairs is not None]
 
 
 def _headlines(runs: Sequence[Shown]) -> list[Measure]:
@@ -64,9 +67,10 @@ def _between(measure: Measure, runs: Sequence[Shown]) -> str:
     if len(others) == 1:
         ((name, found),) = known.items()
         size = _size(measure, found)
+        more, less = (measure.written(_value(run, measure.key) or 0.0).replace("-", "−") for run in ranked)
         if found.is_sure:
-            return f"{best.name} is better than {name} on {_name(measure)}, by {size}."
-        return f"{best.name} and {name} cannot be told apart on {_name(measure)}: {size}."
+            return f"{best.name} is better than {name} on {_name(measure)}, {more} against {less}: by {size}."
+        return f"{best.name} and {name} cannot be told apart on {_name(measure)}, {more} and {less}: {size}."
     level = [name for name, found in known.items() if not found.is_sure]
     behind = [name for name, found in known.items() if found.is_sure]
     if not level:
@@ -78,28 +82,68 @@ def _between(measure: Measure, runs: Sequence[Shown]) -> str:
     return f"On {_name(measure)} {listed([best.name, *level])} cannot be told apart; they are ahead of {others_behind}."
 
 
+def _over_all(runs: Sequence[Shown]) -> list[str]:
+    """Return on how many measures each of two runs is surely better; those that differ in a number alone are one."""
+    if len(runs) != 2:
+        return []
+    one, other = runs
+    gains = {
+        measure: gain
+        for measure in measured(runs)
+        if measure.better != "neither" and (gain := _gain(measure, one, other.path)) is not None
+    }
+    names = families(gains)
+    if len(names) <= HEADLINES:
+        return []
+    apart: dict[str, set[bool]] = {name: set() for name in names}  # of each which signs its sure gains have
+    for measure, gain in gains.items():
+        if gain.is_sure:
+            apart[measure.key.partition("@")[0]].add(gain.value > 0)
+    better = {
+        run: [_spoken(names[name]) for name in names if apart[name] == {sign}]
+        for run, sign in ((one.name, True), (other.name, False))
+    }
+    if not any(better.values()):
+        return [f"On none of {len(names)} kinds of measures is one of the two surely better."]
+    parts = [
+        f"{run} is surely better on {len(of)} ({listed(of)})" if of else f"{run} on none"
+        for run, of in sorted(better.items(), key=lambda part: -len(part[1]))
+    ]
+    return [f"Of {len(names)} kinds of measures {parts[0]}, {parts[1]}."]
+
+
+def _alone(measure: Measure, run: Shown) -> str:
+    """Return what one run reaches, and whether that is surely better than the baselines."""
+    gains = {title: gain for key, title in _BASELINES.items() if (gain := _gain(measure, run, key)) is not None}
+    sure = [f"than {title}, by {_size(measure, gain, signed=True)}" for title, gain in gains.items() if gain.low > 0]
+    unsure = [f"than {title}: {_size(measure, gain, signed=True)}" for title, gain in gains.items() if not gain.low > 0]
+    parts = [f"surely better {listed(sure)}"] if sure else []
+    parts += [f"not surely better {' nor '.join(unsure)}"] if unsure else []
+    reached = f"{run.name} has {measure.written(_value(run, measure.key) or 0.0).replace('-', '−')} on {_name(measure)}"
+    return f"{': '.join([reached, *(['; '.join(parts)] if parts else [])])}."
+
+
 def _beside_baselines(measure: Measure, runs: Sequence[Shown]) -> Iterator[str]:
-    """Yield by which baselines the runs are not surely better, and by which all are."""
-    ahead: list[str] = []
-    behind: list[str] = []
+    """Yield which baselines all of several runs surely beat, which some do, and which none does."""
+    of_all, of_none = [], []
+    every, none = ("Both runs are", "Neither run is") if len(runs) == 2 else ("All runs are", "No run is")
     for key, title in _BASELINES.items():
         gains = {run.name: gain for run in runs if (gain := _gain(measure, run, key)) is not None}
         if len(gains) < len(runs):
             continue
-        short = {name: gain for name, gain in gains.items() if not gain.low > 0}
+        short = [f"{name} by {_size(measure, gain, signed=True)}" for name, gain in gains.items() if not gain.low > 0]
         if not short:
-            ahead.append(title)
-            continue
-        sizes = [_size(measure, gain, signed=True) for gain in short.values()]
-        if len(runs) > 1:
-            sizes = [f"{name} {size}" for name, size in zip(short, sizes, strict=True)]
-        behind.append(f"{title}: {'; '.join(sizes[:MOST_NAMED])}")
-    if behind:
-        yield f"Not surely better on {_name(measure)} than {', nor than '.join(behind)}."
-    if ahead:
-        who = runs[0].name if len(runs) == 1 else "Both runs" if len(runs) == 2 else f"All {len(runs)} runs"
-        beat = "is surely better" if len(runs) == 1 else "are surely better"
-        yield f"{who} {beat} than {listed(ahead)} on {_name(measure)}."
+            of_all.append((title, min(gains.values())))
+        elif len(short) == len(runs):
+            of_none.append((title, max(gains.values())))
+        else:
+            yield f"On {_name(measure)} not all runs are surely better than {title}: {'; '.join(short[:MOST_NAMED])}."
+    for lead, found, which in ((every, of_all, "smallest"), (none, of_none, "largest")):
+        if found:
+            pick = min if which == "smallest" else max
+            size = _size(measure, pick(gain for _, gain in found), signed=True)
+            than = (" and " if which == "smallest" else " or ").join(title for title, _ in found)
+            yield f"{lead} surely better than {than} on {_name(measure)}; the {which} gain is {size}."
 
 
 def _gain(measure: Measure, run: Shown, baseline: str) -> Difference | None:
@@ -124,7 +168,8 @@ def _of_pairs(run: Shown) -> str:
     rate, low, high = (100 * float(run.pairs[name]) for name in ("rate", "low", "high"))
     pairs = len(run.pairs["scores"])
     return (
-        f"Of the {pairs:,} pairs of {run.name} {rate:.1f}% ({low:.1f} to {high:.1f}) seem wrong: see the audit below."
+        f"Of the {pairs:,} pairs of {run.name} {rate:.1f}% ({low:.1f} to {high:.1f}) seem wrong: the ten to look at "
+        "first are in the audit below."
     )
 
 
@@ -146,8 +191,17 @@ def _size(measure: Measure, found: Difference, *, signed: bool = False) -> str:
 
 
 def _name(measure: Measure) -> str:
-    title = measure.title
-    return f"the {title[0].lower()}{title[1:]}" if title[1:2].islower() and title != "kNN" else title
+    spoken = _spoken(measure.title)
+    return spoken if spoken == measure.title else f"the {spoken}"
+
+
+def _spoken(title: str) -> str:
+    """Return a title as it stands within a sentence.
+
+    >>> _spoken("Linear probe"), _spoken("kNN"), _spoken("NMI")
+    ('linear probe', 'kNN', 'NMI')
+    """
+    return f"{title[0].lower()}{title[1:]}" if title[1:2].islower() else title
 
 
 def _value(run: Shown, key: str) -> float | None:

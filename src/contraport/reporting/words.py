@@ -31,14 +31,12 @@ def describe(runs: Sequence[Shown]) -> str:
 
 def notes(runs: Sequence[Shown]) -> list[str]:
     """Say what the runs lack."""
-    told = []
-    for run in runs:
-        if not run.metrics:
-            told.append(f"{run.name} has no curves: its training has logged nothing yet.")
-        if run.evaluation is None:
-            told.append(f"{run.name} is not evaluated: contraport evaluate {run.path}")
-        else:
-            told += [f"{run.name}: {note}" for note in run.evaluation.get("notes", [])]
+    told = [f"{run.name} has no curves: its training has logged nothing yet." for run in runs if not run.metrics]
+    told += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if run.evaluation is None]
+    evaluated = {run.name: run.evaluation.get("notes", []) for run in runs if run.evaluation is not None}
+    for note in dict.fromkeys(note for of_run in evaluated.values() for note in of_run):
+        names = [name for name, of_run in evaluated.items() if note in of_run]
+        told.append(note if len(names) == len(runs) else f"{listed(names)}: {note}")
     return told
 
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import datetime
-import io
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import jinja2
-import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from contraport._version import __version__
+from contraport import pages
 from contraport.data import Dataset
+from contraport.data.sketches import thumbnails
 from contraport.errors import UsageError, check, check_new_file, check_regular
-from contraport.evaluation.samples import thumbnails
 from contraport.features import Features
 from contraport.files import write_text
 from contraport.runs import Run
@@ -97,16 +92,8 @@ class Page:
             group._replace(cards=[card._replace(picture=pictures.get(card.item, "")) for card in group.cards])
             for group in shown.groups
         ]
-        environment = jinja2.Environment(
-            loader=jinja2.PackageLoader("contraport.reporting"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-        )
-        html = environment.get_template("pictures.html.j2").render(
-            shown=shown._replace(lead=lead, groups=groups),
-            version=__version__,
-            date=datetime.date.today().isoformat(),
-            side=PICTURE_SIDE,
-        )
-        write_text(self.path, str(html))
+        shown = shown._replace(lead=lead, groups=groups)
+        write_text(self.path, pages.render("found.html.j2", "contraport.searching", shown=shown, side=PICTURE_SIDE))
 
 
 _WITHOUT = "There are no pictures: the items are no files, and no images were found in the data of the run."
@@ -147,7 +134,7 @@ def _of_file(file: Path) -> str | None:
             image.draft("RGB", (PICTURE_SIDE, PICTURE_SIDE))
             upright = ImageOps.exif_transpose(image).convert("RGB")
             upright.thumbnail((2 * PICTURE_SIDE, 2 * PICTURE_SIDE))
-            return _uri(upright, "JPEG")
+            return pages.uri(upright, "jpeg", quality=80)
     except Exception as error:  # on hostile bytes the decoders raise whatever they like
         log.debug("no picture of %s: %s", file, error)
         return None
@@ -166,7 +153,7 @@ def _of_run(features: Features, items: Iterable[int]) -> dict[int | Path, str]:
         if known:
             views = dataset.store.fetch(torch.tensor([places[int(features.rows[item])] for item in known]))
             pixels = thumbnails(views[0], PICTURE_SIDE)
-            found |= {item: _uri(_image(one), "PNG") for item, one in zip(known, pixels, strict=True)}
+            found |= {item: pages.uri(pages.image(one), "png") for item, one in zip(known, pixels, strict=True)}
     return found
 
 
@@ -176,16 +163,3 @@ def _data_of_run(folder: Path, split: str) -> Dataset | None:
     except (UsageError, OSError) as error:
         log.debug("no pictures of %s: %s", folder, error)
         return None
-
-
-def _image(pixels: np.ndarray) -> Image.Image:
-    """Return an image ``(C, H, W)``; of other than three channels the mean is shown."""
-    if len(pixels) == 3:
-        return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
-    return Image.fromarray(pixels.mean(axis=0).round().astype(np.uint8))
-
-
-def _uri(image: Image.Image, kind: str) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, quality=80)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"

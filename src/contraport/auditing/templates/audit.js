@@ -6,44 +6,8 @@ let shown = STEP;
 
 const short = (value) => String(Number(value.toPrecision(3)));
 
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-}
-
-function drawing(width, height, label) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [key, value] of Object.entries({ viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label })) svg.setAttribute(key, value);
-  return svg;
-}
-
-function shape(svg, name, attributes) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  svg.append(made);
-  return made;
-}
-
-const DRAWN = {
-  image: (view, label) => element("img", { src: view.uri, alt: label }),
-  text: (view) => element("p", { textContent: view.text, tabIndex: 0 }),
-  vector: (view, label) => {
-    const svg = drawing(view.values.length, 200, `${label}: a vector of ${view.of} numbers`);
-    shape(svg, "line", { class: "base", x1: 0, x2: view.values.length, y1: 100, y2: 100 });
-    shape(svg, "path", { class: "bars", d: view.values.map((value, place) => `M${place + 0.1},100h.8V${100 - value}h-.8z`).join("") });
-    return svg;
-  },
-  series: (view, label) => {
-    const last = Math.max(view.values[0].length - 1, 1);
-    const svg = drawing(last, 200, `${label}: a series of ${view.of[0]} channels and ${view.of[1]} steps`);
-    for (const channel of view.values) shape(svg, "polyline", { class: "channel", points: channel.map((value, place) => `${place},${100 - value}`).join(" ") });
-    return svg;
-  },
-};
-
 function side(view, caption, proposed) {
-  return element("figure", { className: proposed ? "proposed" : "" }, DRAWN[view.is](view, caption), element("figcaption", { textContent: caption }));
+  return element("figure", { className: proposed ? "sketch proposed" : "sketch" }, sketch(view, caption), element("figcaption", { textContent: caption }));
 }
 
 function card(pair) {
@@ -53,7 +17,7 @@ function card(pair) {
   const sides = element("div", { className: "sides" }, side(pair.views[0], VIEWS[0]), side(pair.views[1], VIEWS[1]));
   if (pair.partner >= 0) sides.append(side(pair.views[2], `better: ${VIEWS[1]} of ${pair.partner}`, true));
   const gain = pair.partner >= 0 ? `, ${short(pair.partner_score)} with ${pair.partner}` : ", no better partner found";
-  const foot = element("div", { className: "foot" }, element("span", { textContent: `score ${short(pair.score)}${gain}` }), element("span", { textContent: `${(100 * pair.fdr).toFixed(0)} % right down to here` }));
+  const foot = element("div", { className: "foot" }, element("span", { textContent: `score ${short(pair.score)}${gain}` }), element("span", { textContent: `${(100 * pair.fdr).toFixed(0)}% right down to here` }));
   const buttons = ["wrong", "right"].map((word) => element("button", { type: "button", textContent: word }));
   const press = () => buttons.forEach((button) => button.setAttribute("aria-pressed", marks.get(pair.id) === button.textContent));
   buttons.forEach((button) => {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from contraport.reporting.canvas import Canvas, Section
-from contraport.reporting.drawing import COLORSCALE, Figure, escaped, figure, heatmap, titled
+from contraport.reporting.drawing import COLORSCALE, Figure, escaped, figure, heatmap, short, titled
 from contraport.reporting.shown import Shown
 
 CLASSES_WRITTEN = 12
@@ -46,13 +46,13 @@ def table(counts: np.ndarray, names: list[str]) -> Figure:
         trace |= {"text": written, "texttemplate": "%{text}", "textfont": {"size": 11}}
     ticks = {
         "tickvals": list(range(len(names))),
-        "ticktext": [escaped(_short(name)) for name in names],
+        "ticktext": [escaped(short(name)) for name in names],
         "showgrid": False,
     }
     many = len(names) > 3 * CLASSES_WRITTEN
     ticks = {"showgrid": False, "showticklabels": False} if many else ticks
     y = titled("true class", autorange="reversed", **ticks)
-    return figure([trace], x=titled("told class", tickangle=-60, **ticks), y=y)
+    return figure([trace], x=titled("told class", autotickangles=[0, -60, -90], **ticks), y=y)
 
 
 def most_confused(counts: np.ndarray, names: list[str]) -> list[str]:
@@ -67,7 +67,3 @@ def most_confused(counts: np.ndarray, names: list[str]) -> list[str]:
 def _names(run: Shown, classes: int) -> list[str]:
     names = run.class_names
     return [names[k] if k < len(names) else str(k) for k in range(classes)]
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 14 else f"{name[:13]}…"

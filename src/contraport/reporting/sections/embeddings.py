@@ -9,7 +9,7 @@ import numpy as np
 
 from contraport.plots.colors import class_colors
 from contraport.reporting.canvas import Canvas, Plot, Section
-from contraport.reporting.drawing import MUTED, Figure, figure
+from contraport.reporting.drawing import INK, MUTED, Figure, escaped, figure, short
 from contraport.reporting.shown import Shown
 
 CLASSES_IN_LEGEND = 24
@@ -68,7 +68,19 @@ def scatter(run: Shown) -> Figure:
         {"type": "scatter", "x": [], "y": [], "meta": -1, "mode": "markers", "marker": ring, "hoverinfo": "skip"}
     )
     y = {"visible": False, "scaleanchor": "x"}
-    return figure(traces, margin=4, x={"visible": False}, y=y)
+    return figure(traces, margin=4, x={"visible": False}, y=y, annotations=_names_of_classes(run, points, labels))
+
+
+def _names_of_classes(run: Shown, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
+    """Return the name of each class at the middle of its points, so that no one needs to tell colours apart."""
+    if not 1 < len(run.class_names) <= CLASSES_IN_LEGEND:
+        return []
+    style = {"showarrow": False, "font": {"size": 11, "color": INK}, "bgcolor": "var(--veil)", "borderpad": 1}
+    middles = {int(label): np.median(points[labels == label], axis=0) for label in np.unique(labels)}
+    return [
+        style | {"name": str(label), "text": escaped(short(run.class_names[label])), "x": float(x), "y": float(y)}
+        for label, (x, y) in middles.items()
+    ]
 
 
 def known_of_items(run: Shown, sheet: str) -> dict[str, Any]:

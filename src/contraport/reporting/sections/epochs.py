@@ -7,7 +7,7 @@ from typing import Any
 
 from contraport.measures import Measure
 from contraport.reporting.canvas import Canvas, Section
-from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, Figure, figure, line, titled
+from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, Figure, figure, line, over
 from contraport.reporting.numbers import measured
 from contraport.reporting.sections.robustness import ROBUSTNESS
 from contraport.reporting.shown import Shown
@@ -52,18 +52,20 @@ def over_epochs(runs: Sequence[Shown], measure: Measure) -> Figure:
         (value for run in runs if (value := (run.evaluation or {})["rows"].get("raw", {}).get(measure.key))), None
     )
     shapes = []
+    words = []
     if raw is not None and len({run.data for run in runs}) == 1:
         shapes.append({"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": raw, "y1": raw})
-        shapes[0] |= {
-            "line": {"color": MUTED, "width": 1.2, "dash": "dot"},
-            "label": {"text": "raw inputs", "textposition": "start", "font": {"size": 11, "color": MUTED}},
-        }
+        shapes[0] |= {"line": {"color": MUTED, "width": 1.2, "dash": "dot"}}
+        words.append({"text": "raw<br>inputs", "x": 1, "xref": "paper", "xanchor": "left", "xshift": 4, "y": raw})
+        words[0] |= {"align": "left", "showarrow": False, "font": {"size": 11, "color": MUTED}}
         traces.append(
             {"type": "scatter", "x": [0], "y": [raw], "mode": "markers", "marker": {"opacity": 0}, "hoverinfo": "skip"}
         )
     ticks = {"tickformat": PERCENT} if measure.pattern.endswith("%}") else {}
-    x_axis = titled("epoch", rangemode="tozero")
-    return figure(traces, height=CURVE_HEIGHT, hovermode="x unified", x=x_axis, y=ticks, shapes=shapes)
+    x_axis = over("epoch", max(course(run)[-1][0] for run in runs))
+    drawing = figure(traces, height=CURVE_HEIGHT, hovermode="x unified", x=x_axis, y=ticks, shapes=shapes)
+    drawing["layout"] |= {"annotations": words, "margin": {**drawing["layout"]["margin"], "r": 46 if words else 8}}
+    return drawing
 
 
 def _values(run: Shown, measure: Measure) -> tuple[list[int], list[float], list[float], list[float]]:

@@ -11,12 +11,27 @@ import torch
 
 from contraport.measures.geometry import rank_of
 from contraport.reporting.canvas import Canvas, Plot, Section
-from contraport.reporting.drawing import COLORSCALE, CURVE_HEIGHT, MUTED, Figure, escaped, figure, heatmap, line, titled
+from contraport.reporting.drawing import (
+    COLORSCALE,
+    CURVE_HEIGHT,
+    MUTED,
+    Figure,
+    escaped,
+    figure,
+    heatmap,
+    line,
+    over,
+    short,
+    titled,
+)
 from contraport.reporting.sections.epochs import course
 from contraport.reporting.shown import Shown
 
 LEAST = 1e-7
 """A singular value that is less of the largest is rounding, and not drawn."""
+
+POWERS = {10.0**-k: "1" if k == 0 else f"10<sup>−{k}</sup>" for k in range(8)}
+"""Ticks of a logarithmic axis from one down, as they are written."""
 
 
 class Likeness(NamedTuple):
@@ -73,7 +88,7 @@ def similarity(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[s
     """Draw cosines from some lowest one on as a heatmap, with lines between classes."""
     trace = heatmap(((cosines - lowest) / (1 - lowest)).clip(0, 1) * 255, colorscale=COLORSCALE)
     places = [f"item {k + 1}" for k in range(len(cosines))]
-    axis: dict[str, Any] = {"showgrid": False, "showticklabels": False, "constrain": "domain"}
+    axis: dict[str, Any] = {"showgrid": False, "showticklabels": False, "ticks": "", "constrain": "domain"}
     shapes = []
     if labels is not None:
         ends = np.flatnonzero(np.diff(labels)) + 0.5
@@ -81,8 +96,8 @@ def similarity(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[s
         present = [names[int(label)] for label in labels[np.ceil(edges[:-1]).astype(int)]]
         middles = ((edges[1:] + edges[:-1]) / 2).tolist()
         if len(present) <= 24:
-            words = {"tickvals": middles, "ticktext": [escaped(name) for name in present], "showticklabels": True}
-            axis |= words
+            names_shown = [escaped(short(name)) for name in present]
+            axis |= {"tickvals": middles, "ticktext": names_shown, "showticklabels": True}
         mark = {"type": "line", "line": {"color": MUTED, "width": 0.6}}
         for end in ends.tolist():
             shapes.append(mark | {"x0": end, "x1": end, "y0": -0.5, "y1": len(labels) - 0.5})
@@ -107,7 +122,7 @@ def spectra(runs: Sequence[Shown]) -> tuple[Figure, str]:
             )
         )
         said.append(f"{run.name}: effective rank {rank_of(torch.from_numpy(values)):.1f} of {len(values)}")
-    x, y = titled("direction", rangemode="tozero"), {"type": "log", "exponentformat": "power", "dtick": 1}
+    x, y = over("direction"), {"type": "log", "tickvals": list(POWERS), "ticktext": list(POWERS.values())}
     return figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y=y), f"Singular values. {'; '.join(said)}."
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from contraport.auditing.page import drawn
 from contraport.pairs import false_discovery
 from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, figure, titled
@@ -15,8 +16,31 @@ WORST = 10
 BINS = 40
 
 
+class Pair(NamedTuple):
+    """A pair that seems wrong.
+
+    Attributes:
+        item: its place among the training items.
+        score: the less, the worse.
+        fdr: of all pairs that score as low, the estimated share that is right.
+        partner: the item whose second view would suit it more, if one would.
+        views: what its two views and that of the better partner show, places among `DATA.sketches`, where the
+            evaluation kept that.
+    """
+
+    item: int
+    score: float
+    fdr: float
+    partner: int | None
+    views: tuple[int, int, int] | None
+
+
 class Judged(NamedTuple):
-    """What is shown of the pairs of a run: how many seem wrong, how scores are spread, and the worst."""
+    """What is shown of the pairs of a run: how many seem wrong, how scores are spread, and the worst.
+
+    Attributes:
+        views: the names of the two views.
+    """
 
     run: Shown
     pairs: int
@@ -24,7 +48,8 @@ class Judged(NamedTuple):
     low: float
     high: float
     plot: Plot
-    worst: list[tuple[int, float, float, int | None]]
+    worst: list[Pair]
+    views: tuple[str, str]
 
 
 def pairs(canvas: Canvas) -> Section | None:
@@ -69,14 +94,31 @@ def _judged(canvas: Canvas, run: Shown) -> Judged:
     beside = f"{len(scores):,} pairs beside {len(mismatched):,} known mismatches"
     label = f"{run.name}: scores of {beside}; {rate:.1%} seem wrong."
     fdr = false_discovery(scores, mismatched, rate)
+    order = np.argsort(scores, kind="stable")[:WORST]
+    shown = _sketched(canvas, run, order)
     worst = [
-        (
+        Pair(
             int(pair),
             round(float(scores[pair]), 3) + 0.0,
             float(fdr[pair]),
             int(partners[pair]) if partners[pair] >= 0 else None,
+            shown[place] if shown else None,
         )
-        for pair in np.argsort(scores, kind="stable")[:WORST]
+        for place, pair in enumerate(order)
     ]
+    first, second = (run.samples or {}).get("worst_views", ("first view", "second view"))
     plot = canvas.draw(f"scores-{run.position}", drawing, label)
-    return Judged(run, len(scores), rate, low, high, plot, worst)
+    return Judged(run, len(scores), rate, low, high, plot, worst, (str(first), str(second)))
+
+
+def _sketched(canvas: Canvas, run: Shown, worst: np.ndarray) -> list[tuple[int, int, int]]:
+    """Keep for the page what the views of the worst pairs show, and return where; nothing of other pairs."""
+    samples = run.samples or {}
+    if not np.array_equal(samples.get("worst", ()), worst):  # not evaluated since, or not on its own data
+        return []
+    kept = canvas.data.setdefault("sketches", [])
+    places = []
+    for key in ("worst_1", "worst_2", "worst_better"):
+        places.append(range(len(kept), len(kept) + len(worst)))
+        kept += drawn(samples[key])
+    return list(zip(*places, strict=True))

@@ -18,6 +18,7 @@ from contraport.reporting.drawing import (
     heatmap,
     in_letters,
     line,
+    over,
     titled,
 )
 from contraport.reporting.shown import Shown
@@ -111,9 +112,7 @@ def _shown(canvas: Canvas, run: Shown, moments: list[Moment], scale: Scale) -> P
     labels = run.samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
     kept = kept_of_items(last, items)
-    least = (
-        [(k, classes[k], kept[k]) for k in np.argsort(kept, kind="stable")[:LEAST_KEPT]] if _lets_go(last, kept) else []
-    )
+    least = [(int(k), classes[k], float(kept[k])) for k in _let_go(last, kept)]
     key = f"plan-{run.position}"
     said = f"plan of {run.name}: {_kept(last.mass)}{last.on_target:.0%} of its mass where the target has mass"
     sheets = tuple(canvas.pictures(run.samples.get(f"plan_view_{side}")) for side in (1, 2))
@@ -164,12 +163,15 @@ def over_epochs(shown: list[PlanShown]) -> tuple[Figure, str]:
         )
     ends = "; ".join(f"{one.run.name}: {one.last.on_target:.0%}" for one in shown)
     y = {"tickformat": PERCENT, "rangemode": "tozero"}
-    drawing = figure(lines, height=CURVE_HEIGHT - 60, hovermode="x unified", x=titled("epoch", rangemode="tozero"), y=y)
+    last = max(one.last.epoch or 0 for one in shown)
+    drawing = figure(lines, height=CURVE_HEIGHT - 60, hovermode="x unified", x=over("epoch", last), y=y)
     return drawing, f"Share of the plan’s mass on target over the epochs; at the end {ends}."
 
 
-def _lets_go(moment: Moment, kept: np.ndarray[Any, Any]) -> bool:
-    return moment.mass < 1 - ROUNDING and bool(kept.min() < 1 - ROUNDING)
+def _let_go(moment: Moment, kept: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the few items of which most was let go, where the plan lets any go."""
+    least = np.argsort(kept, kind="stable")[:LEAST_KEPT]
+    return least[(kept[least] < 1 - ROUNDING) & (moment.mass < 1 - ROUNDING)]
 
 
 def _different(moments: list[Moment]) -> list[Moment]:

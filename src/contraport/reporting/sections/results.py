@@ -8,7 +8,7 @@ from contraport.measures import Measure, measures_of
 from contraport.measures.intervals import Difference
 from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import GRID, MUTED, escaped, figure, titled
-from contraport.reporting.numbers import MISSING, measured, settings, table
+from contraport.reporting.numbers import MISSING, Number, interval, measured, settings, table
 from contraport.reporting.sections.robustness import ROBUSTNESS
 from contraport.reporting.shown import Shown
 from contraport.reporting.words import notes
@@ -86,15 +86,21 @@ def _differences(canvas: Canvas, measures: Sequence[Measure]) -> list[tuple[Show
     return drawn
 
 
-def _directions(runs: Sequence[Shown]) -> tuple[list[Measure], list[tuple[Shown, str, list[str]]]]:
-    """Return what was found from one given view to another, with the measures: a row for each run and direction."""
-    found = [(run, way, values) for run in runs for way, values in (run.evaluation or {}).get("directions", {}).items()]
-    measures = measures_of(values for *_, values in found)
-    return measures, [(run, way, [_cell(measure, values) for measure in measures]) for run, way, values in found]
+def _directions(runs: Sequence[Shown]) -> tuple[list[Measure], list[tuple[Shown, dict[str, list[Number]]]]]:
+    """Return the measures of what was found from one given view to another, and of each run its cells by direction."""
+    found = [(run, known) for run in runs if (known := (run.evaluation or {}).get("directions"))]
+    measures = measures_of(values for _, known in found for values in known.values())
+    return measures, [
+        (run, {way: [_cell(measure, values) for measure in measures] for way, values in known.items()})
+        for run, known in found
+    ]
 
 
-def _cell(measure: Measure, values: Mapping[str, Mapping[str, float]]) -> str:
-    return measure.written(values[measure.key]["value"]) if measure.key in values else MISSING
+def _cell(measure: Measure, values: Mapping[str, Mapping[str, float]]) -> Number:
+    found = values.get(measure.key)
+    if found is None:
+        return Number(MISSING, False)
+    return Number(measure.written(found["value"]), False, interval(measure, found["low"], found["high"]))
 
 
 def _written(gain: Difference) -> str:

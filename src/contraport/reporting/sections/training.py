@@ -8,7 +8,7 @@ from typing import Any
 from contraport.measures import measures_of, named
 from contraport.plots.curves import POINTS_PER_LINE, thinned
 from contraport.reporting.canvas import Canvas, Section
-from contraport.reporting.drawing import CURVE_HEIGHT, PERCENT, Figure, figure, line, titled
+from contraport.reporting.drawing import CURVE_HEIGHT, PERCENT, Figure, figure, line, over
 from contraport.reporting.shown import Shown
 
 AXES = {
@@ -59,7 +59,7 @@ def curve(runs: Sequence[Shown], key: str) -> Figure:
     """Draw one column of the metrics over the steps, one line a run."""
     rows = [(run, thinned(run.metrics, key)) for run in runs]
     lines = [line(run, [r["step"] for r in found], [r[key] for r in found]) for run, found in rows if found]
-    x = titled("step", rangemode="tozero")
+    x = over("step")
     return figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y={"exponentformat": "power"})
 
 

@@ -21,11 +21,10 @@ function next(waiting) {
   setTimeout(() => next(waiting));
 }
 
-hint();
 plans();
+pairs();
 controls();
 maps();
-addEventListener("resize", hint);
 unpack(PACKED).then((source) => {
   const script = document.createElement("script");
   script.textContent = source;

@@ -1,3 +1,5 @@
+const MOST_TICKS = 12; // as in drawing.py
+
 // Buttons that show and hide lines and classes, and the axis along which curves are drawn.
 function toggle(button) {
   const shown = button.getAttribute("aria-pressed") !== "true";
@@ -9,6 +11,8 @@ function toggle(button) {
     if (!box.data || (of !== undefined && box.closest("figure").dataset.of !== of)) continue;
     const traces = box.data.flatMap((trace, index) => (trace.meta === Number(meta) ? [index] : []));
     if (traces.length) Plotly.restyle(box, { visible: shown }, traces);
+    const label = (box.layout.annotations ?? []).findIndex(({ name }) => name === meta);
+    if (label >= 0) Plotly.relayout(box, { [`annotations[${label}].visible`]: shown });
   }
 }
 
@@ -17,6 +21,7 @@ function along(key, title) {
     lines.forEach((line, index) => { PLOTS[id].data[index].x = line[key] ?? []; });
     PLOTS[id].layout.xaxis.title.text = title;
     PLOTS[id].layout.xaxis.tickformat = key === "share" ? ".1~%" : "";
+    PLOTS[id].layout.xaxis.dtick = key === "epoch" && Math.max(...lines.flatMap((line) => line[key] ?? [])) <= MOST_TICKS ? 1 : undefined;
     const box = document.getElementById(id);
     if (box.data) draw(box);
   }
@@ -25,8 +30,4 @@ function along(key, title) {
 function controls() {
   for (const button of document.querySelectorAll("button[data-toggles]")) button.addEventListener("click", () => toggle(button));
   for (const input of document.querySelectorAll('input[name="along"]')) input.addEventListener("change", () => along(input.value, input.dataset.title));
-}
-
-function hint() {
-  for (const box of document.querySelectorAll(".hint + .scroll")) box.previousElementSibling.hidden = box.scrollWidth <= box.clientWidth;
 }

@@ -84,7 +84,8 @@ class Browser:
     def open(self, page: Path) -> None:
         """Open a page, and wait until all its figures are drawn."""
         self.call("Page.navigate", url=page.absolute().as_uri())
-        self.wait('document.documentElement?.dataset.drawn === "all"')
+        figures = 'typeof PLOTS === "undefined" || document.documentElement.dataset.drawn === "all"'
+        self.wait(f'document.readyState === "complete" && ({figures})')
 
     def tell(self, expression: str) -> Any:
         """Return what an expression of the page's language says."""

@@ -1,0 +1,50 @@
+"""The pairs that an audited training found worst, as they were trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from contraport.data import from_arrays
+from contraport.evaluation.worst import PAIRS, worst_pairs
+from contraport.runs import Run
+
+ITEMS = 60
+
+
+def audited(folder: Path, **further: np.ndarray) -> Run:
+    """A run whose last pairs are the worst; the very last has no better partner."""
+    run = Run.create(folder, {"data": "toy"})
+    scores = np.arange(ITEMS)[::-1] / ITEMS
+    partners = np.where(np.arange(ITEMS) < ITEMS - 1, 3, -1)
+    run.save_pairs({"scores": scores, "partners": partners} | further)
+    return run
+
+
+def pairs(items: int = ITEMS) -> object:
+    """Pairs whose second view is their number in four pixels."""
+    second = np.broadcast_to(np.arange(items, dtype=np.uint8)[:, None, None, None], (items, 1, 2, 2)).copy()
+    return from_arrays({"vector": np.random.default_rng(0).normal(size=(items, 5)), "picture": second})
+
+
+def test_the_worst_come_first_with_what_both_views_and_the_better_partner_show(tmp_path: Path) -> None:
+    found = worst_pairs(audited(tmp_path / "run"), pairs())
+    assert found["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - PAIRS, -1))
+    assert found["worst_1"].shape == (PAIRS, 5)
+    assert found["worst_2"][:, 0, 0, 0].tolist() == found["worst"].tolist()
+    assert found["worst_better"][:, 0, 0, 0].tolist() == [ITEMS - 1] + [3] * (PAIRS - 1)
+    assert found["worst_views"].tolist() == ["vector", "picture"]
+
+
+def test_pairs_that_were_mismatched_on_purpose_are_shown_so(tmp_path: Path) -> None:
+    run = audited(tmp_path / "run")
+    run.save_partners(np.roll(np.arange(ITEMS), 1))
+    assert worst_pairs(run, pairs())["worst_2"][:, 0, 0, 0].tolist() == (np.arange(50, 60)[::-1] - 1).tolist()
+
+
+def test_nothing_is_shown_of_other_items_or_without_an_audit(tmp_path: Path) -> None:
+    assert worst_pairs(audited(tmp_path / "run"), pairs(ITEMS + 1)) == {}
+    assert worst_pairs(Run.create(tmp_path / "plain", {"data": "toy"}), pairs()) == {}
+    alone = from_arrays(np.zeros((ITEMS, 5), dtype=np.float32))
+    assert worst_pairs(audited(tmp_path / "one"), alone) == {}
