@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from suites import anchor, measured, paragraph, scale
+from collections import Counter
+
+from suites import anchor, measured, paragraph, together, verdicts_on, words_table
 
 from contraport.catalog.choosing import SITUATIONS, Advice
 from contraport.comparing.grid import read_suite
-from contraport.comparing.results import markdown_table
+from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"
 
@@ -22,9 +24,9 @@ def choosing() -> str:
             if evidence.suite not in found:
                 told.append(f"suite `{evidence.suite}`: not run")
                 continue
-            claim = found[evidence.suite][0]["verdicts"][evidence.number]
-            link = f"results.md#{anchor(*evidence)}"
-            told.append(f"[{claim['says'].rstrip('.')}]({link}): **{claim['verdict']}**")
+            runs = found[evidence.suite]
+            says = runs[0].values["verdicts"][evidence.number]["says"].rstrip(".")
+            told.append(f"[{says}](results.md#{anchor(*evidence)}): {verdicts_on(runs, evidence.number)}")
         return "; ".join(dict.fromkeys(told)) or "not measured here"
 
     rows = [
@@ -32,38 +34,33 @@ def choosing() -> str:
         for situation in SITUATIONS
         for number, one in enumerate(situation.advice)
     ]
-    claims = []
-    for name, (values, _) in found.items():
-        source = read_suite(name)["title"]
-        for number, one in enumerate(values["verdicts"]):
-            claims.append([f"[{one['says']}](results.md#{anchor(name, number)})", source, f"**{one['verdict']}**"])
-    sizes = "\n".join(f"- `{name}`: {scale(values)}" for name, (values, _) in found.items())
-    counts = {
-        verdict: sum(row[2] == f"**{verdict}**" for row in claims)
-        for verdict in ("held", "did not hold", "not decided at this size")
-    }
+    claims, counts = [], Counter[str]()
+    for name, runs in found.items():
+        for number, one in enumerate(runs[0].values["verdicts"]):
+            link = f"[{one['says']}](results.md#{anchor(name, number)})"
+            claims.append([link, read_suite(name)["title"], verdicts_on(runs, number)])
+            measured_on = [run.values["verdicts"][number] for run in runs]
+            counts[together([verdict["verdict"] for verdict in measured_on if verdict["found"]])] += 1
+    split = counts.total() - counts[HELD] - counts[NOT_HELD] - counts[UNDECIDED]
+    sizes = "\n".join(f"- `{name}`, {run.scale}" for name, runs in found.items() for run in runs)
     parts = [
         "# What to choose",
         "Written by `make docs` from what `contraport compare` measured; do not edit.",
         paragraph(
             "Each sentence stands beside the claims that it rests on, with what became of them here and a link to the "
-            "row of the table. The encoders and the data are small, and the runs are short, so that little can be "
-            "decided: what is not decided is no reason against a method, and what held need not hold for larger ones. "
-            "Before you choose, compare on your own data:"
+            "row of the table. The encoders and the data are small, and the runs are short: what is not decided is no "
+            "reason against a method, and what held, or did not, need not do so for larger ones. Before you choose, "
+            "compare on your own data:"
         ),
         f"```sh\n{EXAMPLE}\n```",
         words_table(["you have", "what to do", "what was found of it"], rows),
         "## The claims",
         paragraph(
-            f"Of {len(claims)} claims {counts['held']} held, {counts['did not hold']} did not hold, and "
-            f"{counts['not decided at this size']} are not decided at this size. They were tried on:"
+            f"Of {len(claims)} claims {counts[HELD]} held, {counts[NOT_HELD]} did not hold, {counts[UNDECIDED]} are "
+            f"not decided at this size{f', and {split} held on some data only or were not measured' * bool(split)}. "
+            "In the tables, where it was computed, stands how many seeds would decide them. They were tried on:"
         ),
         sizes,
         words_table(["claim", "of", "verdict"], claims),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def words_table(head: list[str], rows: list[list[str]]) -> str:
-    """Return a table in Markdown whose columns all hold words."""
-    return markdown_table(head, rows).replace("---:", "---")

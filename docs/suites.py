@@ -5,18 +5,68 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from contraport.comparing.grid import read_suite, suites_folder
-from contraport.comparing.results import Comparison, Entry, markdown_table, table_of
+from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Entry
+from contraport.comparing.tables import Comparison, markdown_table, table_of
+from contraport.encoders.build import build
 from contraport.measures.intervals import Difference, Interval
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "suites"
 
+SHAPES = {"digits": (1, 8, 8), "fashion-mnist": (1, 28, 28)}
+"""Of data whose items go through one encoder."""
 
-def found_of(path: Path) -> tuple[dict[str, Any], Comparison]:
-    """Return what a suite's file says, and the table in it."""
+
+class Measured(NamedTuple):
+    """What a suite found on some data: all that its file says, and the table in it."""
+
+    values: dict[str, Any]
+    table: Comparison
+
+    @property
+    def data(self) -> str:
+        """The data that it was run on."""
+        return ", ".join(map(str, self.values["asked"]["data"]))
+
+    @property
+    def encoder(self) -> str:
+        """The encoder, with its size."""
+        name = self.values["asked"]["encoder"]
+        if self.data not in SHAPES:
+            return name or "an MLP of 0.4 to 0.5 million parameters for each view"
+        parameters = sum(one.numel() for one in build(name, SHAPES[self.data]).parameters())
+        return f"{name} of {parameters / 1e6:.1f} million parameters"
+
+    @property
+    def seeds(self) -> str:
+        """How many seeds there are of each cell."""
+        numbers = sorted(Counter((cell["row"], cell["column"]) for cell in self.values["cells"]).values())
+        told = f"{numbers[0]}" if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
+        return f"{told} {'seed' if told == '1' else 'seeds'}"
+
+    @property
+    def scale(self) -> str:
+        """On how much data, and with what, it was run."""
+        cells = [cell for cell in self.values["cells"] if "train_items" in cell]
+        asked, machine = self.values["asked"], self.values["machine"]
+        items = sorted({(cell["train_items"], cell["test_items"]) for cell in cells})
+        sizes = " or ".join(f"{train:,} training and {test:,} test items" for train, test in items[:2])
+        epochs = asked["epochs"] or (asked["train"] or {}).get("epochs")
+        length = f"{epochs} epochs" if epochs else "epochs as the columns say"
+        took = sum(cell["took"] for cell in cells) / 60
+        where = "one thread of a shared processor" if machine["device"] == "cpu" else machine["device"]
+        return (
+            f"{self.data}: {sizes}; {self.encoder}, {length}, {self.seeds}; "
+            f"{took:.0f} minutes in all on {where}, torch {machine['torch']}."
+        )
+
+
+def found_of(path: Path) -> Measured:
+    """Return what a suite's file says."""
     values = json.loads(path.read_text())
     entries = [
         Entry(
@@ -34,13 +84,19 @@ def found_of(path: Path) -> tuple[dict[str, Any], Comparison]:
         values["columns"],
         entries,
         references=values.get("references", {}),
+        spaces=values.get("spaces", {}),
+        trials=values.get("trials", []),
     )
-    return values, table
+    return Measured(values, table)
 
 
-def measured() -> dict[str, tuple[dict[str, Any], Comparison]]:
-    """Return what was found, by suite."""
-    return {path.stem: found_of(path) for path in sorted(MEASURED.glob("*.json"))}
+def measured() -> dict[str, list[Measured]]:
+    """Return what was found, by suite: on each data that it was run on."""
+    found: dict[str, list[Measured]] = {}
+    for path in sorted(MEASURED.glob("*.json")):
+        one = found_of(path)
+        found.setdefault(one.values["suite"], []).append(one)
+    return found
 
 
 def anchor(suite: str, number: int) -> str:
@@ -48,25 +104,26 @@ def anchor(suite: str, number: int) -> str:
     return f"{suite}-{number + 1}"
 
 
-def scale(values: dict[str, Any]) -> str:
-    """Say on how much data, and with what, a suite was run."""
-    cells = [cell for cell in values["cells"] if "train_items" in cell]
-    asked, machine = values["asked"], values["machine"]
-    items = sorted({(cell["train_items"], cell["test_items"]) for cell in cells})
-    sizes = " or ".join(f"{train:,} training and {test:,} test items" for train, test in items[:2])
-    train = asked["train"] or {}
-    epochs = asked["epochs"] or train.get("epochs")
-    length = f"{epochs} epochs" if epochs else "epochs as the columns say"
-    encoder = asked["encoder"] or "the default encoder"
-    numbers = sorted(Counter((cell["row"], cell["column"]) for cell in cells).values())
-    seeds = f"{numbers[0]}" if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
-    took = sum(cell["took"] for cell in cells) / 60
-    where = "one thread of a shared processor" if machine["device"] == "cpu" else machine["device"]
-    return (
-        f"{', '.join(map(str, asked['data']))}: {sizes}; {encoder}, {length}, {seeds} "
-        f"{'seed' if seeds == '1' else 'seeds'}; "
-        f"{took:.0f} minutes in all on {where}, torch {machine['torch']}."
-    )
+def together(verdicts: Sequence[str]) -> str:
+    """Return what verdicts on several data come to: that of those that decide, if they agree.
+
+    >>> together([HELD, UNDECIDED]), together([HELD, NOT_HELD]), together([])
+    ('held', 'held on some data only', 'not measured')
+    """
+    decided = set(verdicts) - {UNDECIDED}
+    if decided == {HELD, NOT_HELD}:
+        return "held on some data only"
+    return next(iter(decided), UNDECIDED if verdicts else "not measured")
+
+
+def verdicts_on(runs: Sequence[Measured], number: int) -> str:
+    """Say what became of a claim on each data."""
+    by_verdict: dict[str, list[str]] = {}
+    for run in runs:
+        verdict = run.values["verdicts"][number]
+        if verdict["found"]:
+            by_verdict.setdefault(verdict["verdict"], []).append(run.data)
+    return "; ".join(f"**{verdict}** on {' and '.join(data)}" for verdict, data in by_verdict.items()) or "not measured"
 
 
 def suites() -> str:
@@ -85,39 +142,64 @@ def suites() -> str:
         ),
     ]
     found = measured()
-    for name, (values, table) in found.items():
-        parts += _suite(name, values, table)
+    for name, runs in found.items():
+        parts += _suite(name, runs)
     lacking = [file.stem for file in sorted(suites_folder().glob("*.yaml")) if file.stem not in found]
     rows = []
     for name in lacking:
         suite = read_suite(name)
         rows.append([f"`{name}`", suite["title"], suite.get("not_run", "there was no time")])
     parts += ["### Suites that were not run", markdown_table(["suite", "about", "why not"], rows)]
-    full = [name for name in found if found[name][0]["asked"]["quick"]]
+    small = [name for name, runs in found.items() if all(run.values["asked"]["quick"] for run in runs)]
     parts.append(
         paragraph(
-            f"In their small form alone were run: {', '.join(f'`{name}`' for name in full)}. Their full grids, on "
-            "Fashion-MNIST with a convolutional encoder, the searched settings and more seeds, were not."
+            f"In a small form alone were run: {', '.join(f'`{name}`' for name in small)}. Their full grids, on "
+            "Fashion-MNIST with a convolutional encoder, 30 epochs and more rows, were not."
         )
     )
     return "\n\n".join(parts)
 
 
-def _suite(name: str, values: dict[str, Any], table: Comparison) -> list[str]:
-    measure = table.measures[0]
-    unit = "%" if measure.unit.startswith("share") else measure.unit
-    command = values["command"] or "contraport compare"
+def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
+    parts = [f"### {runs[0].values['title']}"]
+    for run in runs:
+        values, table = run
+        measure = table.measures[0]
+        unit = "%" if measure.unit.startswith("share") else measure.unit
+        lacking = f" {values['lacking']} trainings lack." if values["lacking"] else ""
+        parts += [paragraph(f"{run.scale} {measure.title}, {unit}.{lacking}"), table_of(table, measure)]
+        if table.trials:
+            parts.append(_search(table))
+        parts.append(f"```sh\n{values['command']}\n```")
     claims = [
-        [f'<a id="{anchor(name, number)}"></a>{one["says"]}', f"**{one['verdict']}**", one["why"]]
-        for number, one in enumerate(values["verdicts"])
+        [
+            f'<a id="{anchor(name, number)}"></a>{runs[0].values["verdicts"][number]["says"]}' if first else "",
+            f"{run.data}: **{verdict['verdict']}**",
+            verdict["why"],
+        ]
+        for number in range(len(runs[0].values["verdicts"]))
+        for first, (run, verdict) in zip(
+            (True, *[False] * len(runs)), [(run, run.values["verdicts"][number]) for run in runs], strict=False
+        )
     ]
-    lacking = f" {values['lacking']} trainings lack." if values["lacking"] else ""
-    return [
-        f"### {values['title']}",
-        paragraph(f"`{command}`. {scale(values)} {measure.title}, {unit}.{lacking}"),
-        table_of(table, measure),
-        *([markdown_table(["claim", "verdict", "why"], claims)] if claims else []),
+    return [*parts, *([words_table(["claim", "verdict", "why"], claims)] if claims else [])]
+
+
+def _search(table: Comparison) -> str:
+    """Say what was searched, and what was chosen."""
+    chosen = [
+        [one["row"], one["column"], table.searched_of(one["row"]), one["settings"], one["value"]]
+        for one in table.trials
+        if one["chosen"]
     ]
+    number = max(one["trial"] for one in table.trials) + 1
+    head = ["searched", "on", f"where, by up to {number} trials", "chosen", "on validation items"]
+    return words_table(head, chosen)
+
+
+def words_table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown whose columns all hold words."""
+    return markdown_table(head, rows).replace("---:", "---")
 
 
 def paragraph(words: str) -> str:

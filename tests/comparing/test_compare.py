@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 from contraport import compare
 from contraport.cli import main
 from contraport.comparing import running
 from contraport.comparing.grid import grid_of
-from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Comparison, verdict_of
+from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Verdict, verdict_of
 from contraport.comparing.running import Clock, Job, carry_out, job_of
+from contraport.comparing.tables import Comparison, in_words
 from contraport.comparing.tuning import SPACES, Space, best_trial, space_of, trials_of
 from contraport.errors import UsageError
 from contraport.measures import chosen as measures
@@ -192,6 +195,18 @@ def test_a_mistake_is_told_before_anything_is_trained(tmp_path: Path) -> None:
         compare(**SMALL | {"train": {"batch_size": 5000}}, out=tmp_path)
 
 
+def test_data_that_cannot_be_read_leave_nothing_and_may_be_mended(tmp_path: Path) -> None:
+    data, out = tmp_path / "views.npz", tmp_path / "out"
+    data.write_bytes(b"no such file")
+    asked = {**SMALL, "data": [data], "objectives": ["info-nce"], "seeds": 1}
+    with pytest.raises(UsageError, match=r"every training refused its settings: data: .*views\.npz cannot be read"):
+        compare(**asked, out=out)
+    assert not out.exists()
+    random = np.random.default_rng(0)
+    np.savez(data, x=random.normal(size=(200, 8)).astype(np.float32), labels=np.arange(200) % 2)
+    assert compare(**asked | {"settings": ["noise:0.2"]}, out=out).lacking == 0
+
+
 def test_one_that_refuses_its_settings_is_told_beside_the_others(tmp_path: Path) -> None:
     rows = ["info-nce", {"too wide": {"recipe": "direct-clr", "objective_settings": {"dimensions": 100000}}}]
     found = compare(**SMALL | {"objectives": rows, "seeds": 1}, out=tmp_path)
@@ -211,6 +226,37 @@ def test_verdicts() -> None:
     assert verdict_of([none, unknown]) == UNDECIDED
     assert verdict_of([better, worse]) == UNDECIDED
     assert verdict_of([]) == UNDECIDED
+
+
+def test_a_verdict_says_how_many_seeds_would_decide() -> None:
+    unsure = Difference(0.02, -0.01, 0.05)
+    assert in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, 7)) == (
+        "The difference, a on b: +2.0 points (−1.0 to +5.0). "
+        "About 7 seeds would decide it, if the differences stayed so."
+    )
+    assert "it takes more test items" in in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}))
+    both = {"a on b": Difference(0.03, 0.01, 0.05), "a on c": Difference(-0.03, -0.05, -0.01)}
+    assert "seeds" not in in_words(Verdict("a claim", UNDECIDED, "knn", both))
+    assert "seeds" not in in_words(Verdict("a claim", HELD, "knn", {"a on b": Difference(0.03, 0.01, 0.05)}))
+
+
+def test_claims_are_judged_from_the_items_that_runs_kept(folder: Path, tmp_path: Path) -> None:
+    """The verdict's interval is that of the runs' own test items, computed once more with SciPy."""
+    claim = {"says": "balanced is better", "better": ["gca-ince"], "than": "info-nce", "measure": "knn"}
+    given = {key: value for key, value in SMALL.items() if key != "progress"}
+    (tmp_path / "own.yaml").write_text(json.dumps({**given, "claims": [claim]}))
+    found = compare(suite=tmp_path / "own.yaml", out=folder, progress=False)
+    (verdict,) = found.verdicts
+    ((name, gain),) = verdict.found.items()
+    assert name == "gca-ince on digits, standard"
+    cells = json.loads((folder / "results.json").read_text())["cells"]
+    runs = {cell["row"]: [] for cell in cells}
+    for path in sorted((folder / "cells").glob("*seed-[01]-????????")):
+        runs["gca-ince" if "gca-ince" in path.name else "info-nce"].append(Run(path).items()["knn"].astype(float))
+    apart = np.stack(runs["gca-ince"]) - np.stack(runs["info-nce"])
+    welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False).confidence_interval(0.95)
+    assert gain.value == pytest.approx(apart.mean())
+    assert gain.high - gain.low == pytest.approx(welch.high - welch.low)
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

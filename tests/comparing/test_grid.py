@@ -131,3 +131,15 @@ def test_a_suite_that_is_wrong_is_told(text: str, message: str, tmp_path: Path) 
     with pytest.raises(UsageError) as told:
         grid_of({"suite": tmp_path / "wrong.yaml"})
     assert message in str(told.value)
+
+
+def test_a_name_of_a_suite_stands_for_what_it_has_saved(tmp_path: Path) -> None:
+    saved = '- "U(a,b), K = 4": {objective: nt-xent, constraint: "balanced:iterations=4"}'
+    (tmp_path / "own.yaml").write_text(
+        f"data: [digits]\nobjectives:\n  - info-nce\n  {saved}\nsettings:\n  - short: {{epochs: 1}}\n  - plain\n"
+    )
+    asked = {"suite": tmp_path / "own.yaml", "objectives": ["U(a,b), K = 4", "rince"], "settings": ["short"]}
+    grid = grid_of(asked)
+    assert [row.name for row in grid.rows] == ["U(a,b), K = 4", "rince"]
+    assert grid.rows[0].options == {"objective": "nt-xent", "constraint": "balanced:iterations=4"}
+    assert [(column.name, column.options) for column in grid.columns] == [("digits, short", {"epochs": 1})]

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp, ttest_rel
+from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 
-from contraport.comparing.statistics import VarianceEstimate, likely_spread, over_seeds, paired, spread_of
+from contraport.comparing.statistics import (
+    Paired,
+    VarianceEstimate,
+    likely_spread,
+    over_seeds,
+    paired,
+    seeds_until,
+    spread_of,
+)
+from contraport.measures.intervals import Difference
 
 random = np.random.default_rng(0)
 
@@ -28,14 +39,14 @@ def test_of_one_seed_the_items_tell() -> None:
 def test_without_items_and_other_rows_a_difference_is_a_paired_t_test() -> None:
     values, others = random.normal(0.9, 0.01, 6), random.normal(0.88, 0.01, 6)
     expected = ttest_rel(values, others).confidence_interval()
-    found = paired(values, others)
+    found = paired(values, others).difference()
     assert found is not None
     assert found[1:] == pytest.approx((expected.low, expected.high))
 
 
 def test_more_comparisons_make_an_interval_wider() -> None:
     values, others = random.normal(0.9, 0.01, 6), random.normal(0.88, 0.01, 6)
-    one, many = (paired(values, others, comparisons=number) for number in (1, 20))
+    one, many = (paired(values, others).difference(comparisons=number) for number in (1, 20))
     assert one is not None
     assert many is not None
     assert one.value == many.value
@@ -71,7 +82,7 @@ def test_of_two_variances_or_none_nothing_is_likely() -> None:
 
 def test_of_one_seed_what_the_others_say_is_likely_counts() -> None:
     likely = VarianceEstimate(0.01**2, 4.0)
-    found = paired(np.array([0.92]), np.array([0.9]), likely=likely)
+    found = paired(np.array([0.92]), np.array([0.9]), likely=likely).difference()
     assert found is not None
     assert found.high - found.value == pytest.approx(2.776 * 0.01, rel=1e-3)
     low, high = over_seeds(np.array([0.9]), likely=likely)
@@ -79,7 +90,7 @@ def test_of_one_seed_what_the_others_say_is_likely_counts() -> None:
 
 
 def test_one_seed_and_no_items_tell_nothing() -> None:
-    assert paired(np.array([0.9]), np.array([0.8])) is None
+    assert paired(np.array([0.9]), np.array([0.8])).difference() is None
 
 
 def test_intervals_cover_what_they_should() -> None:
@@ -92,7 +103,61 @@ def test_intervals_cover_what_they_should() -> None:
         means = values.mean(axis=2)
         likely = likely_spread(filter(None, (spread_of(one - means[0]) for one in means[1:])))
         for one in range(1, rows):
-            found = paired(means[one], means[0], values[one], values[0], likely=likely)
+            found = paired(means[one], means[0], values[one], values[0], likely=likely).difference()
             assert found is not None
             held.append(not found.is_sure)
     assert 0.93 <= np.mean(held) <= 0.995
+
+
+def test_seeds_and_items_add_up_as_welch_says() -> None:
+    """The mean over seeds and the mean over items are two samples whose variances add up, as those of Welch's test."""
+    seeds, number, comparisons = 5, 40, 6
+    items = random.normal(0.8, 0.3, (seeds, number)) + random.normal(0, 0.05, (seeds, 1))
+    others = random.normal(0.7, 0.3, (seeds, number))
+    apart = items - others
+    welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False)
+    low, high = welch.confidence_interval(1 - 0.05 / comparisons)
+    found = paired(items.mean(axis=1), others.mean(axis=1), items, others).difference(comparisons=comparisons)
+    assert found is not None
+    assert found.value == pytest.approx(apart.mean())
+    assert found.high - found.low == pytest.approx(high - low)
+    assert found.high - found.value == pytest.approx(found.value - found.low)
+
+
+def _of_seeds(seeds: int, items: int = 1000) -> Paired:
+    """A difference of 1 point whose seeds spread, and whose items differ, some of them with every seed alike."""
+    random = np.random.default_rng(7)
+    lasting = random.choice([-1.0, 0.0, 1.0], items, p=[0.002, 0.996, 0.002])
+    passing = random.choice([-1.0, 0.0, 1.0], (seeds, items), p=[0.03, 0.93, 0.04])
+    found = lasting + passing + random.normal(0, 0.02, (seeds, 1))
+    return paired(found.mean(axis=1), np.zeros(seeds), found, np.zeros_like(found))
+
+
+def test_what_more_seeds_would_tell_is_what_they_tell() -> None:
+    few, many = _of_seeds(20), _of_seeds(200)
+    foretold, told = few.difference(seeds=200), many.difference()
+    assert foretold is not None
+    assert told is not None
+    assert foretold.value == few.value
+    assert foretold.high - foretold.low == pytest.approx(told.high - told.low, rel=0.15)
+    now = few.difference()
+    assert now is not None
+    assert foretold.high - foretold.low < 0.6 * (now.high - now.low)
+
+
+def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
+    few = paired(np.array([0.91, 0.90, 0.93]), np.array([0.9, 0.9, 0.9]))
+
+    def sure(then: Sequence[Difference]) -> bool:
+        return then[0].is_sure
+
+    seeds = seeds_until(sure, [few], comparisons=3)
+    assert seeds is not None
+    least, one_less = (few.difference(comparisons=3, seeds=number) for number in (seeds, seeds - 1))
+    assert least is not None
+    assert one_less is not None
+    assert least.is_sure
+    assert not one_less.is_sure
+    same = np.repeat(np.array([[1.0, -1.0, 1.0]]), 4, axis=0)
+    assert seeds_until(sure, [paired(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3) is None
+    assert seeds_until(sure, [], comparisons=1) is None

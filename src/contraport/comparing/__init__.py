@@ -6,12 +6,13 @@ grid           rows, columns and seeds: what is asked -> the cells; suites
 tuning         own settings of each objective, searched with equally many trials
 running        cells trained and judged, several at once, within a budget, going on where they were stopped
 statistics     how sure a mean over seeds and a paired difference are
-results        the table, its sentences, and what it says of claims
+results        what was found: the entries of the table, and the verdicts on claims
+tables         the table, its sentences and the verdicts as they are told: Markdown, CSV, JSON
 page           all of it on one page
 ```
 """
 
 from contraport.comparing.compare import compare
-from contraport.comparing.results import Comparison
+from contraport.comparing.tables import Comparison
 
 __all__ = ["Comparison", "compare"]

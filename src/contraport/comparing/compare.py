@@ -17,19 +17,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from contraport._version import __version__
 from contraport.comparing.grid import Cell, Grid, Row, grid_of
 from contraport.comparing.page import draw, render
-from contraport.comparing.results import (
-    Comparison,
-    Results,
-    chosen_in_order,
-    entries_of,
-    verdicts_of,
-)
+from contraport.comparing.results import Results, chosen_in_order, entries_of, verdicts_of
 from contraport.comparing.running import Clock, Found, Job, carried_out, job_of
+from contraport.comparing.tables import Comparison
 from contraport.comparing.tuning import as_text, best_trial, settled, space_of, trials_of
 from contraport.errors import UsageError, check
 from contraport.files import write_json, write_text
 from contraport.measures import Measure
-from contraport.options import plain
+from contraport.options import as_flags, plain
 from contraport.training.build import build
 from contraport.training.given import settings_of
 from contraport.training.rehearsal import rehearse
@@ -69,7 +64,6 @@ def compare(given: dict[str, Any]) -> Comparison:
         _foretell(console, grid, plan, lacking)
         if asked.dry_run:
             return Comparison(grid.title, grid.out, grid.baseline, _names(grid.rows), _names(grid.columns), [])
-        grid.out.mkdir(parents=True, exist_ok=True)
         try:
             with _bar(console, len(lacking)) as moved:
                 found = _carry_out(grid, [cell for of in trials.values() for cell in of], clock, moved)
@@ -210,7 +204,7 @@ def _written(
         for cell, job in jobs
         if job.path.name in found
     }
-    refused = [one["failed"] for one in found.values() if "failed" in one and not one.get("diverged")]
+    refused = [one["failed"] for one in found.values() if one.get("refused")]
     check(
         not (refused and len(refused) == len(found)), f"every training refused its settings: {next(iter(refused), '')}"
     )
@@ -229,6 +223,7 @@ def _written(
         notes=_notes(grid, found, results, lacking),
         lacking=lacking,
     )
+    grid.out.mkdir(parents=True, exist_ok=True)
     out, commands = grid.out, [job.command for _, job in jobs]
     write_text(out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table by itself.", *commands]) + "\n")
     write_text(out / "table.md", comparison.markdown())
@@ -317,11 +312,10 @@ _OF_THE_PLACE = ("out", "root", "progress", "dry_run", "budget", "processes", "d
 def _circumstances(grid: Grid) -> dict[str, Any]:
     given = {name: getattr(grid.asked, name) for name in VERB.options if name not in _OF_THE_PLACE}
     suite = grid.asked.suite
-    tuned = f" --tune {grid.asked.tune}" if grid.asked.tune else ""
-    command = None if suite is None else f"contraport compare --suite {suite}{' --quick' * grid.asked.quick}{tuned}"
+    chosen = {name: value for name, value in grid.given.items() if name not in _OF_THE_PLACE}
     return {
         "suite": None if suite is None else Path(str(suite)).stem,
-        "command": command,
+        "command": f"contraport compare {as_flags(chosen)}",
         "asked": plain(given),
         "machine": {
             "processor": platform.processor() or platform.machine(),

@@ -109,6 +109,7 @@ class Grid:
         common: the options of `contraport.train` that hold for all.
         claims: what documents say of it.
         asked: all that was asked.
+        given: what of it a call gave; the rest is the suite's, or as it is by default.
     """
 
     title: str
@@ -118,6 +119,7 @@ class Grid:
     common: Given
     claims: tuple[Claim, ...]
     asked: CompareOptions
+    given: Given
 
     @property
     def seeds(self) -> range:
@@ -173,9 +175,10 @@ def grid_of(given: Given) -> Grid:
     values = {**saved, **smaller}
     asked = CompareOptions(**{name: value for name, value in values.items() if name not in _OF_SUITES} | dict(given))
     check(len(asked.data) > 0, "data: expected one or more, got none.")
-    rows = _over(tuple(_row(value) for value in _listed(asked.objectives)), asked.over)
+    objectives = _listed(asked.objectives, _saved("objectives", saved, smaller))
+    rows = _over(tuple(map(_row, objectives)), asked.over)
     check(len(rows) > 0, "objectives: expected one or more, got none.")
-    settings = [_setting(value) for value in _listed(asked.settings)]
+    settings = [_setting(value) for value in _listed(asked.settings, _saved("settings", saved, smaller))]
     columns = tuple(Column(str(data), name, options) for data in asked.data for name, options in settings)
     for argument, names in (("objectives", [row.name for row in rows]), ("settings", [c.name for c in columns])):
         repeated = sorted({name for name in names if names.count(name) > 1})
@@ -188,7 +191,7 @@ def grid_of(given: Given) -> Grid:
     _check_options("train", common)
     claims = tuple(_claim(value) for value in values.get("claims", ()))
     title = str(values.get("title", f"{len(rows)} objectives compared"))
-    return Grid(title, rows, columns, baseline, common, claims, asked)
+    return Grid(title, rows, columns, baseline, common, claims, asked, given)
 
 
 def suites_folder() -> Path:
@@ -223,16 +226,23 @@ def read_suite(suite: str | Path) -> dict[str, Any]:
     return dict(values)
 
 
-def _listed(values: Iterable[str | Given]) -> list[str | Given]:
+def _saved(key: str, *grids: Given) -> dict[str, Given]:
+    """Return the rows or columns of saved grids that have a name of their own, by that name."""
+    return {str(name): one for grid in grids for one in grid.get(key, ()) if isinstance(one, Mapping) for name in one}
+
+
+def _listed(values: Iterable[str | Given], saved: Mapping[str, Given]) -> list[str | Given]:
     """Return what stands between commas one by one; what has no colon before its ``=`` goes on with settings.
 
-    >>> _listed(["info-nce,gca-uot:relaxation=0.2,temperature=0.1", "byol"])
-    ['info-nce', 'gca-uot:relaxation=0.2,temperature=0.1', 'byol']
+    The name of what a suite has saved stands for that.
+
+    >>> _listed(["info-nce,gca-uot:relaxation=0.2,temperature=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
+    ['info-nce', 'gca-uot:relaxation=0.2,temperature=0.1', {'U(a, b)': 'iot'}]
     """
     found: list[str | Given] = []
     for value in values:
-        if not isinstance(value, str):
-            found.append(value)
+        if not isinstance(value, str) or value in saved:
+            found.append(saved[value] if isinstance(value, str) else value)
             continue
         for place, part in enumerate(filter(None, value.split(","))):
             goes_on = place > 0 and "=" in part.partition(":")[0]

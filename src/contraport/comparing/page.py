@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contraport import pages
-from contraport.comparing.results import Comparison, in_words, size, written
+from contraport.comparing.tables import Comparison, in_words, size, written
 from contraport.files import replacing
 from contraport.plots.canvas import canvas
 from contraport.plots.colors import SERIES
@@ -90,7 +90,7 @@ def render(of: Comparison, commands: list[str]) -> str:
         "contraport.comparing",
         of=of,
         tables=tables,
-        claims=[(one, in_words(one, of.measures)) for one in of.verdicts],
+        claims=[(one, in_words(one)) for one in of.verdicts],
         commands="\n".join(commands),
         plot=base64.b64encode(_png(of)).decode() if measured else "",
         seconds={row: _seconds(of, row) for row in of.rows},

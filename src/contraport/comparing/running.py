@@ -83,7 +83,8 @@ def job_of(grid: Grid, cell: Cell) -> Job:
 def carry_out(job: Job) -> Found:
     """Train and judge a cell, or go on with it, unless it is finished; return what was found, and write it.
 
-    A training that diverged, or that refuses its settings, is finished too: ``failed`` says why.
+    A training that diverged is finished too: ``failed`` says why. Of one that refuses its settings or its data nothing
+    is written, as these may be mended.
 
     Raises:
         KeyboardInterrupt: it was stopped; it goes on when it is carried out again.
@@ -106,8 +107,10 @@ def carry_out(job: Job) -> Found:
             workers=0,
             progress=False,
         )
-    except (FloatingPointError, UsageError) as error:
-        found |= {"failed": f"{error}", "diverged": isinstance(error, FloatingPointError)}
+    except UsageError as error:
+        return {**found, "failed": f"{error}", "refused": True, "took": round(time.perf_counter() - started, 2)}
+    except FloatingPointError as error:
+        found |= {"failed": f"{error}"}
     else:
         rows = run.metrics()
         found |= {

@@ -9,7 +9,8 @@ Satterthwaite (1946).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +92,51 @@ def over_seeds(values: Array, items: Array | None = None, *, likely: VarianceEst
     return Interval(mean - half, mean + half)
 
 
+@dataclass(frozen=True)
+class Paired:
+    """How much larger the mean of some values is than that of others on the same seeds, and what tells how sure it is.
+
+    Attributes:
+        value: how much.
+        seeds: of how many seeds.
+        by_seed: how it is spread with one seed, where that is known.
+        by_item: the variance that test items make of it, where they are known.
+        each_seed: the part of `by_item` that comes anew with every seed, and shrinks with more of them.
+    """
+
+    value: float
+    seeds: int
+    by_seed: VarianceEstimate | None
+    by_item: VarianceEstimate | None
+    each_seed: float = 0.0
+
+    def __neg__(self) -> Paired:
+        return replace(self, value=-self.value)
+
+    def difference(self, *, comparisons: int = 1, seeds: int | None = None) -> Difference | None:
+        """Return it with its interval, or nothing where nothing tells how sure it is.
+
+        Args:
+            comparisons: how many intervals are to hold at once.
+            seeds: of so many the interval would be this, if all that was found stayed as it is; default: those it has.
+        """
+        seeds = seeds or self.seeds
+        spreads = list[VarianceEstimate]()
+        if self.by_seed is not None:
+            freedom = self.by_seed.freedom + seeds - self.seeds
+            spreads.append(VarianceEstimate(self.by_seed.variance / seeds, freedom))
+        if self.by_item is not None:
+            less = self.each_seed * (1 - self.seeds / seeds)
+            spreads.append(VarianceEstimate(self.by_item.variance - less, self.by_item.freedom))
+        if not spreads:
+            return None
+        total = sum(one.variance for one in spreads)
+        known = sum(one.variance**2 / one.freedom for one in spreads)
+        freedom = total**2 / known if known > 0 else np.inf
+        half = float(student.ppf(1 - (1 - LEVEL) / (2 * comparisons), freedom)) * total**0.5
+        return Difference(self.value, self.value - half, self.value + half)
+
+
 def paired(
     values: Array,
     others: Array,
@@ -98,8 +144,7 @@ def paired(
     other_items: Array | None = None,
     *,
     likely: VarianceEstimate | None = None,
-    comparisons: int = 1,
-) -> Difference | None:
+) -> Paired:
     """Return how much larger the mean of some values ``(s,)`` is than that of others on the same seeds.
 
     Args:
@@ -108,25 +153,39 @@ def paired(
         items: what each of the n test items says, ``(s, n)``, the same ones with every seed; none: not known.
         other_items: likewise.
         likely: how the difference with one seed is likely to be spread.
-        comparisons: how many intervals are to hold at once.
-
-    Returns None where nothing tells how sure the difference is.
 
     >>> better = np.array([0.91, 0.93, 0.92])
-    >>> paired(better, better - np.array([0.02, 0.021, 0.019])).is_sure
+    >>> paired(better, better - np.array([0.02, 0.021, 0.019])).difference().is_sure
     True
     """
-    apart, spreads = values - others, list[VarianceEstimate]()
-    if (by_seed := spread_of(apart, likely)) is not None:
-        spreads.append(VarianceEstimate(by_seed.variance / len(apart), by_seed.freedom))
+    apart, by_item, each_seed = values - others, None, 0.0
     if items is not None and other_items is not None:
-        by_item = (items.astype(np.float64) - other_items).mean(axis=0)
-        spreads.append(VarianceEstimate(float(by_item.var(ddof=1)) / len(by_item), len(by_item) - 1))
-    if not spreads:
-        return None
-    total = sum(one.variance for one in spreads)
-    known = sum(one.variance**2 / one.freedom for one in spreads)
-    freedom = total**2 / known if known > 0 else np.inf
-    half = float(student.ppf(1 - (1 - LEVEL) / (2 * comparisons), freedom)) * total**0.5
-    value = float(apart.mean())
-    return Difference(value, value - half, value + half)
+        of_items = items.astype(np.float64) - other_items
+        seeds, number = of_items.shape
+        by_item = VarianceEstimate(float(of_items.mean(axis=0).var(ddof=1)) / number, number - 1)
+        if seeds > 1:  # of one, what stays with the items and what comes with the seed cannot be told apart
+            each_seed = min(by_item.variance, float(of_items.var(axis=0, ddof=1).mean()) / (seeds * number))
+    return Paired(float(apart.mean()), len(apart), spread_of(apart, likely), by_item, each_seed)
+
+
+MOST_SEEDS = 1_000
+"""So many seeds are thought of."""
+
+
+def seeds_until(
+    decided: Callable[[Sequence[Difference]], bool], found: Sequence[Paired], *, comparisons: int
+) -> int | None:
+    """Return how many seeds of each would decide something of some differences, if these stayed as they are.
+
+    Returns none where no number up to 1,000 would: then the test items are too few, or what is found speaks both ways.
+
+    >>> some = paired(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
+    >>> seeds_until(lambda differences: differences[0].is_sure, [some], comparisons=1)
+    5
+    """
+    fewest = max((one.seeds for one in found), default=MOST_SEEDS) + 1
+    for seeds in range(fewest, MOST_SEEDS + 1):
+        then = [one.difference(comparisons=comparisons, seeds=seeds) for one in found]
+        if decided([one for one in then if one is not None]):
+            return seeds
+    return None
