@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from contraport.cli import demo as demonstration
@@ -20,6 +21,22 @@ from .conftest import Outcome
 
 Command = Callable[..., Outcome]
 QUICK = ("--batch_size", "20", "--epochs", "2", "--progress", "false")
+
+
+def test_weights_by_view(command: Command, data: str, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(60, 2, 6)).astype(np.float32)
+    np.savez(tmp_path / "pairs.npz", ear=vectors[:, 0], eye=vectors[:, 1, :4])
+    assert command("train", "--data", "pairs.npz", "--out", "run", *QUICK) == (0, "", "")
+    weights = ("--init.ear", "run", "--init.eye", "run", "--freeze.ear")
+    assert command("train", "--data", "pairs.npz", *weights, "--out", "other", *QUICK) == (0, "", "")
+    kept = yaml.safe_load((tmp_path / "other" / "config.yaml").read_text())
+    assert (kept["init"], kept["freeze"]) == ({"ear": "run", "eye": "run"}, {"ear": True})
+    first, other = (Run(tmp_path / name).model() for name in ("run", "other"))
+    same = [
+        all(map(torch.equal, first.tower(view).encoder.parameters(), other.tower(view).encoder.parameters()))
+        for view in (0, 1)
+    ]
+    assert same == [True, False]
 
 
 def test_from_data_to_page(command: Command, data: str, tmp_path: Path) -> None:

@@ -114,6 +114,9 @@ def test_one_line_says_what_does_not_fit(tmp_path: Path) -> None:
         initial(file, "resnet18").give(Model("resnet18", [SHAPE]))
     with pytest.raises(UsageError, match="of the encoder 'resnet10t'") as told:
         initial(file, "resnet10t").give(Model("resnet10t", [SHAPE], low_resolution=False))
+    torch.save({name.replace(".", "/"): value for name, value in trained().state_dict().items()}, tmp_path / "named.pt")
+    with pytest.raises(UsageError, match=r"of the encoder 'resnet18': .* no name fits, so they are another"):
+        initial(tmp_path / "named.pt", "resnet18").give(Model("resnet18", [SHAPE], low_resolution=False))
     assert "\n" not in str(told.value)
     both = {f"{part}.{name}": value for part in "qk" for name, value in trained().state_dict().items()}
     torch.save(both, tmp_path / "both.pt")

@@ -178,9 +178,69 @@ def test_rates_of_the_encoder_and_of_its_layers() -> None:
     assert {group["lr"] for group in plain.param_groups} == {1.0}
 
 
+@pytest.fixture
+def pairs() -> Dataset:
+    """Pairs of an image, of the shape of `images`, and a vector."""
+    generator = np.random.default_rng(1)
+    pixels, vectors = generator.integers(0, 255, (40, 1, 8, 8)).astype(np.uint8), generator.normal(size=(40, 5))
+    return from_arrays({"photo": pixels, "sound": vectors.astype(np.float32)}, name="pairs")
+
+
+def test_views_begin_with_weights_of_their_own_and_one_is_held(pairs: Dataset, begun: Run, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    mlp = Model("mlp", [(5,)]).tower(0).encoder
+    torch.save(mlp.state_dict(), tmp_path / "mlp.pt")
+    init = {"image": str(begun.path), "sound": str(tmp_path / "mlp.pt")}
+    settings = {"data": pairs, "init": init, "encoder": {"sound": "mlp"}, "freeze": {"photo": True}}
+    run = contraport.train(epochs=2, batch_size=20, out=tmp_path / "run", keep_every=1, progress=False, **settings)
+    first = Model.from_pretrained(run.initial_path)
+    assert first.built_from == ["small-cnn", "mlp"]
+    assert same(dict(first.tower(0).encoder.state_dict()), state(begun))
+    assert same(dict(first.tower(1).encoder.state_dict()), dict(mlp.state_dict()))
+    assert torch.equal(first.tower(0).mean, begun.model().tower(0).mean)
+    assert same(state(run), state(begun))
+    assert not same(dict(run.model().tower(1).encoder.state_dict()), dict(mlp.state_dict()))
+    assert not run.model().projects
+    shutil.rmtree(begun.path)
+    (tmp_path / "mlp.pt").unlink()
+    more = contraport.train(data=pairs, epochs=3, resume=True, out=run.path, progress=False)
+    assert same(state(more), dict(first.tower(0).encoder.state_dict()))
+
+
+def test_a_view_takes_the_tower_that_is_called_so_in_a_run(pairs: Dataset, images: Dataset, tmp_path: Path) -> None:
+    two = contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "two", progress=False)
+    run = contraport.train(
+        data=images,
+        init={"image": two.path},
+        freeze=True,
+        epochs=1,
+        batch_size=20,
+        out=tmp_path / "one",
+        progress=False,
+    )
+    assert same(state(run), state(two))
+
+
+def test_an_encoder_that_would_stay_as_it_was_drawn_is_told(pairs: Dataset, begun: Run, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"freeze: the encoder of the view 'sound' was never trained, .*--init.sound"):
+        contraport.train(data=pairs, init={"photo": begun.path}, freeze=True, out=tmp_path / "run", progress=False)
+    with pytest.raises(UsageError, match=r"init: unknown name 'smell'|init: .*'smell'"):
+        contraport.train(data=pairs, init={"smell": begun.path}, out=tmp_path / "run", progress=False)
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        ({"freeze": {"image": True}}, "freeze: an encoder that was never trained would stay so"),
+        ({"freeze": {"image": 3}}, "freeze.image: expected true or false, got 3"),
+        ({"freeze": {}}, "freeze: expected the name of a view with each value, got none"),
+        ({"init": {"image": 3}}, "init.image: expected text or a path, got 3"),
+        ({"pretrained": True, "init": {"image": "x"}}, "init: expected nothing with pretrained, got 'x'"),
+        ({"freeze": {"image": True}, "pretrained": True, "frozen_draws": 2}, "frozen_draws: expected freeze of all"),
+        (
+            {"init": {"image": "x"}, "encoder": ["mlp"]},
+            "init: the encoders are a list; expected views by their numbers",
+        ),
         ({"freeze": True}, "freeze: an encoder that was never trained would stay so"),
         ({"freeze": True, "encoder": "small-cnn"}, "freeze: an encoder that was never trained would stay so"),
         ({"freeze": True, "pretrained": True, "projection": 0}, "freeze: nothing would learn without a projection"),

@@ -157,7 +157,7 @@ def _add(parser: Any, option: Option, kind: Any) -> None:
     settings: dict[str, Any] = {"type": kind, "help": option.help.replace("%", "%%")}
     if get_origin(kind) is list:
         settings.update(type=get_args(kind)[0], nargs="+")
-    if kind is bool:
+    if kind is bool or bool in get_args(kind):
         settings.update(nargs="?", const=True)
     if str in get_args(kind) and {int, float} & {*get_args(kind)}:
         settings.update(type=_number_or_text)

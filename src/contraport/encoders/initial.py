@@ -48,6 +48,7 @@ class Initial:
         std: the same, to be divided by.
         image_size: side in pixels of the images that they saw; None: they saw none, or the source does not say.
         low_resolution: whether a ResNet has the stem for small images.
+        argument: what messages call what names the views.
     """
 
     source: str
@@ -57,18 +58,20 @@ class Initial:
     std: Sequence[list[float] | None] = (None,)
     image_size: int | None = None
     low_resolution: bool = False
+    argument: str = "encoder"
 
-    def give(self, model: Model) -> None:
-        """Put the weights into the encoders of a model.
+    def give(self, model: Model) -> list[bool]:
+        """Put the weights into the encoders of a model, and return which of its towers have some.
 
         Raises:
             UsageError: they are of another architecture.
         """
         places = self._places(len(model.towers), model.view_names, model.shapes)
-        for number, place in enumerate(places):
-            state = None if place is None else self.states[place]
+        states = [None if place is None else self.states[place] for place in places]
+        for number, (place, state) in enumerate(zip(places, states, strict=True)):
             if state is not None:
                 _load(model.tower(number).encoder, state, self._named(place or 0), self.source)
+        return [state is not None for state in states]
 
     def statistics(
         self, given: Sequence[tuple[list[float], list[float]]], names: Sequence[str] = (), shapes: Sequence[Shape] = ()
@@ -93,7 +96,7 @@ class Initial:
         """Return which of the encoders each tower has, None for one that has none of them."""
         if isinstance(self.encoder, Mapping):
             numbered = {called: place for place, called in enumerate(self.encoder)}
-            return each_view("encoder", numbered, names, shapes)[:towers]
+            return each_view(self.argument, numbered, names, shapes)[:towers]
         there = len(self.states)
         check(there in (1, towers), f"init: {self.source} has {there} encoders; expected {towers}, one a view.")
         return [number if there > 1 else 0 for number in range(towers)]
@@ -103,6 +106,25 @@ class Initial:
             return str(list(self.encoder.values())[place])
         names = [self.encoder] if isinstance(self.encoder, str) or self.encoder is None else self.encoder
         return str(names[place if len(names) > 1 else 0])
+
+
+def of_views(parts: Mapping[str, Initial]) -> Initial:
+    """Return the encoders of some views, one of each, as one.
+
+    Args:
+        parts: by what the views are called.
+    """
+    sizes = {part.image_size for part in parts.values() if part.image_size is not None}
+    return Initial(
+        ", ".join(dict.fromkeys(part.source for part in parts.values())),
+        {view: part.encoder[0] if isinstance(part.encoder, list) else part.encoder for view, part in parts.items()},
+        [part.states[0] for part in parts.values()],
+        [part.mean[0] for part in parts.values()],
+        [part.std[0] for part in parts.values()],
+        sizes.pop() if len(sizes) == 1 else None,
+        any(part.low_resolution for part in parts.values()),
+        "init",
+    )
 
 
 def pretrained(encoder: Encoders) -> Initial:
@@ -164,7 +186,7 @@ def _pretrained_by_timm(name: str) -> Initial:
     return _of_timm_folder(folder, name, str(hub))
 
 
-def initial(where: str | Path, encoder: Encoders, *, trust: bool = False) -> Initial:
+def initial(where: str | Path, encoder: Encoders, *, trust: bool = False, view: str | None = None) -> Initial:
     """Return the encoders that a file or a folder has.
 
     Args:
@@ -173,6 +195,8 @@ def initial(where: str | Path, encoder: Encoders, *, trust: bool = False) -> Ini
             `Model.save_pretrained` wrote; or a run folder. Nothing is unpickled.
         encoder: the encoder that was asked for; None: what the folder has.
         trust: import and run the encoder that a folder names as ``module:attribute``.
+        view: the one that the encoder is for; of a folder with several encoders it has that of the view which is called
+            so there; default: all views.
 
     Raises:
         UsageError: there is no such file or folder, it cannot be read, or it has other encoders.
@@ -195,26 +219,34 @@ def initial(where: str | Path, encoder: Encoders, *, trust: bool = False) -> Ini
     if "model_type" in config:
         check(
             encoder is None or str(encoder) == str(path),
-            f"init: {path} has one encoder of texts, and the encoder is to be {encoder!r}; leave it out, or name the "
-            "folder as the encoder of its view, with pretrained=True (--pretrained).",
+            f"init: {path} has one encoder of texts, and the encoder is to be {encoder!r}; leave it out, or give "
+            "the folder to its view alone, as in --init.text.",
         )
         return _pretrained_of_texts(str(path), str(path))
     if "architecture" in config:
         return _of_timm_folder(folder, encoder, str(path))
-    return _of_model(folder, config, encoder, str(path), trust=trust)
+    return _of_model(folder, config, encoder, str(path), trust=trust, view=view)
 
 
-def _of_model(folder: Path, config: Mapping[str, Any], encoder: Encoders, source: str, *, trust: bool) -> Initial:
+def _of_model(
+    folder: Path, config: Mapping[str, Any], encoder: Encoders, source: str, *, trust: bool, view: str | None
+) -> Initial:
     names = config.get("encoder")
     kept = names if isinstance(names, list) else [names]
     own = any(map(is_described, kept))
+    alone = view is not None and len(kept) > 1
+    given = {view: encoder} if alone and view is not None and isinstance(encoder, nn.Module) else encoder
     asked = _listed(encoder, len(kept))
     # What the caller names too was judged as the caller's.
-    model = Model.from_pretrained(folder, trust=trust or asked == kept, encoder=encoder if own else None)
+    model = Model.from_pretrained(folder, trust=trust or asked == kept, encoder=given if own else None)
+    numbers = [model.view(view, f"init: {source}")] if alone else range(len(kept))
+    towers, shapes = [model.tower(number) for number in numbers], model.shapes
+    kept = [kept[number] for number in numbers]
+    if alone:
+        shapes, asked = (shapes[numbers[0]],), asked[:1]
     if not own:
         _check_same(asked, kept, source)
-    towers = [model.tower(number) for number in range(len(model.towers))]
-    sides = {side for shape in model.shapes if len(shape) == 3 for side in shape[1:]}
+    sides = {side for shape in shapes if len(shape) == 3 for side in shape[1:]}
     return Initial(
         source,
         None if own else [str(one) for one in kept],
@@ -333,6 +365,10 @@ def _load(encoder: nn.Module, state: State, name: str, source: str) -> None:
         ),
     ]
     called = type(encoder).__name__ if name == "None" else repr(name)
+    if len(missing) == len(own):
+        told.append(
+            "no name fits, so they are another architecture's or another library's, whose names are to be changed"
+        )
     check(not told, f"init: {source} does not have the weights of the encoder {called}: {'; '.join(told)}.")
     encoder.load_state_dict(found)
 

@@ -19,8 +19,10 @@ from contraport.course import SHAPES, is_learned, parse_learned, parse_momentum,
 from contraport.errors import UsageError, check
 from contraport.importing import imported
 from contraport.options import (
+    Check,
     Options,
     fits,
+    in_words,
     is_object,
     name_of,
     not_negative,
@@ -58,11 +60,36 @@ def _changing(augment: Any) -> Any:
     return f"<{getattr(change, '__name__', type(change).__name__).strip('<>')}>"
 
 
+def _views_named(*values: Any) -> list[str | None]:
+    """Return the views that some of the values are for, or None alone where each is for all."""
+    named = [view for value in values if isinstance(value, Mapping) for view in value]
+    return list(dict.fromkeys(named)) or [None]
+
+
+def _of_view(value: Any, view: str | None) -> Any:
+    """Return what a value is for a view, which may be one for all."""
+    return value.get(view) if isinstance(value, Mapping) else value
+
+
 def _is_given(encoder: Any) -> bool:
     """Return whether an encoder is one of the user's, which may bring weights, or a list with one."""
     several = encoder.values() if isinstance(encoder, Mapping) else encoder
     names = several if isinstance(encoder, list | tuple | Mapping) else [encoder]
     return any(name is not None and (not isinstance(name, str) or ":" in name or is_object(name)) for name in names)
+
+
+def _of_views(kind: Any) -> Check:
+    """Return a check for a value of a type, or such values by the views that they are for."""
+
+    def judge(name: str, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            check(fits(value, kind), f"{name}: expected {in_words(kind)}, got {value!r}.")
+            return
+        check(len(value) > 0, f"{name}: expected the name of a view with each value, got none.")
+        for view, one in value.items():
+            check(fits(one, kind), f"{name}.{view}: expected {in_words(kind)}, got {one!r}.")
+
+    return judge
 
 
 def _temperature(name: str, value: Any) -> None:
@@ -233,27 +260,33 @@ class Settings(Options):
         written=_described,
         group="networks",
     )
-    pretrained: bool = option(
+    pretrained: bool | dict[str, Any] = option(
         False,
         "begin with the weights that timm, or for texts transformers, has of the encoder: in a folder, on the Hugging "
         "Face hub or as downloaded before; images are standardised, and unless `image_size` is given sized, "
-        "as those that it was trained on.",
+        "as those that it was trained on. Or of some views, as in --pretrained.text.",
+        check=_of_views(bool),
     )
-    init: str | Path | None = option(
+    init: str | Path | dict[str, Any] | None = option(
         None,
         "begin with the encoder's weights in a file (.safetensors or .pt), in a folder of timm's, transformers' or of "
-        "`contraport export`, or in a run of your own, such as runs/photos, whose encoder it is then by default.",
+        "`contraport export`, or in a run of your own, such as runs/photos, whose encoder it is then by default. Or of "
+        "some views, as in --init.image runs/photos --init.text models/minilm.",
+        check=_of_views(str | Path),
     )
-    freeze: bool = option(
-        False, "hold the encoder as it is, not a bit of it moves, so that only what follows it learns."
+    freeze: bool | dict[str, Any] = option(
+        False,
+        "hold the encoder as it is, not a bit of it moves, so that only what follows it learns; or those of some "
+        "views, as in --freeze.image.",
+        check=_of_views(bool),
     )
     freeze_epochs: int = option(
         0, "epochs for which the encoder is held at first, while the rest learns.", check=whole(0)
     )
     frozen_draws: int | None = option(
         None,
-        "with `freeze`, how many random views of each kind and item are encoded, once, and kept to be drawn from; 0: "
-        "none is kept, and each step encodes its own; default: 4, or 0 with several processes.",
+        "with `freeze` of all views, how many random views of each kind and item are encoded, once, and kept to be "
+        "drawn from; 0: none is kept, and each step encodes its own; default: 4, or 0 with several processes.",
         check=whole(0),
     )
     features: str | Path | None = option(
@@ -489,7 +522,7 @@ class Settings(Options):
         told = "audit: finds out which pairs belong together, and a target says so; give one of the two."
         check(not (self.audit and self.target is not None), told)
         check(not (self.resume and self.dry_run), "dry_run: a run that goes on told it when it began.")
-        check(not (self.audit and self.freeze), "audit: judges by what is learned; expected no freeze with it.")
+        check(not (self.audit and self.freezes), "audit: judges by what is learned; expected no freeze with it.")
         check(not (self.resume and self.overwrite), "resume: goes on with a run that overwrite would delete.")
 
     @property
@@ -520,7 +553,23 @@ class Settings(Options):
     @property
     def represented(self) -> str:
         """What the trained model gives."""
-        return self.representation or ("projection" if self.freeze else "concatenate")
+        return self.representation or ("projection" if self.freezes_all else "concatenate")
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the encoder of some view is held to the end."""
+        return any(self.freeze.values()) if isinstance(self.freeze, Mapping) else self.freeze
+
+    @property
+    def freezes_all(self) -> bool:
+        """Whether those of all views are."""
+        return self.freeze is True
+
+    @property
+    def brings_weights(self) -> bool:
+        """Whether some encoder begins with weights that are not drawn, or may."""
+        pretrained = any(self.pretrained.values()) if isinstance(self.pretrained, Mapping) else self.pretrained
+        return pretrained or self.init is not None or _is_given(self.encoder)
 
     @property
     def method(self) -> str:
@@ -549,10 +598,17 @@ class Settings(Options):
         )
 
     def _check_frozen(self) -> None:
-        check(not (self.pretrained and self.init), f"init: expected nothing with pretrained, got {str(self.init)!r}.")
-        if not self.freeze:
-            check(self.frozen_draws is None, f"frozen_draws: expected freeze with it, got {self.frozen_draws}.")
-            check(self.features is None, f"features: expected freeze with it, got {str(self.features)!r}.")
+        for view in _views_named(self.pretrained, self.init):
+            init = _of_view(self.init, view)
+            check(
+                not (_of_view(self.pretrained, view) and init),
+                f"init: expected nothing with pretrained, got {str(init)!r}.",
+            )
+        if not self.freezes_all:
+            expected = "freeze of all views with it" if self.freezes else "freeze with it"
+            check(self.frozen_draws is None, f"frozen_draws: expected {expected}, got {self.frozen_draws}.")
+            check(self.features is None, f"features: expected {expected}, got {str(self.features)!r}.")
+        if not self.freezes:
             return
         check(
             self.freeze_epochs == 0,
@@ -562,9 +618,8 @@ class Settings(Options):
             self.projected > 0, "freeze: nothing would learn without a projection; expected one of 1 feature or more."
         )
         check(self.predict is None, "freeze: predict decodes what the encoder gives; expected one of the two.")
-        own = self.pretrained or self.init is not None or _is_given(self.encoder)
         check(
-            own,
+            self.brings_weights,
             "freeze: an encoder that was never trained would stay so; expected pretrained (--pretrained) or weights of "
             "its own (--init) with it.",
         )

@@ -74,7 +74,7 @@ def draws_kept(settings: Settings) -> int:
     Raises:
         UsageError: several processes are to keep some.
     """
-    if not settings.freeze:
+    if not settings.freezes_all:
         return 0
     alone = distributed.world().size == 1
     check(
@@ -145,7 +145,7 @@ def mismatched(settings: Settings, dataset: Dataset) -> tuple[Dataset, Tensor | 
     mismatch = None if settings.mismatch is None else parse_mismatch(settings.mismatch)
     if mismatch is None or mismatch.share == 0:
         return dataset, None
-    frozen = settings.freeze and len(dataset.shapes) == 1
+    frozen = settings.freezes_all and len(dataset.shapes) == 1
     check(not frozen, "mismatch: freeze keeps features of each item by itself; expected no mismatch of random views.")
     partners = mismatched_partners(dataset, mismatch, seed=settings.seed)
     return with_partners(dataset, partners), partners

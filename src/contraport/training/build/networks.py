@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import nn
 
 from contraport.data import Views
 from contraport.encoders import Initial, Model, initial, pretrained
+from contraport.encoders.build import code_named
+from contraport.encoders.initial import of_views
 from contraport.encoders.model import CONFIG_FILE, Encoders
+from contraport.encoders.view_names import each_view
 from contraport.errors import UsageError, check, reason
 from contraport.runs import Run
 from contraport.texts import blank
@@ -31,13 +36,33 @@ def build_initial(settings: Settings, run: Run | None = None) -> Initial | None:
     Raises:
         UsageError: they cannot be had, or are of other encoders than the settings say.
     """
-    if not settings.pretrained and settings.init is None:
+    theirs, given = settings.pretrained, settings.init
+    if not theirs and given is None:
         return None
     if run is not None and (run.initial_path / CONFIG_FILE).exists():
         return initial(run.initial_path, settings.encoder, trust=settings.trust)
-    if settings.init is None:
+    if theirs is True:
         return pretrained(settings.encoder)
-    return initial(settings.init, settings.encoder, trust=settings.trust)
+    if given is not None and not isinstance(given, Mapping):
+        return initial(given, settings.encoder, trust=settings.trust)
+    parts = {view: pretrained(_asked(settings.encoder, view)) for view, wanted in (theirs or {}).items() if wanted}
+    for view, where in (given or {}).items():
+        parts[view] = initial(where, _asked(settings.encoder, view), trust=settings.trust, view=view)
+    return of_views(parts) if parts else None
+
+
+def _asked(encoder: Encoders, view: str) -> str | nn.Module | None:
+    """Return the encoder that was asked for a view as it is called; None: none, or one by another of its names."""
+    if isinstance(encoder, Mapping):
+        return encoder.get(view)
+    if encoder is None or isinstance(encoder, str | nn.Module):
+        return encoder
+    numbered = {str(number): one for number, one in enumerate(encoder)}
+    check(
+        view in numbered,
+        f"init: the encoders are a list; expected views by their numbers, {', '.join(numbered)}, got {view!r}.",
+    )
+    return numbered[view]
 
 
 def fitted(settings: Settings, begun: Initial | None) -> Settings:
@@ -49,7 +74,11 @@ def fitted(settings: Settings, begun: Initial | None) -> Settings:
     """
     if begun is None:
         return settings
-    encoder = begun.encoder if settings.encoder is None else settings.encoder
+    encoder, theirs = settings.encoder, begun.encoder
+    if isinstance(theirs, Mapping):
+        theirs = {view: name for view, name in theirs.items() if name is not None}
+        encoder = theirs | dict(encoder) if isinstance(encoder, Mapping) else encoder
+    encoder = theirs or None if encoder is None else encoder
     return replace(settings, encoder=encoder, image_size=settings.image_size or begun.image_size)
 
 
@@ -100,12 +129,33 @@ def build_model(settings: Settings, views: Views, begun: Initial | None) -> Mode
         low_resolution=begun is None or begun.low_resolution,
         view_names=views.plain_names,
     )
-    if begun is not None:
-        begun.give(model)
+    given = [False] * len(model.towers) if begun is None else begun.give(model)
+    _check_learned("freeze", settings, model, given)
     if settings.layer_decay is not None:
         for encoder in model.encoders:
             check_layers(encoder)
     return model
+
+
+def each_tower(argument: str, value: Any, model: Model) -> list[Any]:
+    """Return what an option says for each tower: of some views by what they are called, or one value for all."""
+    towers = len(model.towers)
+    if isinstance(value, Mapping):
+        return each_view(argument, value, model.view_names[:towers], model.shapes[:towers])
+    return [value] * towers
+
+
+def _check_learned(argument: str, settings: Settings, model: Model, given: Sequence[bool]) -> None:
+    """Raise `UsageError` where what an option holds was drawn, and so would stay."""
+    held = each_tower(argument, getattr(settings, argument), model)
+    for number, (holds, trained) in enumerate(zip(held, given, strict=True)):
+        encoder = model.built_from[number]
+        brought = isinstance(encoder, nn.Module) or bool(code_named(encoder))
+        check(
+            not holds or trained or brought,
+            f"{argument}: the encoder of the view {model.view_names[number]!r} was never trained, and would stay so; "
+            f"expected weights for it (--init.{model.view_names[number]}), or {argument} of the other views alone.",
+        )
 
 
 def check_encodes(model: Model, views: Views) -> None:

@@ -19,7 +19,7 @@ from contraport.objectives import Loss, Objective
 from contraport.objectives.weighting import PlanWeights, parse_weights
 from contraport.texts import is_text
 from contraport.training.build.dataset import build_views
-from contraport.training.build.networks import as_seeded, build_model, check_encodes, sizes_of
+from contraport.training.build.networks import as_seeded, build_model, check_encodes, each_tower, sizes_of
 from contraport.training.build.objective import build_schedules, check_target, check_weights, target_of
 from contraport.training.step.comparison import (
     Clustered,
@@ -93,10 +93,15 @@ def build_pipeline(
 
 
 def _freezing(settings: Settings, model: Model, target: MomentumTarget | None, epoch: int) -> Freezing | None:
-    if not (settings.freeze or settings.freeze_epochs):
+    if not (settings.freezes or settings.freeze_epochs):
         return None
-    steps = None if settings.freeze else settings.freeze_epochs * epoch
-    return Freezing(model.encoders, steps, () if target is None else target.model.encoders)
+    steps = None if settings.freezes else settings.freeze_epochs * epoch
+    held = each_tower("freeze", settings.freeze, model) if settings.freezes else [True] * len(model.towers)
+
+    def of(one: Model) -> list[nn.Module]:
+        return [encoder for encoder, holds in zip(one.encoders, held, strict=True) if holds]
+
+    return Freezing(of(model), steps, () if target is None else of(target.model))
 
 
 def _comparison(

@@ -82,9 +82,9 @@ def fitting_batch(items: int, most: int) -> int:
 def advice_of_encoder(settings: Settings, dataset: Dataset) -> str | None:
     """Return which encoder suits few images better, and why; None where there are many, or where it was chosen so."""
     items = len(dataset)
-    if items >= FEW_ITEMS or not dataset.is_image or settings.freeze:
+    if items >= FEW_ITEMS or not dataset.is_image or settings.freezes:
         return None
-    if settings.pretrained or settings.init is not None:
+    if settings.pretrained or settings.init:
         held = settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1
         return (
             None
