@@ -25,12 +25,12 @@ QUICK = ("--batch_size", "20", "--epochs", "2", "--progress", "false")
 
 def test_weights_by_view(command: Command, data: str, tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(60, 2, 6)).astype(np.float32)
-    np.savez(tmp_path / "pairs.npz", ear=vectors[:, 0], eye=vectors[:, 1, :4])
+    np.savez(tmp_path / "pairs.npz", view0=vectors[:, 0], view1=vectors[:, 1, :4])
     assert command("train", "--data", "pairs.npz", "--out", "run", *QUICK) == (0, "", "")
-    weights = ("--init.ear", "run", "--init.eye", "run", "--freeze.ear")
+    weights = ("--init.view0", "run", "--init.1", "run", "--freeze.0")
     assert command("train", "--data", "pairs.npz", *weights, "--out", "other", *QUICK) == (0, "", "")
     kept = yaml.safe_load((tmp_path / "other" / "config.yaml").read_text())
-    assert (kept["init"], kept["freeze"]) == ({"ear": "run", "eye": "run"}, {"ear": True})
+    assert (kept["init"], kept["freeze"]) == ({"view0": "run", "1": "run"}, {"0": True})
     first, other = (Run(tmp_path / name).model() for name in ("run", "other"))
     same = [
         all(map(torch.equal, first.tower(view).encoder.parameters(), other.tower(view).encoder.parameters()))

@@ -140,6 +140,37 @@ def test_training_begins_with_the_weights_and_ends_where_a_resumed_one_does(fold
     assert found.keys.tolist() == TEXTS
 
 
+@pytest.mark.parametrize("given", [{}, {"pretrained": True}], ids=["drawn", "pretrained"])
+def test_a_run_goes_on_without_the_folder(folder, tmp_path, given):
+    def trained(name, **more):
+        settings = {"data": from_arrays(TEXTS, name="texts"), "batch_size": 5, "augment": "none", "sched": "constant"}
+        return train(**settings, warmup_epochs=0, out=tmp_path / name, progress=False, **more)
+
+    whole = trained("whole", encoder=str(folder), epochs=2, **given)
+    trained("parts", encoder=str(folder), epochs=1, **given)
+    folder.rename(tmp_path / "moved")
+    parts = trained("parts", epochs=2, resume=True)
+    for (name, one), other in zip(whole.model().state_dict().items(), parts.model().state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+    assert parts.model_config()["encoder"] == [str(folder)]
+    assert parts.settings().encoder == str(folder)
+
+
+def test_adapters_of_a_folder(folder, tmp_path):
+    pytest.importorskip("peft")
+    run = train(
+        data=from_arrays((TEXTS, TEXTS[::-1])), init=folder, lora=2, shared_encoder=True, epochs=2,
+        batch_size=5, out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    own = run.model().tower(0).encoder.network.state_dict()
+    theirs = transformers.AutoModel.from_pretrained(folder).state_dict()
+    assert own.keys() == theirs.keys()
+    moved = {name for name, value in theirs.items() if not torch.equal(own[name], value)}
+    assert moved == {
+        name for name, value in theirs.items() if value.ndim == 2 and "embeddings" not in name and "pooler" not in name
+    }
+
+
 def test_a_frozen_encoder_stays_as_it_is(folder, tmp_path):
     run = train(
         data=from_arrays((TEXTS, TEXTS[::-1])), init=folder, freeze=True, shared_encoder=True, epochs=1, batch_size=5,

@@ -58,6 +58,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projection_layers: linear layers of the projector, 1, 2 or 3, where there is one.
         low_resolution: give a ResNet the stem for small images, as `build` says.
         view_names: what the views are called; default: ``view0``, ``view1`` and so on.
+        kept: a folder in which `keep_parts` put what encoders of transformers are built of, which then need their own
+            no more.
 
     Attributes:
         towers: the `Tower` that is shared, or one per view.
@@ -89,6 +91,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projection_layers: int = 2,
         low_resolution: bool = True,
         view_names: Sequence[str] | None = None,
+        kept: Path | None = None,
     ) -> None:
         super().__init__()
         self.shapes = _checked_shapes(shapes)
@@ -106,9 +109,10 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             ]
         elif isinstance(encoder, str | nn.Module):
             encoder = [encoder] * len(inputs)
+        self.built_from = _built_from(list(_one_each("encoder", encoder, inputs)), kept)
         rows = (
             inputs,
-            _one_each("encoder", encoder, inputs),
+            self.built_from,
             _one_each("mean", [[0.0] * channels(shape) for shape in inputs] if mean is None else mean, inputs),
             _one_each("std", [[1.0] * channels(shape) for shape in inputs] if std is None else std, inputs),
         )
@@ -124,7 +128,6 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self.low_resolution = low_resolution
         towers = [self.tower(view) for view in self.represented]
         self.num_features = sum(tower.num_projections if self.projects else tower.num_features for tower in towers)
-        self.built_from = list(encoder)
         self.config: dict[str, Any] = {
             "encoder": described(list(encoder)),
             "shapes": [list(shape) for shape in self.shapes],
@@ -236,10 +239,14 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         weights = save_directory / WEIGHTS_FILE
         checksum_of(weights).unlink(missing_ok=True)
         super()._save_pretrained(save_directory)
+        self.keep_parts(save_directory)
+        write_checksum(weights)
+
+    def keep_parts(self, folder: Path) -> None:
+        """Write what encoders of transformers are built of, but for their weights; nothing of others."""
         for number, encoder in enumerate(self.encoders):
             if isinstance(encoder, TextTransformer):
-                encoder.keep(save_directory / _kept(number))
-        write_checksum(weights)
+                encoder.keep(folder / _kept(number))
 
     @classmethod
     def from_pretrained(
@@ -273,9 +280,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         config["encoder"] = _given(encoder, config, f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
         try:
             check_checksum(folder / WEIGHTS_FILE)
-            model = cls(**config | {"encoder": _built_from(config["encoder"], folder)})
+            model = cls(**config, kept=folder)
             load_model(model, folder / WEIGHTS_FILE)  # with weights that are tied
-            model.config["encoder"] = described(config["encoder"])
         except (OSError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
             raise UsageError(f"model: {folder} does not hold a model: {reason(error)}") from error
         return model.to(map_location).eval()
@@ -310,11 +316,12 @@ def _kept(number: int) -> str:
     return f"encoder{number}"
 
 
-def _built_from(encoder: Any, folder: Path) -> Any:
-    """Return the encoders of a saved model as they can be built here: of transformers, from what it keeps."""
-    names = encoder if isinstance(encoder, list) else [encoder]
-    kept = [folder / _kept(number) for number in range(len(names))]
-    return [str(own) if own.is_dir() else name for own, name in zip(kept, names, strict=True)]
+def _built_from(encoders: list[Any], folder: Path | None) -> list[Any]:
+    """Return encoders as they can be built here: those of transformers from what a folder keeps of them."""
+    if folder is None:
+        return encoders
+    kept = [folder / _kept(number) for number in range(len(encoders))]
+    return [str(own) if own.is_dir() else name for own, name in zip(kept, encoders, strict=True)]
 
 
 def _given(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contraport.encoders import Model
+from contraport.encoders.adapters import merged
 from contraport.errors import check
 from contraport.runs import Run, read
+from contraport.training.build.networks import adapted
 from contraport.training.loop.opening import read_checkpoint
 
 _NAME = re.compile(r"epoch-(\d+)\.ckpt")
@@ -30,12 +32,14 @@ def kept_models(run: Run, model: Model, *, before: int | None) -> Iterator[tuple
     files = {int(found[1]): file for file in run.checkpoints.glob("*.ckpt") if (found := _NAME.fullmatch(file.name))}
     check(len(files) > 0, f"checkpoints: {run.path} kept none on its way; train with keep_every (--keep_every).")
 
+    settings = run.settings()
+
     def reader(path: Path) -> Model:
         weights = read_checkpoint(path)["state_dict"]
-        then = copy.deepcopy(model)
+        then = adapted(copy.deepcopy(model), settings)
         own = {name.removeprefix(_MODEL): weight for name, weight in weights.items() if name.startswith(_MODEL)}
         then.load_state_dict(own)
-        return then.eval()
+        return merged(then).eval()
 
     for epoch in sorted(files):
         if before is None or epoch < before:

@@ -7,7 +7,8 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
     model/             config.json and model.safetensors, readable by `contraport.encoders.Model.from_pretrained`;
                        training.json, after how many epochs that was; encoder0/ and so on, what tokenizer a
                        model of transformers has, and how it is built
-    initial/           the model as the training began with it, where its weights were not drawn
+    initial/           the model as the training began with it, where its weights were not drawn; else of a model
+                       of transformers its encoder0/, as in model/
     features/          what a frozen encoder made of each item, where that is kept
     evaluation.json    the numbers of `contraport.evaluate`
     samples.npz        the points, thumbnails and plans that the page draws
@@ -289,14 +290,19 @@ class Run:
             _save(model, self.model_path)
             write_text(self.trained_path, told)
 
-    def save_initial(self, model: Model) -> None:
-        """Write the model as the training begins with it, so that it can go on where the weights were is gone.
+    def save_initial(self, model: Model, *, drawn: bool = False) -> None:
+        """Write the model as the training begins with it, so that it can go on where that was is gone.
+
+        Of weights that are drawn nothing is written but what encoders of transformers are built of.
 
         Raises:
             UsageError: it cannot be written.
         """
         with self.writing():
-            _save(model, self.initial_path)
+            if drawn:
+                model.keep_parts(self.initial_path)
+            else:
+                _save(model, self.initial_path)
 
     def model_epochs(self) -> int | None:
         """Return after how many epochs the model was saved, or none where that is not told.

@@ -62,7 +62,7 @@ def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> Replay:
     check_trusted(settings.encoder, str(run.config_path), trust=trust or "encoder" in objects)
     step, part = read(run.nonfinite_path, _step)
     begun = build_initial(settings, run)
-    pipeline = build(fitted(settings, begun), begun).pipeline
+    pipeline = build(fitted(settings, begun), begun, run=run).pipeline
 
     def restore(file: Path) -> None:
         weights = read_checkpoint(file)["state_dict"]

@@ -18,6 +18,7 @@ from contraport.data.streams import Stream
 from contraport.data.versions import with_partners
 from contraport.data.views.own import OwnChange
 from contraport.distributed import from_first, is_first, joined, together, world
+from contraport.encoders.adapters import merged
 from contraport.errors import check
 from contraport.runs import Run, default_path
 from contraport.training.build import (
@@ -69,12 +70,13 @@ def train(given: dict[str, Any]) -> Run:
         with together():
             settings = settings_of(given)
             check_parts(settings)
-            begun = build_initial(settings, Run(settings.out) if settings.resume and settings.out else None)
+            goes_on = Run(settings.out) if settings.resume and settings.out else None
+            begun = build_initial(settings, goes_on)
             settings = fitted(settings, begun)
             dataset = build_dataset(settings)
             settings, notes = _of_size(settings, dataset, chosen="batch_size" in given)
             settings = in_epochs(settings, dataset, chosen="epochs" in given)
-            built = build(settings, begun, dataset)._replace(notes=notes)
+            built = build(settings, begun, dataset, run=goes_on)._replace(notes=notes)
             monitored = build_monitored(settings, built)
             path = settings.out or default_path(built.dataset.name, settings.method)
             run = Run(path, settings.own_encoder)
@@ -86,8 +88,8 @@ def train(given: dict[str, Any]) -> Run:
         with locked(run), replacing_run(run):
             with together():
                 done = open_run(run, settings) if is_first() else Position(0, 0, 0)
-                if begun is not None and is_first() and done.step == 0:
-                    run.save_initial(built.pipeline.model)
+                if is_first() and done.step == 0:
+                    run.save_initial(merged(built.pipeline.model), drawn=begun is None)
                 if built.partners is not None and is_first():
                     run.save_partners(built.partners.numpy())
             _fit(settings, built, run, from_first(done), monitored)
@@ -151,7 +153,7 @@ def _fit(settings: Settings, built: Built, run: Run, done: Position, monitored: 
         )
         with together():
             if is_first():
-                run.save_model(model, epochs=settings.epochs)
+                run.save_model(merged(model), epochs=settings.epochs)
         ended = f"all {settings.epochs} epochs were done before; more epochs go on"
         log.info("%s; the model is in %s", meter.summary() if meter.steps else ended, run.model_path)
 

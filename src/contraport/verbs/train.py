@@ -78,16 +78,25 @@ def _is_given(encoder: Any) -> bool:
     return any(name is not None and (not isinstance(name, str) or ":" in name or is_object(name)) for name in names)
 
 
-def _of_views(kind: Any) -> Check:
-    """Return a check for a value of a type, or such values by the views that they are for."""
+def _of_views(each: Check) -> Check:
+    """Return a check for a value that another check takes, or such values by the views that they are for."""
 
     def judge(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
-            check(fits(value, kind), f"{name}: expected {in_words(kind)}, got {value!r}.")
+            each(name, value)
             return
         check(len(value) > 0, f"{name}: expected the name of a view with each value, got none.")
         for view, one in value.items():
-            check(fits(one, kind), f"{name}.{view}: expected {in_words(kind)}, got {one!r}.")
+            each(f"{name}.{view}", one)
+
+    return judge
+
+
+def _is(kind: Any) -> Check:
+    """Return a check for a value of a type."""
+
+    def judge(name: str, value: Any) -> None:
+        check(fits(value, kind), f"{name}: expected {in_words(kind)}, got {value!r}.")
 
     return judge
 
@@ -265,20 +274,27 @@ class Settings(Options):
         "begin with the weights that timm, or for texts transformers, has of the encoder: in a folder, on the Hugging "
         "Face hub or as downloaded before; images are standardised, and unless `image_size` is given sized, "
         "as those that it was trained on. Or of some views, as in --pretrained.text.",
-        check=_of_views(bool),
+        check=_of_views(_is(bool)),
     )
     init: str | Path | dict[str, Any] | None = option(
         None,
         "begin with the encoder's weights in a file (.safetensors or .pt), in a folder of timm's, transformers' or of "
         "`contraport export`, or in a run of your own, such as runs/photos, whose encoder it is then by default. Or of "
         "some views, as in --init.image runs/photos --init.text models/minilm.",
-        check=_of_views(str | Path),
+        check=_of_views(_is(str | Path)),
     )
     freeze: bool | dict[str, Any] = option(
         False,
         "hold the encoder as it is, not a bit of it moves, so that only what follows it learns; or those of some "
         "views, as in --freeze.image.",
-        check=_of_views(bool),
+        check=_of_views(_is(bool)),
+    )
+    lora: int | dict[str, Any] | None = option(
+        None,
+        "hold the encoder and let adapters of this rank learn beside its linear layers, or of a network without such "
+        "beside its convolutions (LoRA, extra `peft`); or those of some views, as in --lora.text 8. The trained model "
+        "has them in its weights.",
+        check=_of_views(whole(1)),
     )
     freeze_epochs: int = option(
         0, "epochs for which the encoder is held at first, while the rest learns.", check=whole(0)
@@ -604,6 +620,7 @@ class Settings(Options):
                 not (_of_view(self.pretrained, view) and init),
                 f"init: expected nothing with pretrained, got {str(init)!r}.",
             )
+        self._check_adapted()
         if not self.freezes_all:
             expected = "freeze of all views with it" if self.freezes else "freeze with it"
             check(self.frozen_draws is None, f"frozen_draws: expected {expected}, got {self.frozen_draws}.")
@@ -621,6 +638,21 @@ class Settings(Options):
         check(
             self.brings_weights,
             "freeze: an encoder that was never trained would stay so; expected pretrained (--pretrained) or weights of "
+            "its own (--init) with it.",
+        )
+
+    def _check_adapted(self) -> None:
+        if self.lora is None:
+            return
+        held = any(
+            _of_view(self.freeze, view) and _of_view(self.lora, view) for view in _views_named(self.freeze, self.lora)
+        )
+        check(
+            not held and self.freeze_epochs == 0, "lora: holds the encoder itself; expected no freeze of it with lora."
+        )
+        check(
+            self.brings_weights,
+            "lora: an encoder that was never trained would stay so; expected pretrained (--pretrained) or weights of "
             "its own (--init) with it.",
         )
 

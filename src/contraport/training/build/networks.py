@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from contraport.data import Views
 from contraport.encoders import Initial, Model, initial, pretrained
+from contraport.encoders.adapters import adapt
 from contraport.encoders.build import code_named
 from contraport.encoders.initial import of_views
 from contraport.encoders.model import CONFIG_FILE, Encoders
@@ -103,8 +105,15 @@ def as_seeded(settings: Settings) -> Iterator[None]:
         yield
 
 
-def build_model(settings: Settings, views: Views, begun: Initial | None) -> Model:
-    """Return the encoder of each view, or the one of all, with its projection."""
+def build_model(settings: Settings, views: Views, begun: Initial | None, kept: Path | None = None) -> Model:
+    """Return the encoder of each view, or the one of all, with its projection.
+
+    Args:
+        settings: of the training.
+        views: what the encoders take.
+        begun: the weights that they begin with.
+        kept: the folder with what those of transformers are built of, of a training that goes on.
+    """
     shared = settings.shared_encoder
     changes_of_one = len(views.plain_shapes) == 1
     check(
@@ -128,12 +137,27 @@ def build_model(settings: Settings, views: Views, begun: Initial | None) -> Mode
         projection_layers=settings.projection_layers or 2,
         low_resolution=begun is None or begun.low_resolution,
         view_names=views.plain_names,
+        kept=kept,
     )
     given = [False] * len(model.towers) if begun is None else begun.give(model)
-    _check_learned("freeze", settings, model, given)
+    for argument in ("freeze", "lora"):
+        _check_learned(argument, settings, model, given)
+    adapted(model, settings)
     if settings.layer_decay is not None:
         for encoder in model.encoders:
             check_layers(encoder)
+    return model
+
+
+def adapted(model: Model, settings: Settings) -> Model:
+    """Return the model with the adapters that the settings ask for put beside the weights of its encoders.
+
+    Raises:
+        UsageError: an encoder has nothing to adapt, or the package that makes adapters is not installed.
+    """
+    for encoder, rank in zip(model.encoders, each_tower("lora", settings.lora, model), strict=True):
+        if rank is not None:
+            adapt(encoder, rank)
     return model
 
 

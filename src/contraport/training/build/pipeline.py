@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,7 +46,13 @@ LARGEST_DRAW = 4_096
 
 
 def build_pipeline(
-    settings: Settings, dataset: Dataset, compared: nn.Module | None, *, epoch: int, begun: Initial | None = None
+    settings: Settings,
+    dataset: Dataset,
+    compared: nn.Module | None,
+    *,
+    epoch: int,
+    begun: Initial | None = None,
+    kept: Path | None = None,
 ) -> Pipeline:
     """Return the pipeline that the settings say, its weights drawn by their seed; torch's random state stays as it is.
 
@@ -54,6 +62,7 @@ def build_pipeline(
         compared: the objective, as `build_objective` gives it.
         epoch: how many steps one has.
         begun: the weights that the encoders begin with; default: they are drawn.
+        kept: as `build_model` takes it.
 
     Raises:
         UsageError: settings that do not fit the data or one another.
@@ -71,7 +80,7 @@ def build_pipeline(
     weights = parse_weights(str(settings.weights), steps) if settings.weighs_by_plan else None
     check_weights(compared, dataset, weights)
     with as_seeded(settings):
-        model = build_model(settings, views, begun)
+        model = build_model(settings, views, begun, kept)
         check_encodes(model, views)
         check(len(views.shapes) >= 2, f"views: expected at least 2, to compare them, got {len(views.shapes)}.")
         comparison = _comparison(settings, dataset, model, views, compared, weights)
@@ -93,15 +102,17 @@ def build_pipeline(
 
 
 def _freezing(settings: Settings, model: Model, target: MomentumTarget | None, epoch: int) -> Freezing | None:
-    if not (settings.freezes or settings.freeze_epochs):
+    if not (settings.freezes or settings.freeze_epochs or settings.lora):
         return None
-    steps = None if settings.freezes else settings.freeze_epochs * epoch
-    held = each_tower("freeze", settings.freeze, model) if settings.freezes else [True] * len(model.towers)
+    steps = settings.freeze_epochs * epoch or None
+    held = each_tower("freeze", settings.freeze or steps is not None, model)
+    adapted = each_tower("lora", settings.lora, model)
 
-    def of(one: Model) -> list[nn.Module]:
-        return [encoder for encoder, holds in zip(one.encoders, held, strict=True) if holds]
+    def of(one: Model | None, which: Sequence[Any]) -> list[nn.Module]:
+        return [] if one is None else [encoder for encoder, has in zip(one.encoders, which, strict=True) if has]
 
-    return Freezing(of(model), steps, () if target is None else of(target.model))
+    followers = None if target is None else target.model
+    return Freezing(of(model, held), steps, of(followers, held), [*of(model, adapted), *of(followers, adapted)])
 
 
 def _comparison(

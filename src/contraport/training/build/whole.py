@@ -14,10 +14,12 @@ from contraport.data.streams import Stream
 from contraport.data.views.own import own_change
 from contraport.embedding import Reader
 from contraport.encoders import Initial
+from contraport.encoders.adapters import check_adapts
 from contraport.errors import check, check_file
 from contraport.objectives.schedules import parse_constraint
 from contraport.objectives.weighting import parse_weights
 from contraport.pairs import Decoyed, with_decoys
+from contraport.runs import Run
 from contraport.training.build.dataset import build_batches, build_dataset, check_stream, draws_kept, mismatched
 from contraport.training.build.objective import build_objective
 from contraport.training.build.pipeline import build_pipeline
@@ -52,13 +54,16 @@ class Built(NamedTuple):
     partners: Tensor | None = None
 
 
-def build(settings: Settings, begun: Initial | None = None, dataset: Dataset | None = None) -> Built:
+def build(
+    settings: Settings, begun: Initial | None = None, dataset: Dataset | None = None, *, run: Run | None = None
+) -> Built:
     """Return what the settings say; torch's random state stays as it is.
 
     Args:
         settings: of the training.
         begun: the weights that the encoders begin with, as `build_initial` gives them.
         dataset: what is trained on; default: it is built too.
+        run: the one that goes on, if one does; its folder keeps what encoders of transformers are built of.
 
     Raises:
         UsageError: settings that do not fit the data or one another.
@@ -80,8 +85,9 @@ def build(settings: Settings, begun: Initial | None = None, dataset: Dataset | N
         f"augment: features are kept by the name of a change, and {own and own.name} is none; expected frozen_draws=0.",
     )
     epoch = settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.accumulate)
-    pipeline, auditor = build_pipeline(settings, dataset, compared, epoch=epoch, begun=begun), None
-    batches = build_batches(settings, dataset, pipeline.views, workers=settings.workers)
+    kept = None if run is None else run.initial_path
+    pipeline = build_pipeline(settings, dataset, compared, epoch=epoch, begun=begun, kept=kept)
+    batches, auditor = build_batches(settings, dataset, pipeline.views, workers=settings.workers), None
     if isinstance(dataset, Decoyed):
         order = cast(BatchOrder, batches.batch_sampler)
         auditor = Auditor(dataset, pipeline, order, epochs=settings.epochs, reader=Reader(workers=settings.workers))
@@ -105,6 +111,8 @@ def check_parts(settings: Settings) -> None:
         check_file("weights", str(settings.weights))
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     check(there.get(settings.device, True), f"device: this machine has no {settings.device!r}.")
+    if settings.lora is not None:
+        check_adapts()
     check_optimizer(settings.opt, settings.lr)
     check_loggers(settings.logger)
     draws_kept(settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class Freezing:
@@ -14,6 +15,7 @@ class Freezing:
         encoders: what is held.
         steps: for how many of the first steps; None: to the end, and from now on, so that no optimiser takes them.
         followers: copies that follow them and learn by no gradient; their batch norm is held with theirs.
+        adapted: those of which only adapters learn; their batch norm is held to the end.
 
     >>> encoder = nn.BatchNorm1d(3)
     >>> freezing = Freezing([encoder], steps=2)
@@ -25,10 +27,17 @@ class Freezing:
     (True, True)
     """
 
-    def __init__(self, encoders: Sequence[nn.Module], steps: int | None, followers: Sequence[nn.Module] = ()) -> None:
+    def __init__(
+        self,
+        encoders: Sequence[nn.Module],
+        steps: int | None,
+        followers: Sequence[nn.Module] = (),
+        adapted: Sequence[nn.Module] = (),
+    ) -> None:
         self.encoders = tuple(encoders)
         self.steps = steps
         self.followers = tuple(followers)
+        self.norms = [part for encoder in adapted for part in encoder.modules() if isinstance(part, _BatchNorm)]
         if steps is None:
             self.apply(0)
 
@@ -39,3 +48,5 @@ class Freezing:
             encoder.train(not held).requires_grad_(not held)
         for follower in self.followers:
             follower.train(not held)
+        for norm in self.norms:
+            norm.eval()

@@ -1,0 +1,146 @@
+"""Adapters that learn in the place of an encoder's weights: trainings, what they keep, and how they go on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import contraport
+from contraport.data import Dataset, from_arrays
+from contraport.encoders import Model
+from contraport.encoders.adapters import merged
+from contraport.errors import UsageError
+from contraport.evaluation.kept import kept_models
+from contraport.runs import Run
+from contraport.training.build import build, build_initial, fitted
+from contraport.training.loop.opening import read_checkpoint
+
+State = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def pairs() -> Dataset:
+    """Pairs of an image and a vector."""
+    generator = np.random.default_rng(0)
+    pixels, vectors = generator.integers(0, 255, (40, 1, 8, 8)).astype(np.uint8), generator.normal(size=(40, 5))
+    return from_arrays({"photo": pixels, "sound": vectors.astype(np.float32)}, name="pairs")
+
+
+@pytest.fixture
+def begun(pairs: Dataset, tmp_path: Path) -> Run:
+    """A run to begin with: the encoder of photos has batch norm."""
+    return contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "begun", progress=False)
+
+
+def train(pairs: Dataset, begun: Run, **given: Any) -> Run:
+    out = begun.path.with_name("run")
+    init = {"photo": begun.path, "sound": begun.path}
+    settings = {"data": pairs, "init": init, "batch_size": 20, "epochs": 2, "out": out, "progress": False}
+    return contraport.train(**(settings | given))
+
+
+def states(model: Model) -> list[State]:
+    return [dict(encoder.state_dict()) for encoder in model.encoders]
+
+
+def moved(one: State, other: State) -> list[str]:
+    assert one.keys() == other.keys()
+    return [name for name, value in one.items() if not torch.equal(value, other[name])]
+
+
+@pytest.mark.parametrize("more", [{}, {"momentum": 0.9}, {"cache_chunk": 10}, {"encoder_lr_scale": 0.5}], ids=str)
+def test_what_adapters_learn_is_in_the_weights_of_the_model(pairs: Dataset, begun: Run, more: dict[str, Any]) -> None:
+    pytest.importorskip("peft")
+    run = train(pairs, begun, lora=2, **more)
+    photo, sound = (moved(*both) for both in zip(states(begun.model()), states(run.model()), strict=True))
+    assert photo
+    assert sound
+    weights = run.model().encoders[0].state_dict()
+    assert all(weights[name].ndim == 4 for name in photo)  # convolutions, and nothing of batch norm
+    kept = read_checkpoint(run.last_checkpoint)["state_dict"]
+    base = {name: value for name, value in kept.items() if name.startswith("pipeline.model.") and "lora_" not in name}
+    first = {f"pipeline.model.{name}": value for name, value in begun.model().state_dict().items()}
+    held = [name for name in base if ".encoder." in name]
+    assert held
+    assert all(torch.equal(base[name], first[name.replace(".base_layer", "")]) for name in held)
+    initial = Model.from_pretrained(run.initial_path)
+    assert not moved(states(initial)[0], states(begun.model())[0])
+
+
+def test_one_view_is_adapted_and_another_held(pairs: Dataset, begun: Run) -> None:
+    pytest.importorskip("peft")
+    run = train(pairs, begun, lora={"sound": 3}, freeze={"photo": True})
+    photo, sound = (moved(*both) for both in zip(states(begun.model()), states(run.model()), strict=True))
+    assert not photo
+    assert sound
+    change = run.model().encoders[1].state_dict()[sound[0]] - begun.model().encoders[1].state_dict()[sound[0]]
+    assert int(torch.linalg.matrix_rank(change, rtol=1e-4)) == 3
+
+
+def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, begun: Run, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    given = {"lora": 2, "sched": "constant", "warmup_epochs": 0.0}
+    whole = train(pairs, begun, **given, epochs=2, out=tmp_path / "whole", keep_every=1)
+    train(pairs, begun, **given, epochs=1)
+    again = contraport.train(data=pairs, epochs=2, resume=True, out=tmp_path / "run", progress=False)
+    for one, other in zip(states(whole.model()), states(again.model()), strict=True):
+        assert not moved(one, other)
+    ((_, then),) = kept_models(whole, whole.model(), before=2)
+    assert moved(states(then)[0], states(begun.model())[0])
+    assert moved(states(then)[0], states(whole.model())[0])
+
+
+def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("peft")
+    run = train(pairs, begun, lora=2)
+    settings = run.settings(data=pairs)
+    first = build_initial(settings, run)
+    pipeline = build(fitted(settings, first), first).pipeline
+    weights = read_checkpoint(run.last_checkpoint)["state_dict"]
+    pipeline.load_state_dict({name.removeprefix("pipeline."): value for name, value in weights.items()})
+    batch = pairs.__getitems__(range(10)).views
+    with torch.no_grad():
+        expected = pipeline.model.eval()(*batch)
+        torch.testing.assert_close(merged(pipeline.model)(*batch), expected, rtol=1e-4, atol=1e-4)
+        monkeypatch.setitem(sys.modules, "peft", None)
+        torch.testing.assert_close(run.model()(*batch), expected, rtol=1e-4, atol=1e-4)
+    folder = contraport.export(run, format="safetensors", out=run.path.with_name("given"))
+    assert not moved(states(Model.from_pretrained(folder))[0], states(run.model())[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"lora": 2}, "lora: an encoder that was never trained would stay so"),
+        ({"lora": 0, "init": "x"}, "lora: expected a whole number from 1 on, got 0"),
+        ({"lora": {"photo": "a"}, "init": "x"}, "lora.photo: expected a whole number from 1 on, got 'a'"),
+        ({"lora": 2, "init": "x", "freeze": True}, "lora: holds the encoder itself; expected no freeze"),
+        ({"lora": 2, "init": "x", "freeze": {"photo": True}}, "lora: holds the encoder itself; expected no freeze"),
+        ({"lora": 2, "init": "x", "freeze_epochs": 1}, "lora: holds the encoder itself; expected no freeze"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_told(pairs: Dataset, tmp_path: Path, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        contraport.train(data=pairs, out=tmp_path / "run", progress=False, **given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_view_whose_encoder_was_drawn_is_told(pairs: Dataset, begun: Run) -> None:
+    pytest.importorskip("peft")
+    with pytest.raises(UsageError, match="lora: the encoder of the view 'sound' was never trained"):
+        train(pairs, begun, init={"photo": begun.path}, lora=2)
+
+
+def test_the_package_is_asked_for_before_anything_is_written(
+    pairs: Dataset, begun: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UsageError, match=r"pip install 'contraport\[peft\]'"):
+        train(pairs, begun, lora=2)
+    assert not (begun.path.parent / "run").exists()
