@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contraport.errors import check, check_positive, unknown_name
+from contraport.errors import check, check_positive, check_whole, unknown_name
 
 SHAPES: dict[str, Callable[[float], float]] = {
     "constant": lambda x: 0.0,
@@ -46,7 +46,7 @@ class Course:
     geometric: bool = False
 
     def __post_init__(self) -> None:
-        check(self.steps >= 1, f"steps: expected at least 1, got {self.steps!r}.")
+        check_whole("steps", self.steps)
         if self.shape not in SHAPES:
             raise unknown_name("shape", self.shape, SHAPES)
         if self.geometric:

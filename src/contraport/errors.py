@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import numbers
 import os
 import re
 import stat
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 LONGEST_LIST = 500
 """Letters up to which all known names are told; of more the nearest few."""
@@ -78,6 +79,34 @@ def check(condition: bool, message: str) -> None:
         raise UsageError(message)
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number, of Python or NumPy.
+
+    >>> is_number(0.5), is_number(True), is_number("0.5")
+    (True, False, False)
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Return whether a value is a whole number, of Python or NumPy.
+
+    >>> is_whole(2), is_whole(2.0), is_whole(True)
+    (True, False, False)
+    """
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def check_whole(argument: str, value: object, least: int = 1) -> None:
+    """Raise `UsageError` unless the value is a whole number from the least on.
+
+    >>> check_whole("iterations", 0)
+    Traceback (most recent call last):
+    contraport.errors.UsageError: iterations: expected a whole number from 1 on, got 0.
+    """
+    check(is_whole(value) and value >= least, f"{argument}: expected a whole number from {least} on, got {value!r}.")
+
+
 def check_positive(argument: str, value: float, *, allow_infinity: bool = False) -> None:
     """Raise `UsageError` unless the value is a positive (and finite) number.
 
@@ -85,10 +114,20 @@ def check_positive(argument: str, value: float, *, allow_infinity: bool = False)
     Traceback (most recent call last):
     contraport.errors.UsageError: temperature: expected a positive finite number, got -1.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    good = number and value > 0 and (allow_infinity or value != float("inf"))
+    good = is_number(value) and value > 0 and (allow_infinity or value != float("inf"))
     kind = "a positive number" if allow_infinity else "a positive finite number"
     check(good, f"{argument}: expected {kind}, got {value!r}.")
+
+
+def check_nonnegative(argument: str, value: object) -> None:
+    """Raise `UsageError` unless the value is a finite number from 0 on.
+
+    >>> check_nonnegative("weight", float("nan"))
+    Traceback (most recent call last):
+    contraport.errors.UsageError: weight: expected a nonnegative finite number, got nan.
+    """
+    good = is_number(value) and 0 <= value < float("inf")
+    check(good, f"{argument}: expected a nonnegative finite number, got {value!r}.")
 
 
 def in_short(value: Any) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.errors import UsageError, check, check_positive, check_whole, unknown_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -244,8 +244,7 @@ def whole(least: int, most: int = MOST_COUNTED) -> Check:
     """Return a check for a whole number between two, both included."""
 
     def judge(name: str, value: Any) -> None:
-        good = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        check(good, f"{name}: expected a whole number from {least} on, got {value!r}.")
+        check_whole(name, value, least)
         check(value <= most, f"{name}: expected at most {most}, got {value!r}.")
 
     return judge

@@ -52,5 +52,5 @@ def test_mistakes_are_told():
         noise_and_mixup(mix=1.0)
     with pytest.raises(UsageError, match="dimensions: expected at least one"):
         noise_and_mixup(())
-    with pytest.raises(UsageError, match="dimensions: expected at least 2, got 1"):
+    with pytest.raises(UsageError, match="dimensions: expected a whole number from 2 on, got 1"):
         noise_and_mixup((1,))

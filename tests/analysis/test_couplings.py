@@ -93,7 +93,7 @@ def test_the_figure_shows_every_coupling(tmp_path):
         (lambda a, b: couplings(a, b[None]), "b: expected a tensor"),
         (lambda a, b: couplings(a, b, temperatures=[]), "temperatures: expected one or more"),
         (lambda a, b: couplings(a, b, temperatures=[0.0]), "temperatures: expected a positive"),
-        (lambda a, b: couplings(a, b, iterations=[0]), "iterations: expected an integer of at least 1"),
+        (lambda a, b: couplings(a, b, iterations=[0]), "iterations: expected a whole number from 1 on"),
         (lambda a, b: couplings(a, b, x=b), "x: expected one place for each of 9 masses"),
     ],
 )

@@ -66,8 +66,8 @@ def test_figures_are_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: perfect_uniformity(1, 2), "items: expected at least 2, got 1"),
-        (lambda: perfect_uniformity(3, 1), "dimensions: expected at least 2, got 1"),
+        (lambda: perfect_uniformity(1, 2), "items: expected a whole number from 2 on, got 1"),
+        (lambda: perfect_uniformity(3, 1), "dimensions: expected a whole number from 2 on, got 1"),
         (lambda: perfect_uniformity(3, 2, temperature=-1), "temperature: expected a positive"),
         (lambda: five_gaussians(noise=-1), "noise: expected a nonnegative"),
         (lambda: gaussian_mixture(4), "items: expected at least one per component"),

@@ -126,7 +126,7 @@ UNIFORM = np.full((200, 200), 1.0)
         ({"temperature": 0}, (X, Y, UNIFORM), "temperature: expected a positive"),
         ({"ridge": -1}, (X, Y, UNIFORM), "ridge: expected a nonnegative"),
         ({"tolerance": 0}, (X, Y, UNIFORM), "tolerance: expected a positive"),
-        ({"max_iter": 0}, (X, Y, UNIFORM), "max_iter: expected an integer"),
+        ({"max_iter": 0}, (X, Y, UNIFORM), "max_iter: expected a whole number from 1 on"),
         ({}, (X, Y, UNIFORM[:, :9]), r"observed_coupling: expected shape \(200, 200\).* got \(200, 9\)"),
         ({}, (X, Y, -UNIFORM), "observed_coupling: expected nonnegative"),
         ({}, (X, Y, np.nan * UNIFORM), "observed_coupling: expected finite numbers, got 40000"),

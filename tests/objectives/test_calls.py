@@ -80,6 +80,18 @@ def temperature_slope(name, temperature):
     return value(temperature), (value(temperature + step) - value(temperature - step)) / (2 * step)
 
 
+@pytest.mark.parametrize("value", [0.0, -0.5, float("nan"), float("inf")])
+def test_a_temperature_that_another_owns_is_positive(value):
+    z0, z1 = torch.randn(2, 6, 5)
+    owned = torch.nn.Parameter(torch.tensor(0.5))
+    loss = contraport.nt_xent(temperature=owned)
+    with torch.no_grad():
+        owned.fill_(value)
+    for call in (lambda: loss(z0, z1), lambda: contraport.nt_xent()(z0, z1, temperature=torch.tensor(value))):
+        with pytest.raises(UsageError, match=f"temperature: expected a positive finite number, got {value}"):
+            call()
+
+
 @pytest.mark.parametrize("name", TEMPERED)
 def test_every_recipe_learns_its_temperature(name, policy):
     default = inspect.signature(OBJECTIVES[name].make).parameters["temperature"].default or 0.5
@@ -828,3 +840,26 @@ def test_where_nothing_is_left_to_compare():
 def test_marks_that_do_not_fit(call, message):
     with pytest.raises(UsageError, match=message):
         call(views())
+
+
+def test_settings_are_numbers_of_python_or_numpy():
+    z0, z1 = torch.randn(2, 6, 5)
+    ours = contraport.gca_rince(np.float32(0.5), np.int64(3), q=np.float64(0.5))
+    torch.testing.assert_close(ours(z0, z1), contraport.gca_rince(0.5, 3, q=0.5)(z0, z1))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: contraport.hard_negative(beta="much"), "beta: expected a nonnegative finite number, got 'much'"),
+        (lambda: contraport.debiased(prior="some"), r"prior: expected a number in \[0, 1\), got 'some'"),
+        (lambda: contraport.rince(q="half"), r"q: expected a number in \(0, 1\], got 'half'"),
+        (lambda: contraport.cmc_nce(momentum=None), r"momentum: expected a number in \[0, 1\), got None"),
+        (lambda: contraport.sog_clr(momentum=True), r"momentum: expected a number in \[0, 1\), got True"),
+        (lambda: contraport.kcl(gamma=float("inf")), "gamma: expected a nonnegative finite number, got inf"),
+        (lambda: contraport.Neighbors(torch.ones(4, 2), neighbors=1.5), "neighbors: expected a whole number from 1 on"),
+    ],
+)
+def test_a_setting_of_a_wrong_kind_is_told(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()

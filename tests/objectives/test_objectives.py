@@ -285,7 +285,7 @@ def test_any_target_matrix():
     ("call", "message"),
     [
         (lambda: contraport.nt_xent(temperature=-1), "temperature: expected a positive finite number, got -1"),
-        (lambda: contraport.gca_ince(iterations=0), "iterations: expected an integer of at least 1, got 0"),
+        (lambda: contraport.gca_ince(iterations=0), "iterations: expected a whole number from 1 on, got 0"),
         (lambda: contraport.gca_uot(relaxation=0), "relaxation: expected a positive number, got 0"),
         (lambda: contraport.objective("gca-uott"), "did you mean 'gca-uot'"),
         (lambda: contraport.objective("gca-uot", iteration=3), "did you mean 'iterations'"),

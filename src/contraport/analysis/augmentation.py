@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.analysis.toy import Mixture, gaussian_mixture
 from contraport.engine import Gibbs
 from contraport.engine.log_kernels import CostFunction
-from contraport.errors import check
+from contraport.errors import check, is_number
 from contraport.objectives import KL, Objective, Rows, Soft, Within
 from contraport.plots.canvas import heatmap, panels
 from contraport.plots.colors import BLUE, ORANGE
@@ -91,7 +91,7 @@ def noise_and_mixup(
     True
     """
     check(len(dimensions) >= 1, "dimensions: expected at least one number, got none.")
-    check(0 < mix < 1, f"mix: expected a number in (0, 1), got {mix!r}.")
+    check(is_number(mix) and 0 < mix < 1, f"mix: expected a number in (0, 1), got {mix!r}.")
     mixtures = [gaussian_mixture(items, d, components, sigma, seed=seed) for d in dimensions]
     moved = [_moved(data, sigma, mix) for data in mixtures]
     noise = [_target(d, Gibbs("sqeuclidean", 2 * float(m.mean()))) for d, m in zip(mixtures, moved, strict=True)]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.catalog.objectives import align_uniform
-from contraport.errors import check
+from contraport.errors import check_nonnegative
 from contraport.objectives.loss import Loss
 from contraport.plots.colors import GREY
 
@@ -59,7 +59,7 @@ def train_onto_circle(loss: Loss, x: Tensor, *, noise: float, iterations: int, s
     Raises:
         UsageError: noise is negative.
     """
-    check(noise >= 0, f"noise: expected a nonnegative number, got {noise!r}.")
+    check_nonnegative("noise", noise)
     torch.manual_seed(seed)
     encoder = nn.Sequential(nn.Linear(x.shape[1], 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2))
 

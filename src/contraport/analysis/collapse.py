@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadratic
-from contraport.errors import check
+from contraport.errors import check, is_number, is_whole
 from contraport.measures.geometry import effective_rank, spectrum
 from contraport.objectives.loss import Loss
 from contraport.plots.canvas import panels
@@ -78,8 +78,8 @@ def collapse(
     ['untrained', 'quadratic', 'nt-xent', 'alpha-cl direct', 'direct-clr']
     """
     check(x.ndim == 2 and len(x) >= 2, f"x: expected shape (n, d), n at least 2, got {tuple(x.shape)}.")
-    check(features >= 4, f"features: expected at least 4, got {features!r}.")
-    check(0 <= masked < 1, f"masked: expected a number in [0, 1), got {masked!r}.")
+    check(is_whole(features) and features >= 4, f"features: expected at least 4, got {features!r}.")
+    check(is_number(masked) and 0 <= masked < 1, f"masked: expected a number in [0, 1), got {masked!r}.")
     x = x.float()
     objectives = objectives or {
         "quadratic": quadratic(),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contraport.analysis.covariance import contrastive_covariance, fixed_game
 from contraport.analysis.descent import descend
-from contraport.errors import check
+from contraport.errors import check, is_whole
 from contraport.plots.canvas import panels
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 
@@ -78,7 +78,8 @@ def linear_encoder(
     True
     """
     d = x0.shape[1]
-    check(1 <= dimensions <= d, f"dimensions: expected 1 to {d}, the size of the data, got {dimensions!r}.")
+    good = is_whole(dimensions) and 1 <= dimensions <= d
+    check(good, f"dimensions: expected 1 to {d}, the size of the data, got {dimensions!r}.")
     x0, x1 = x0.double(), x1.double()
     covariance, game = contrastive_covariance(x0, x1, alpha), fixed_game(x0, x1, alpha)
     optimum = float(covariance.eigenvalues[:dimensions].sum())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.errors import check, check_positive
+from contraport.errors import check, check_positive, check_whole
 
 
 class Mixture(NamedTuple):
@@ -38,7 +38,7 @@ def gaussian_mixture(
     [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     """
     check(items >= components >= 1, f"items: expected at least one per component ({components}), got {items!r}.")
-    check(dimensions >= 2, f"dimensions: expected at least 2, got {dimensions!r}.")
+    check_whole("dimensions", dimensions, 2)
     check_positive("sigma", sigma)
     angles = torch.arange(components) * (2 * math.pi / components)
     centers = torch.zeros(components, dimensions)

@@ -14,7 +14,7 @@ from contraport.analysis.descent import descend
 from contraport.analysis.toy import Mixture, gaussian_mixture
 from contraport.catalog.objectives import nt_xent
 from contraport.engine import Gibbs, normalize
-from contraport.errors import check
+from contraport.errors import check_whole
 from contraport.objectives import Free, LogMean, Objective, Pairs, Within
 from contraport.objectives.loss import Loss
 from contraport.plots.canvas import heatmap, panels
@@ -81,8 +81,8 @@ def perfect_uniformity(
     >>> perfect_uniformity(5, 4).deviation < 1e-4
     True
     """
-    check(items >= 2, f"items: expected at least 2, got {items!r}.")
-    check(dimensions >= 2, f"dimensions: expected at least 2, got {dimensions!r}.")
+    check_whole("items", items, 2)
+    check_whole("dimensions", dimensions, 2)
     if temperature is None:
         temperature = min(0.5, 20 * items ** (-2 / (dimensions - 1)))
     generator = torch.Generator().manual_seed(seed)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import contraport as cp
 from contraport.course import is_learned, parse_learned
-from contraport.errors import UsageError, check, unknown_name
+from contraport.errors import UsageError, check, check_nonnegative, unknown_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -231,10 +231,10 @@ def rince(temperature: Tempered = 0.5, q: float = 0.5, lam: float = 0.01, layout
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross()}
     if layout not in layouts:
         raise unknown_name("layout", layout, layouts)
-    kernel = cp.Gibbs("negative-cosine", temperature)
-    limit = _LARGEST_EXPONENT * cp.engine.kernels.number_of(temperature)
-    check(q <= limit, f"temperature: expected at least q / {_LARGEST_EXPONENT:g}, got {temperature!r} for q = {q!r}.")
-    return cp.Objective(layouts[layout], kernel, cp.Free(), cp.Pairs(), cp.Rince(q, lam))
+    kernel, divergence = cp.Gibbs("negative-cosine", temperature), cp.Rince(q, lam)
+    good = q <= _LARGEST_EXPONENT * kernel.temperature
+    check(good, f"temperature: expected at least q / {_LARGEST_EXPONENT:g}, got {temperature!r} for q = {q!r}.")
+    return cp.Objective(layouts[layout], kernel, cp.Free(), cp.Pairs(), divergence)
 
 
 _LARGEST_EXPONENT = 60.0
@@ -313,7 +313,7 @@ def gca_uot(
     tensor(0.5867)
     """
     for name, value in {"rince_weight": rince_weight, "marginal_weight": marginal_weight}.items():
-        check(value >= 0, f"{name}: expected a nonnegative number, got {value!r}.")
+        check_nonnegative(name, value)
     further: dict[Divergence, float] = {cp.MarginalPenalty(): marginal_weight, cp.Rince(q, lam): rince_weight}
     penalties = {penalty: weight for penalty, weight in further.items() if weight}
     allowed = cp.Unbalanced(relaxation, iterations, reference)
@@ -364,7 +364,7 @@ def iot(
     >>> iot(temperature=1.0, constraint="rows")(torch.eye(2), torch.eye(2))
     tensor(0.5514)
     """
-    check(uniformity >= 0, f"uniformity: expected a nonnegative number, got {uniformity!r}.")
+    check_nonnegative("uniformity", uniformity)
     penalties: dict[Divergence, float] | None = {cp.PlanUniformity(): uniformity} if uniformity else None
     kernel, allowed = cp.Gibbs("cosine", temperature), _constraint(constraint, iterations)
     return cp.Objective(cp.Joint(), kernel, allowed, cp.Pairs(), cp.KL(), penalties)
@@ -413,7 +413,7 @@ def align_uniform(weight: float = 1.0) -> Loss:
     >>> align_uniform()(torch.eye(2), torch.eye(2))
     tensor(-4.)
     """
-    check(weight >= 0, f"weight: expected a nonnegative number, got {weight!r}.")
+    check_nonnegative("weight", weight)
     alignment = cp.Objective(cp.Cross(symmetric=False), cp.Gibbs("chordal", 1.0), cp.Free(), cp.Pairs(), cp.Cost())
     uniformity = cp.Objective(cp.Within(), cp.Gibbs("chordal", 0.5), cp.Free(), cp.Pairs(), cp.LogMean())
     return cp.Total({alignment: 1.0, uniformity: weight})
@@ -449,7 +449,7 @@ def pairwise(
     given = phi is not None and psi is not None
     check(given or (phi is None and psi is None), "phi, psi: expected both or neither.")
     check(not (given and preset is not None), "preset: expected either a preset or phi and psi, got both.")
-    check(epsilon >= 0, f"epsilon: expected a nonnegative number, got {epsilon!r}.")
+    check_nonnegative("epsilon", epsilon)
     tempered = False
     if phi is not None and psi is not None:
         divergence: Divergence = cp.objectives.SignedPairwise(phi, psi)
@@ -759,7 +759,7 @@ def kcl(temperature: Tempered = 0.5, gamma: float = 16.0) -> Loss:
     >>> round(kcl()(torch.eye(2), torch.eye(2)).item(), 4)
     -1.4139
     """
-    check(gamma >= 0, f"gamma: expected a nonnegative number, got {gamma!r}.")
+    check_nonnegative("gamma", gamma)
     return _decoupled(
         cp.Cross(symmetric=False), cp.Gibbs("chordal", temperature), cp.Affinity(), cp.MeanKernel(), 2.0, gamma
     )
@@ -929,7 +929,7 @@ def barlow_twins(redundancy: float = 5e-3) -> Loss:
     >>> round(barlow_twins()(z, z).item(), 4)
     0.0
     """
-    check(redundancy >= 0, f"redundancy: expected a nonnegative number, got {redundancy!r}.")
+    check_nonnegative("redundancy", redundancy)
     one, other = (cp.Coordinates(cp.Cross(symmetric=False, decoupled=d), summed=True) for d in (False, True))
     alike = cp.Objective(one, cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.Cost(power=2))
     apart = cp.Objective(other, cp.Gibbs("negative-cosine", 1.0), cp.Free(), cp.Pairs(), cp.MeanSquare(summed=True))
@@ -957,7 +957,7 @@ def vic_reg(invariance: float = 25.0, variance: float = 25.0, covariance: float 
     """
     factors = {"invariance": invariance, "variance": variance, "covariance": covariance}
     for name, factor in factors.items():
-        check(factor >= 0, f"{name}: expected a nonnegative number, got {factor!r}.")
+        check_nonnegative(name, factor)
     matched = cp.Coordinates(cp.Cross(symmetric=False), centred=False)
     alike = cp.Objective(matched, cp.Gibbs("sqeuclidean", 1.0), cp.Free(), cp.Pairs(), cp.Cost())
     varied = cp.Objective(cp.Coordinates(cp.Within()), cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.LowVariance())

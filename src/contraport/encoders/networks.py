@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from contraport.errors import check
+from contraport.errors import check, check_whole
 
 MLP_FEATURES = 256
 MLP_HIDDEN = 512
@@ -38,7 +38,7 @@ class Projector(nn.Sequential):
     """
 
     def __init__(self, in_features: int, hidden_features: int, out_features: int, layers: int = 2) -> None:
-        check(layers >= 1, f"layers: expected at least 1, got {layers!r}.")
+        check_whole("layers", layers)
         widths = [in_features, *[hidden_features] * (layers - 1)]
         hidden = [layer for inputs, outputs in pairwise(widths) for layer in dense(inputs, outputs)]
         super().__init__(*hidden, nn.Linear(widths[-1], out_features))

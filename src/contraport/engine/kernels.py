@@ -17,7 +17,7 @@ from contraport.engine.constants import constant
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel, MatrixLogKernel
 from contraport.engine.transforms import within_transform
-from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.errors import UsageError, check, check_nonnegative, check_positive, unknown_name
 
 COLDEST = 0.01
 """The lowest temperature that a learnable temperature may reach (a scale of 100, as in CLIP)."""
@@ -50,12 +50,12 @@ class Kernel(nn.Module, ABC):
 
     def __init__(self, cost: str | CostFunction, temperature: Tempered, *, learnable: bool) -> None:
         super().__init__()
-        temperature = Learned(number_of(temperature)) if isinstance(temperature, str) else temperature
+        temperature = Learned(_number_of(temperature)) if isinstance(temperature, str) else temperature
         if isinstance(cost, str) and cost not in _SIDES:
             raise unknown_name("cost", cost, _SIDES)
         check(isinstance(cost, str) or callable(cost), f"cost: expected a name or a callable, got {cost!r}.")
         self.cost = cost
-        number = number_of(temperature)
+        number = _number_of(temperature)
         # In a tuple, as a module would take a parameter for its own.
         self._owned: tuple[Tensor] | None = (temperature,) if isinstance(temperature, Tensor) else None
         if isinstance(temperature, Tensor):
@@ -96,7 +96,7 @@ class Kernel(nn.Module, ABC):
     def _scale(self) -> float | Tensor:
         """Return the temperature as it enters the computation: a tensor with a gradient if it is learnable."""
         if self._owned is not None:
-            return world().shared(self._owned[0].reshape(()))
+            return world().shared(_checked(self._owned[0]).reshape(()))
         if self.log_temperature is None:
             return self._fixed
         learned, coldest = self.log_temperature, math.log(COLDEST)
@@ -109,8 +109,11 @@ class Kernel(nn.Module, ABC):
 
     def _scale_in(self, dtype: torch.dtype, given: float | Tensor | None) -> float | Tensor:
         """Return the temperature of a call, its own or the one given, in the precision of the embeddings."""
-        temperature = self._scale() if given is None else given
-        return temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
+        if given is None:
+            given = self._scale()
+        elif isinstance(given, Tensor):
+            given = _checked(given)
+        return given.to(dtype) if isinstance(given, Tensor) else given
 
     def forward(self, x: Tensor, y: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
         """Return log K between the rows x (N, d) and the columns y (M, d), in at least single precision.
@@ -119,6 +122,9 @@ class Kernel(nn.Module, ABC):
             x: rows.
             y: columns.
             temperature: in this call, instead of the kernel's own: a number, or a tensor without dimensions.
+
+        Raises:
+            UsageError: a temperature that is a tensor on the CPU is not positive.
         """
         with without_autocast(x):
             same = x is y
@@ -185,7 +191,7 @@ class _NegativeCost:
     matrix: Tensor
 
 
-def number_of(temperature: Tempered) -> float:
+def _number_of(temperature: Tempered) -> float:
     """Return a temperature as a number.
 
     Raises:
@@ -203,6 +209,20 @@ def number_of(temperature: Tempered) -> float:
     check(one, f"temperature: expected a number, or a floating point tensor of one element, got {got}.")
     check_positive("temperature", temperature.item())
     return temperature.item()
+
+
+def _checked(temperature: Tensor) -> Tensor:
+    """Return a temperature whose value another decides.
+
+    On another device than the CPU it is not looked at, as each look would wait for the device: one that is not
+    positive gives NaN there.
+
+    Raises:
+        UsageError: it is not positive.
+    """
+    if temperature.device.type == "cpu" and not torch.compiler.is_compiling() and not within_transform():
+        check_positive("temperature", temperature.item())
+    return temperature
 
 
 class Gibbs(Kernel):
@@ -284,8 +304,7 @@ class RationalQuadratic(Kernel):
         if cost not in _DISTANCES:
             raise unknown_name("cost", cost, _DISTANCES)
         super().__init__(cost, temperature, learnable=learnable)
-        good = isinstance(power, int | float) and not isinstance(power, bool) and 0 <= power < math.inf
-        check(good, f"power: expected a nonnegative finite number, got {power!r}.")
+        check_nonnegative("power", power)
         self.power = power
 
     def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel:

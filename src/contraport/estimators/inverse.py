@@ -16,7 +16,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from contraport.engine import Bilinear, Gibbs, Kernel, Step, scale
-from contraport.errors import UsageError, check, check_each, check_positive, unknown_name
+from contraport.errors import (
+    UsageError,
+    check,
+    check_each,
+    check_nonnegative,
+    check_positive,
+    check_whole,
+    unknown_name,
+)
 from contraport.estimators.arrays import as_tensor
 from contraport.objectives import KL, Matrix, Plan
 from contraport.objectives.layouts import Block, Pattern
@@ -94,10 +102,8 @@ class InverseOT(BaseEstimator):
             UsageError: a parameter or a shape does not fit, or a row or column of the coupling is empty.
         """
         check_positive("tolerance", self.tolerance)
-        good = isinstance(self.max_iter, int) and self.max_iter >= 1
-        check(good, f"max_iter: expected an integer of at least 1, got {self.max_iter!r}.")
-        good = isinstance(self.ridge, int | float) and self.ridge >= 0
-        check(good, f"ridge: expected a nonnegative number, got {self.ridge!r}.")
+        check_whole("max_iter", self.max_iter)
+        check_nonnegative("ridge", self.ridge)
         x, y = self._rows(features_rows, reset=True), as_tensor("features_columns", features_columns)
         observed = _observed(observed_coupling, (len(x), len(y)))
         self.module_ = self._module(x.shape[1], y.shape[1])

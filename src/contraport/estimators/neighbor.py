@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from contraport.embedding import frozen, in_blocks
 from contraport.encoders import build
 from contraport.engine import Gibbs, Kernel, StudentT
-from contraport.errors import check, check_positive, unknown_name
+from contraport.errors import check, check_positive, check_whole, is_number, unknown_name
 from contraport.estimators.arrays import as_tensor
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, Within
 from contraport.objectives.affinities import affinities
@@ -161,10 +161,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Return the data, once everything that can be checked before the work is."""
         data = self._read(X, reset=True)
         for name in ("n_components", "max_iter"):
-            value = getattr(self, name)
-            good = isinstance(value, int) and value >= 1
-            check(good, f"{name}: expected an integer of at least 1, got {value!r}.")
-        good = isinstance(self.early_exaggeration, int | float) and self.early_exaggeration >= 1
+            check_whole(name, getattr(self, name))
+        good = is_number(self.early_exaggeration) and self.early_exaggeration >= 1
         check(good, f"early_exaggeration: expected a number of at least 1, got {self.early_exaggeration!r}.")
         check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal; there is nothing to embed.")
         return data

@@ -174,7 +174,8 @@ class Loss(nn.Module, ABC):
             similarities: those of rows and columns, (N, M), instead of embeddings: cosines where the kernel's cost is
                 made of them. In the joint layout they are (2n, 2n), view 0 before view 1.
             temperature: of the kernel in this call, a number or a tensor of one element, which gets its gradient: for a
-                model that learns it, such as ``1 / logit_scale.exp()``.
+                model that learns it, such as ``1 / logit_scale.exp()``. On a GPU nothing waits to look at it: one that
+                is not positive gives NaN there.
             reduction: ``"mean"``, or ``"none"`` for the value of each row of the layout, (N,), of which the loss is the
                 mean; a row counts both directions where there are two. Under `torch.distributed` they are those of all
                 processes.

@@ -20,7 +20,7 @@ from contraport.engine import (
     held_sums,
     log_sums,
 )
-from contraport.errors import check, in_short
+from contraport.errors import check, in_short, is_whole
 from contraport.objectives.targets import TargetPlan
 
 
@@ -188,8 +188,7 @@ class Plan:
             UsageError: k is not between 1 and M.
         """
         n, m = self.shape
-        whole = isinstance(k, int) and not isinstance(k, bool)
-        check(whole and 1 <= k <= m, f"k: expected a number from 1 to {m}, the number of columns, got {k!r}.")
+        check(is_whole(k) and 1 <= k <= m, f"k: expected a number from 1 to {m}, the number of columns, got {k!r}.")
         with torch.no_grad():
             found = by_row_blocks(lambda rows: self.restrict(rows).log_dense().topk(k, 1).indices, self.shape)
         columns = torch.cat(found).flatten()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from contraport.course import Course, parse_temperature
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check_whole
 from contraport.named import parse_named
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints import (
@@ -111,7 +111,7 @@ class Tighten(Answer):
     every: int
 
     def __post_init__(self) -> None:
-        check(self.every >= 1, f"every: expected at least 1, got {self.every!r}.")
+        check_whole("every", self.every)
 
     def _sets(self) -> Sequence[Constraint]:
         return _NARROWING

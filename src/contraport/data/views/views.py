@@ -20,7 +20,7 @@ from contraport.data.views.own import OnBatches, OwnChange, own_change
 from contraport.data.views.series import SERIES, SeriesTransform, Windows
 from contraport.data.views.texts import TEXTS, TextTransform
 from contraport.data.views.vectors import VECTORS, VectorTransform
-from contraport.errors import UsageError, check, unknown_name
+from contraport.errors import UsageError, check, is_whole, unknown_name
 from contraport.named import parse_named
 from contraport.texts import are_texts, is_text
 
@@ -260,8 +260,7 @@ def _numbered(dataset: Dataset, augment: Augment, views: int | None) -> list[_Ma
     """Return so many views of one given view, or all the given ones."""
     given = len(dataset.shapes)
     number = max(2, given) if views is None else views
-    whole = isinstance(number, int) and not isinstance(number, bool)
-    good = whole and 1 <= number <= MOST_VIEWS
+    good = is_whole(number) and 1 <= number <= MOST_VIEWS
     check(good, f"views: expected a number from 1 to {MOST_VIEWS}, or a name, got {views!r}.")
     check(given in (1, number), f"views: expected the {given} that {dataset.name!r} gives, got {views}.")
     made = [_Made(view, _change(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]

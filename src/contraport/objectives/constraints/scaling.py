@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine import OTHER, Axis, Geometry, Slack, Step, constant, converge, scale
-from contraport.errors import check, check_positive, unknown_name
+from contraport.errors import check, check_positive, check_whole, unknown_name
 from contraport.objectives.constraints.constraint import Constraint, Marginals, directions, uniform_marginals
 from contraport.objectives.plan import Plan, kl
 
@@ -222,10 +222,7 @@ class Alternating(Scaling):
     marginals: str
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.iterations, int) and not isinstance(self.iterations, bool)
-        check(
-            whole and self.iterations >= 1, f"iterations: expected an integer of at least 1, got {self.iterations!r}."
-        )
+        check_whole("iterations", self.iterations)
         if self.marginals not in ("uniform", "weights"):
             raise unknown_name("marginals", self.marginals, ("uniform", "weights"))
         if self.tolerance is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine import Geometry
-from contraport.errors import check
+from contraport.errors import check_whole
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints import Constraint, Rows
 from contraport.objectives.divergences.divergence import Divergence
@@ -34,8 +34,7 @@ class Cost(Answer, Divergence):
     power: int = 1
 
     def __post_init__(self) -> None:
-        good = isinstance(self.power, int) and not isinstance(self.power, bool) and self.power >= 1
-        check(good, f"power: expected a whole number from 1 on, got {self.power!r}.")
+        check_whole("power", self.power)
 
     @property
     def tempers(self) -> bool:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import Geometry, log_sums
-from contraport.errors import check
+from contraport.errors import check, check_nonnegative, is_number
 from contraport.objectives.answer import Answer
 from contraport.objectives.divergences.decoupled import log_counts
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
@@ -44,9 +44,8 @@ class Debiased(Answer, Divergence):
     beta: float = 0.0
 
     def __post_init__(self) -> None:
-        check(0 <= self.prior < 1, f"prior: expected a number in [0, 1), got {self.prior!r}.")
-        good = self.beta >= 0 and math.isfinite(self.beta)
-        check(good, f"beta: expected a nonnegative finite number, got {self.beta!r}.")
+        check(is_number(self.prior) and 0 <= self.prior < 1, f"prior: expected a number in [0, 1), got {self.prior!r}.")
+        check_nonnegative("beta", self.beta)
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the value of each row."""

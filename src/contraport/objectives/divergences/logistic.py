@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from contraport.distributed import world
 from contraport.engine import LogSoftplus, log_sums
-from contraport.errors import check
+from contraport.errors import check, is_number
 from contraport.objectives.divergences.divergence import Divergence, moves_averages
 from contraport.objectives.divergences.penalties import log_mean
 from contraport.objectives.outcome import Outcome
@@ -40,8 +40,7 @@ class Logistic(nn.Module, Divergence):
 
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
-        number = isinstance(bias, int | float) and not isinstance(bias, bool)
-        check(number and math.isfinite(bias), f"bias: expected a finite number, got {bias!r}.")
+        check(is_number(bias) and math.isfinite(bias), f"bias: expected a finite number, got {bias!r}.")
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
     def forward(self, outcome: Outcome) -> Tensor:
@@ -75,7 +74,7 @@ class NoiseContrast(nn.Module, Divergence):
 
     def __init__(self, momentum: float = 0.9) -> None:
         super().__init__()
-        check(0 <= momentum < 1, f"momentum: expected a number in [0, 1), got {momentum!r}.")
+        check(is_number(momentum) and 0 <= momentum < 1, f"momentum: expected a number in [0, 1), got {momentum!r}.")
         self.momentum = momentum
         self.register_buffer("log_normalizer", torch.tensor(math.nan))
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from contraport.errors import check, check_each
+from contraport.errors import check, check_each, check_whole, is_number
 from contraport.objectives.divergences.decoupled import log_counts, log_mean_by
 from contraport.objectives.divergences.divergence import Divergence, moves_averages, need_negatives
 from contraport.objectives.divergences.logistic import log_mix
@@ -42,9 +42,8 @@ class MovingLogSum(nn.Module, Divergence):
 
     def __init__(self, items: int, momentum: float = 0.1) -> None:
         super().__init__()
-        good = isinstance(items, int) and not isinstance(items, bool) and items >= 1
-        check(good, f"items: expected a whole number from 1 on, got {items!r}.")
-        check(0 <= momentum < 1, f"momentum: expected a number in [0, 1), got {momentum!r}.")
+        check_whole("items", items)
+        check(is_number(momentum) and 0 <= momentum < 1, f"momentum: expected a number in [0, 1), got {momentum!r}.")
         self.momentum = momentum
         self.register_buffer("log_average", torch.full((items,), math.nan))
 

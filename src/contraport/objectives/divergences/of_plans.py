@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine import by_row_blocks
-from contraport.errors import check
+from contraport.errors import check, is_number
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
@@ -115,7 +115,7 @@ class Rince(Answer, Divergence):
     def __post_init__(self) -> None:
         for name in ("q", "lam"):
             value = getattr(self, name)
-            check(0 < value <= 1, f"{name}: expected a number in (0, 1], got {value!r}.")
+            check(is_number(value) and 0 < value <= 1, f"{name}: expected a number in (0, 1], got {value!r}.")
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the divergence of each row."""

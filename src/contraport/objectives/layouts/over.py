@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine import Threshold, normalize
-from contraport.errors import check
+from contraport.errors import check, check_whole, is_number
 from contraport.objectives.layouts.block import Block
 from contraport.objectives.layouts.layout import Layout
 
@@ -87,9 +87,7 @@ class Leading(Over):
     layout: Layout
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.dimensions, int) and not isinstance(self.dimensions, bool)
-        good = whole and self.dimensions >= 1
-        check(good, f"dimensions: expected a whole number from 1 on, got {self.dimensions!r}.")
+        check_whole("dimensions", self.dimensions)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return the other layout's blocks."""
@@ -124,8 +122,7 @@ class Guided(Over):
     margin: float = 0.0
 
     def __post_init__(self) -> None:
-        number = isinstance(self.margin, int | float) and not isinstance(self.margin, bool)
-        good = number and math.isfinite(self.margin)
+        good = is_number(self.margin) and math.isfinite(self.margin)
         check(good, f"margin: expected a finite number, got {self.margin!r}.")
         check(self.layout.of_items and not self.layout.shared_columns, "layout: expected columns that show items.")
 

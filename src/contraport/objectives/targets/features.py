@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contraport.distributed import gather
 from contraport.engine import Geometry, Gibbs, Kernel
-from contraport.errors import check
+from contraport.errors import check, check_whole
 from contraport.objectives.call import Attributes
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.kernel_target import KernelTarget
@@ -69,7 +69,7 @@ class Neighbors(Target):
     neighbors: int = 5
 
     def __post_init__(self) -> None:
-        check(self.neighbors >= 1, f"neighbors: expected at least 1, got {self.neighbors!r}.")
+        check_whole("neighbors", self.neighbors)
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
         """Return the target plan of a block."""
