@@ -1,11 +1,6 @@
-import itertools
 import json
 import os
-import shutil
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +9,6 @@ import yaml
 from contraport.errors import UsageError, check_regular
 from contraport.files import replacing, write_arrays, write_json, write_text
 from contraport.runs import Run
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run.create(tmp_path / "runs" / "first", {"data": "digits", "epochs": 3})
 
 
 def test_create_lays_out_the_folder(run: Run) -> None:
@@ -37,141 +27,11 @@ def test_create_refuses_a_folder_in_use_and_changes_nothing(run: Run) -> None:
     assert run.config()["data"] == "digits"
 
 
-def test_overwrite_replaces_a_run_and_leaves_other_files(run: Run) -> None:
-    run.append_metrics({"step": 1})
-    write_json(run.evaluation_path, {"rows": {}})
-    run.model_path.mkdir()
-    notes = run.path / "notes.txt"
-    notes.write_text("mine")
-    Run.create(run.path, {"data": "other"}, overwrite=True)
-    assert run.config() == {"data": "other"}
-    assert notes.read_text() == "mine"
-    run.let_go()
-    assert sorted(path.name for path in run.path.iterdir()) == ["checkpoints", "config.yaml", "notes.txt"]
-
-
-def old_run(run: Run) -> dict[str, bytes]:
-    """Fill a run, and return what it holds."""
-    run.append_metrics({"step": 1})
-    run.last_checkpoint.write_bytes(b"weights")
-    run.model_path.mkdir()
-    (run.model_path / "config.json").write_text("{}")
-    run.log_path.write_text("said")
-    return content(run)
-
-
-def content(run: Run) -> dict[str, bytes]:
-    """Return what the files of a folder hold, but halves of them, which are written beside their place."""
-    files = [path for path in run.path.rglob("*") if path.is_file() and not path.name.startswith(".config-")]
-    return {str(path.relative_to(run.path)): path.read_bytes() for path in files}
-
-
-def test_what_was_replaced_can_be_put_back(run: Run) -> None:
-    before = old_run(run)
-    new = Run.create(run.path, {"data": "other"}, overwrite=True)
-    new.append_metrics({"step": 7})
-    new.evaluation_path.write_text("{}")
-    run.put_back()
-    assert content(run) == before
-    assert not run.replaced_path.exists()
-
-
-def test_what_was_replaced_is_not_put_back_over_a_checkpoint(run: Run) -> None:
-    old_run(run)
-    new = Run.create(run.path, {"data": "other"}, overwrite=True)
-    new.last_checkpoint.write_bytes(b"new weights")
-    before = content(run)
-    del before[".replaced/config.yaml"]
-    run.put_back()
-    assert content(run) == {name: text for name, text in before.items() if not name.startswith(".replaced")}
-
-
-class Killed(BaseException):
-    """The end of a process."""
-
-
-def killed_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], int]:
-    """End what moves, copies or removes a file at one of these calls; return what counts those that are left."""
-    left = calls
-
-    def ending(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **settings: Any) -> Any:
-            nonlocal left
-            if left == 0:
-                raise Killed
-            left -= 1
-            return function(*args, **settings)
-
-        return call
-
-    for owner, name in [
-        *((os, name) for name in ("rename", "replace", "unlink", "rmdir", "mkdir")),
-        *((Path, name) for name in ("rename", "unlink", "mkdir")),
-        (shutil, "copyfile"),
-    ]:
-        monkeypatch.setattr(owner, name, ending(getattr(owner, name)))
-    return lambda: left
-
-
-@pytest.mark.parametrize("last", ["put back", "overwrite"])
-def test_a_process_that_is_killed_anywhere_while_it_replaces_a_run_loses_nothing(tmp_path: Path, last: str) -> None:
-    for calls in itertools.count():
-        run = Run.create(tmp_path / str(calls), {"data": "digits"})
-        before = old_run(run)
-        with pytest.MonkeyPatch.context() as patch:
-            left = killed_after(patch, calls)
-            with suppress(Killed):
-                Run.create(run.path, {"data": "other"}, overwrite=True)
-                run.put_back()
-            through = left() > 0
-        assert run.config()["data"] in ("digits", "other")
-        if last == "overwrite":
-            Run.create(run.path, {"data": "a third"}, overwrite=True)
-        run.put_back()
-        assert content(run) == before, calls
-        assert not run.replaced_path.exists(), calls
-        if through:
-            break
-    assert calls > 20
-
-
-def test_a_process_that_is_killed_while_it_lets_go_of_a_run_keeps_the_new_one(tmp_path: Path) -> None:
-    for calls in itertools.count():
-        run = Run.create(tmp_path / str(calls), {"data": "digits"})
-        old_run(run)
-        Run.create(run.path, {"data": "other"}, overwrite=True)
-        run.last_checkpoint.write_bytes(b"new weights")
-        with pytest.MonkeyPatch.context() as patch:
-            left = killed_after(patch, calls)
-            with suppress(Killed):
-                run.let_go()
-            through = left() > 0
-        run.settle()
-        assert sorted(content(run)) == ["checkpoints/last.ckpt", "config.yaml"]
-        assert run.last_checkpoint.read_bytes() == b"new weights"
-        if through:
-            break
-    assert calls > 5
-
-
 def test_overwrite_never_touches_a_folder_that_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UsageError, match="is no run"):
         Run.create(tmp_path, {}, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.parametrize("name", ["train.log", "checkpoints"])
-def test_overwrite_takes_nothing_where_something_else_stands_in_place_of_a_file_or_folder(run: Run, name: str) -> None:
-    run.append_metrics({"step": 1})
-    run.checkpoints.rmdir()
-    if name == "train.log":
-        run.log_path.mkdir()
-    else:
-        run.checkpoints.write_text("mine")
-    with pytest.raises(UsageError, match=f"{name} is not what a run has there"):
-        Run.create(run.path, {}, overwrite=True)
-    assert run.metrics() == [{"step": 1}]
 
 
 def test_create_refuses_a_file(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -37,7 +36,7 @@ import numpy as np
 import yaml
 
 from contraport.errors import UsageError, check, check_regular
-from contraport.files import replacing, replacing_files, write_arrays, write_text
+from contraport.files import replacing_files, write_arrays, write_text
 from contraport.notebook import html_table
 from contraport.options import is_object
 from contraport.runs.reading import (
@@ -52,6 +51,7 @@ from contraport.runs.reading import (
     read_arrays,
     read_rows,
 )
+from contraport.runs.replaced import Replaced
 from contraport.verbs.train import KEPT, Settings, check_kept
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Run:
         self.nonfinite_checkpoint = self.checkpoints / "nonfinite.ckpt"
         self.nonfinite_items = self.checkpoints / "nonfinite.npz"
         self.lock_path = self.path / "lock.json"
-        self.replaced_path = self.path / ".replaced"
+        self.replaced = Replaced(self)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -165,17 +165,17 @@ class Run:
     def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> Run:
         """Start a run folder that holds `config.yaml` and an empty `checkpoints/`.
 
-        With `overwrite` the files of an older run are kept in `.replaced` until `let_go`, or until `put_back` undoes
-        it; a file that is not a run's own is never touched.
+        With `overwrite` the files of an older run are kept as the `replaced` one; a file that is not a run's own is
+        never touched.
 
         Raises:
             UsageError: `path` is a file; or is not empty and `overwrite` is false, or what it holds is no run.
         """
         run = cls(path)
         run.check_free(overwrite=overwrite)
-        run.settle()
+        run.replaced.settle()
         if run.config_path.exists():
-            run._set_aside()
+            run.replaced.set_aside()
         run.checkpoints.mkdir(parents=True)
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run
@@ -191,31 +191,6 @@ class Run:
             empty or self.config_path.is_file(),
             f"out: {self.path} is not empty and is no run (no config.yaml), so it is not overwritten.",
         )
-
-    # What is in `.replaced` is whole once its `config.yaml` is there: that is the last to come and the first to go
-    # back, and the folder itself has one at any moment. So a process may be killed between any two of these lines.
-
-    def settle(self) -> None:
-        """Finish what a killed process left of replacing a run, where it had begun to move or to remove its files."""
-        if self._replaces() and self.last_checkpoint.exists():
-            self.let_go()
-        elif not self._replaces() and self.replaced_path.exists():
-            self._move_back()
-
-    def put_back(self) -> None:
-        """Put the run that this one replaces in its place again, unless this one has a checkpoint."""
-        if self._replaces() and not self.last_checkpoint.exists():
-            self._remove_written()
-            os.replace(self.replaced_path / self.config_path.name, self.config_path)
-        self.settle()
-
-    def let_go(self) -> None:
-        """Remove the run that this one replaces, if there is one."""
-        if not self._replaces():
-            return
-        for path in self._written:
-            _remove(self.replaced_path / path.name)
-        shutil.rmtree(self.replaced_path)
 
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments of the training.
@@ -423,45 +398,17 @@ class Run:
                     check_regular("run", path)
 
     @property
-    def _folders(self) -> tuple[Path, ...]:
+    def folders(self) -> tuple[Path, ...]:
+        """Its folders, all of which belong to one training."""
         kept = (self.features_path, self.decoded_path)
         return (self.checkpoints, self.model_path, self.initial_path, *kept, self.loggers_path)
 
     @property
-    def _written(self) -> tuple[Path, ...]:
+    def written(self) -> tuple[Path, ...]:
         """All that belongs to one training, but `config.yaml`."""
         measured = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
         files = (*measured, self.mismatched_path, self.log_path, self.nonfinite_path)
-        return (*self._folders, *files)
-
-    def _replaces(self) -> bool:
-        return (self.replaced_path / self.config_path.name).exists()
-
-    def _set_aside(self) -> None:
-        for path in (*self._written, self.replaced_path):  # before any goes
-            folder = path in self._folders or path == self.replaced_path
-            good = not path.exists() or (path.is_dir() and not path.is_symlink()) == folder
-            check(good, f"out: {path} is not what a run has there, so that the run is not overwritten.")
-        if self._replaces():  # another has begun to replace it, and has no checkpoint
-            self._remove_written()
-            return
-        self.replaced_path.mkdir()
-        for path in self._written:
-            if os.path.lexists(path):
-                path.rename(self.replaced_path / path.name)
-        with replacing(self.replaced_path / self.config_path.name) as copy:
-            shutil.copyfile(self.config_path, copy)
-
-    def _move_back(self) -> None:
-        for path in self._written:
-            kept = self.replaced_path / path.name
-            if os.path.lexists(kept):
-                kept.rename(path)
-        shutil.rmtree(self.replaced_path)
-
-    def _remove_written(self) -> None:
-        for path in self._written:
-            _remove(path)
+        return (*self.folders, *files)
 
 
 def _save(model: Model, place: Path) -> None:
@@ -474,13 +421,6 @@ def _save(model: Model, place: Path) -> None:
             model.save_pretrained(folder)
     except SafetensorError as error:
         raise OSError(str(error)) from error
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _default(name: str, value: object) -> bool:

@@ -198,8 +198,8 @@ def _introduce(run: Run, settings: Settings, built: Built) -> None:
     weights = sum(parameter.numel() for parameter in model.parameters())
     number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} items"
     log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)
-    if run.replaced_path.exists():
-        log.info("the run that this one replaces is in %s until the first checkpoint", run.replaced_path)
+    if run.replaced.path.exists():
+        log.info("the run that this one replaces is in %s until the first checkpoint", run.replaced.path)
     if settings.mismatch is not None:
         log.info("mismatch %s: who is paired with whom is in %s", settings.mismatch, run.mismatched_path)
     if others := replaced(settings):

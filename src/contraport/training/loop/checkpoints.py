@@ -48,7 +48,7 @@ class CheckpointFile(TorchCheckpointIO):
                 with replacing(Path(path), checksum=True) as temporary, temporary.open("wb") as file:
                     _save(checkpoint, file)
                 if self._run.last_checkpoint.exists():
-                    self._run.let_go()
+                    self._run.replaced.let_go()
         except UsageError as failure:
             self._failure = failure
 

@@ -38,7 +38,7 @@ def open_run(run: Run, settings: Settings) -> Position:
             Run.create(run.path, settings.kept(), overwrite=settings.overwrite)
         return Position(epoch=0, batch=0, step=0)
     with run.writing():
-        run.settle()
+        run.replaced.settle()
     position = _position(run)
     check(
         position.epoch <= settings.epochs,
@@ -68,7 +68,7 @@ def replacing_run(run: Run) -> Iterator[None]:
     except Exception:
         if is_first():
             with run.writing():
-                run.put_back()
+                run.replaced.put_back()
         raise
 
 
