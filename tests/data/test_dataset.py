@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from contraport.data import from_arrays
-from contraport.data.dataset import JoinedStore
+from contraport.data.stores import JoinedStore
 from contraport.errors import UsageError
 
 

@@ -18,7 +18,7 @@ from contraport.catalog.versions import (
     parse_mismatch,
 )
 from contraport.data import Dataset, Views, from_arrays
-from contraport.data.dataset import ChosenStore
+from contraport.data.stores import ChosenStore
 from contraport.data.versions import corrupted, in_domains, mismatched_partners, with_partners
 from contraport.errors import UsageError
 

@@ -16,7 +16,7 @@ from contraport.engine.links import LogDecay
 from contraport.objectives import Constraint, Divergence, Plan
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints.scaling import Scaling
-from contraport.objectives.layouts import Block, Layout
+from contraport.objectives.layouts import Block, Layout, Traits
 from contraport.objectives.layouts.block import paired
 from contraport.objectives.targets import Target
 from contraport.objectives.targets.target_plan import DenseTarget
@@ -54,7 +54,7 @@ class Cauchy(Kernel):
 class Chain(Layout):
     """A layout: each view with the next one."""
 
-    takes_several = True
+    traits = Traits(takes_several=True)
 
     def __call__(self, *views):
         pattern = paired(len(views[0]), 1.0, False, views[0].device)

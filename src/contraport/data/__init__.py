@@ -2,6 +2,7 @@
 
 ```
 dataset        what all data are: items of one or more views; `loading` makes batches of them
+stores         where the views lie, and what is made of them as they come
 arrays         items held in memory
 decoding       items that are encoded images; `splits` and `items` make a dataset of one split
 formats/       the files and folders that data lie in

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from contraport.data.dataset import Dataset, JoinedStore, Store
+from contraport.data.dataset import Dataset
 from contraport.data.shown import what_is_shown
 from contraport.data.splits import Codes, Positions
+from contraport.data.stores import Store, joined
 from contraport.data.text_store import TextStore
 from contraport.errors import UsageError, check, check_each
 from contraport.texts import check_full, shape_of, strings_in
@@ -101,7 +102,7 @@ def from_arrays(
     label_codes, class_names = tensor_codes_of("labels", labels)
     domain_codes, domain_names = tensor_codes_of("domains", domains)
     return Dataset(
-        stores[0] if len(stores) == 1 else JoinedStore(tuple(stores)),
+        joined(stores),
         name=name,
         split=split,
         labels=label_codes,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from contraport.data.stores import ChosenStore, ChosenViews, Store
 from contraport.errors import check
 from contraport.texts import is_text
 
@@ -40,98 +40,6 @@ class Batch(NamedTuple):
 
 
 Kind = TypeVar("Kind", bound="Dataset")
-
-
-class Store(Protocol):
-    """Where the views lie: in memory, in files, in archives, or behind a resize."""
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of one item of each view."""
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether a fetch only copies memory."""
-
-    def __len__(self) -> int: ...
-
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the views at some positions, stacked."""
-
-
-@dataclass(frozen=True)
-class JoinedStore:
-    """The views of several stores that hold the same items."""
-
-    stores: tuple[Store, ...]
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of one item of each view."""
-        return tuple(shape for store in self.stores for shape in store.shapes)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether a fetch only copies memory."""
-        return all(store.in_memory for store in self.stores)
-
-    def __len__(self) -> int:
-        return len(self.stores[0])
-
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the views at some positions, stacked."""
-        return tuple(view for store in self.stores for view in store.fetch(positions))
-
-
-@dataclass(frozen=True)
-class ChosenStore:
-    """Some of the items of another store, at the given positions."""
-
-    store: Store
-    positions: Tensor
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of one item of each view."""
-        return self.store.shapes
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether a fetch only copies memory."""
-        return self.store.in_memory
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the views at some positions, stacked."""
-        return self.store.fetch(self.positions[positions])
-
-
-@dataclass(frozen=True)
-class ChosenViews:
-    """Some of the views of another store, by their numbers."""
-
-    store: Store
-    views: tuple[int, ...]
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of one item of each view."""
-        return tuple(self.store.shapes[view] for view in self.views)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether a fetch only copies memory."""
-        return self.store.in_memory
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the views at some positions, stacked."""
-        fetched = self.store.fetch(positions)
-        return tuple(fetched[view] for view in self.views)
 
 
 class Dataset(torch.utils.data.Dataset[Batch]):

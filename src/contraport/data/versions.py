@@ -17,7 +17,8 @@ from torchvision.transforms.v2 import functional as transforms
 from contraport.catalog.versions import DOMAINS, Corruption, DomainVersion, Mismatch
 from contraport.data.arrays import ArrayStore
 from contraport.data.corruptions import NOISE, corrupt
-from contraport.data.dataset import Batch, Dataset, Store
+from contraport.data.dataset import Batch, Dataset
+from contraport.data.stores import StoreOver
 from contraport.errors import check
 
 Change = Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
@@ -49,27 +50,12 @@ class Mismatched(Dataset):
 
 
 @dataclass(frozen=True)
-class MismatchedStore:
+class MismatchedStore(StoreOver):
     """The items of another store, of which all views but the first are those of a partner."""
 
-    store: Store
     partners: Tensor
 
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of one item of each view."""
-        return self.store.shapes
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether a fetch only copies memory."""
-        return self.store.in_memory
-
-    def __len__(self) -> int:
-        return len(self.store)
-
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the views at some positions, stacked."""
         first, *_ = self.store.fetch(positions)
         _, *others = self.store.fetch(self.partners[positions])
         return first, *others
@@ -117,27 +103,16 @@ def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
 
 
 @dataclass(frozen=True)
-class ChangedStore:
+class ChangedStore(StoreOver):
     """Another store's items, each changed when it is fetched."""
 
-    store: Store
     change: Change
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of one item of each view."""
-        return self.store.shapes
-
-    @property
     def in_memory(self) -> bool:
-        """Whether a fetch only copies memory."""
         return False
 
-    def __len__(self) -> int:
-        return len(self.store)
-
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the views at some positions, stacked."""
         return self.change(self.store.fetch(positions), positions)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from contraport.data import Dataset
+from contraport.data.stores import StoreOver
 from contraport.data.streams import Stream
 from contraport.errors import check
 from contraport.features import shard_path
@@ -65,30 +66,21 @@ def this_process() -> Shard:
 
 
 @dataclass(frozen=True)
-class _Neighbours:
-    """Some neighbouring items of a dataset."""
+class _Neighbours(StoreOver):
+    """Some neighbouring items of another store."""
 
-    dataset: Dataset
     first: int
     last: int
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        return self.dataset.shapes
-
-    @property
-    def in_memory(self) -> bool:
-        return self.dataset.in_memory
 
     def __len__(self) -> int:
         return self.last - self.first
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return self.dataset.store.fetch(positions + self.first)
+        return self.store.fetch(positions + self.first)
 
 
 def _between(dataset: Dataset, first: int, last: int) -> Dataset:
     if (first, last) == (0, len(dataset)):
         return dataset
-    part = _Neighbours(dataset, first, last)
+    part = _Neighbours(dataset.store, first, last)
     return dataset.at(slice(first, last), part, split=dataset.split, held_out=None)

@@ -49,6 +49,7 @@ from contraport.objectives.layouts import (
     Layout,
     Leading,
     Pattern,
+    Traits,
     Within,
 )
 from contraport.objectives.loss import Loss
@@ -140,6 +141,7 @@ __all__ = [
     "Tighten",
     "Total",
     "TotalVariation",
+    "Traits",
     "Transport",
     "Tsallis",
     "Unbalanced",

@@ -88,12 +88,12 @@ class Objective(Loss):
     @property
     def takes_several(self) -> bool:
         """Whether it is called on any number of views, rather than on two."""
-        return self.layout.takes_several
+        return self.layout.traits.takes_several
 
     @property
     def of_items(self) -> bool:
         """Whether it compares items, rather than the coordinates of their embeddings."""
-        return self.layout.of_items
+        return self.layout.traits.of_items
 
     @property
     def tells_items_apart(self) -> bool:
@@ -127,10 +127,9 @@ class Objective(Loss):
         >>> contraport.nt_xent().is_info_nce, contraport.gca_ince().is_info_nce, contraport.dcl().is_info_nce
         (True, False, False)
         """
-        layout = self.layout
-        among = layout.matches_views and layout.compares_positives and layout.of_items and not layout.guided
-        answers = (self.constraint, self.target, self.divergence, self.penalties)
-        return among and not layout.shared_columns and answers == (Rows(), Pairs(), KL(), {})
+        traits, answers = self.layout.traits, (self.constraint, self.target, self.divergence, self.penalties)
+        among = traits.matches_views and traits.compares_positives and traits.of_items and not traits.guided
+        return among and not traits.shared_columns and answers == (Rows(), Pairs(), KL(), {})
 
     def information(self, value: float) -> float | None:
         """Return the lower bound of mutual information that a value of the last call gives: log k less the loss.

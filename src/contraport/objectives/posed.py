@@ -75,7 +75,7 @@ class Posed:
     @property
     def mirrors(self) -> bool:
         """Whether the second direction of a block compares the pairs of the first, no less and no more."""
-        return self.negatives is None and not self.layout.guided and "column_weights" not in self.attributes
+        return self.negatives is None and not self.layout.traits.guided and "column_weights" not in self.attributes
 
     def weighed(self, weighting: ByPlan, kernel: Kernel) -> Posed:
         """Return the same with weights that the views themselves tell, times those that were given.
@@ -84,7 +84,7 @@ class Posed:
             UsageError: the call has no two views of the same items.
         """
         call = self.call
-        wholly = self.layout.of_items and not self.columns and self.similarities is None and call.present is None
+        wholly = self.layout.traits.of_items and not self.columns and self.similarities is None and call.present is None
         check(wholly, "weights: a plan tells them of embeddings of all views of some items; this call has others.")
         weights = weighting(call.views, kernel)
         given = call.attributes.get("weights")
@@ -101,7 +101,7 @@ class Posed:
             directions = [(block, self.rule)]
             if block.pattern.reciprocal:
                 directions.append((block.T, self.rule.mirrored()))
-            if self.layout.guided:
+            if self.layout.traits.guided:
                 directions = [
                     (self.layout.guide(side, features_of_call(self.attributes, side, backward=k > 0)), rule)
                     for k, (side, rule) in enumerate(directions)
@@ -151,17 +151,17 @@ def pose(layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mappi
     given, similarities = facts.pop("target", None), facts.pop("similarities", None)
     rule = target if given is None else as_target(given)
     columns: tuple[Tensor, ...] = ()
-    if layout.shared_columns:
+    if layout.traits.shared_columns:
         call = _beside_columns(views, facts | {"similarities": similarities})
         columns, rule = (processes.shared(views[-1]),), rule.gathered()
     else:
         call = _call(layout, views, facts, similarities, processes)
         _check_wanted(layout, rule, call)
         rule = rule.among(processes, call)
-    if not layout.of_items:
+    if not layout.traits.of_items:
         _check_no_items(layout, call, facts)
     negatives = read_negatives(call, facts, processes)
-    alone = negatives is None and not layout.shared_columns
+    alone = negatives is None and not layout.traits.shared_columns
     check(
         alone or "column_weights" not in call.attributes,
         "column_weights: expected none, as there are columns that show no items.",
@@ -223,7 +223,7 @@ def _check_no_items(layout: Layout, call: Call, known: Mapping[str, Any]) -> Non
 
 def _check_wanted(layout: Layout, rule: Target, call: Call) -> None:
     """Check that something says what is wanted where the views alone do not."""
-    if not (rule.from_views and layout.matches_views):
+    if not (rule.from_views and layout.traits.matches_views):
         return
     expected = "expected target=, such as Labels() with labels="
     if len(call.views) == 1:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
 from contraport.catalog import SOURCES
-from contraport.data.dataset import Dataset, Store
+from contraport.data.dataset import Dataset
 from contraport.data.formats import format_of, suffixes
 from contraport.data.sources.iterables import from_stream
 from contraport.data.sources.objects import from_object
@@ -20,6 +20,7 @@ from contraport.data.sources.remote import fetched, is_remote
 from contraport.data.sources.torch_datasets import from_torch
 from contraport.data.sources.vision import download_root
 from contraport.data.splits import check_fraction, check_split
+from contraport.data.stores import StoreOver
 from contraport.errors import UsageError, check, unknown_name
 from contraport.importing import imported
 
@@ -128,22 +129,14 @@ def _load(
 
 
 @dataclass(frozen=True)
-class _ResizedStore:
+class _ResizedStore(StoreOver):
     """Another store's views, of which the images are resized to a square when they are fetched."""
 
-    store: Store
     size: int
-
-    @property
-    def in_memory(self) -> bool:
-        return self.store.in_memory
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple((shape[0], self.size, self.size) if len(shape) == 3 else shape for shape in self.store.shapes)
-
-    def __len__(self) -> int:
-        return len(self.store)
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         return tuple(self._resized(view) for view in self.store.fetch(positions))

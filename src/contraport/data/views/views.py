@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from contraport.catalog.augments import SUITED, Augment, parse_augment
-from contraport.data.dataset import Dataset, Store
+from contraport.data.dataset import Dataset
 from contraport.data.loading import Share
+from contraport.data.stores import StoreOver
 from contraport.data.views.draws import Draws
 from contraport.data.views.images import image_strength, images_changed, lab
 from contraport.data.views.mixing import Mixup, Noise
@@ -226,25 +227,16 @@ class _Same(nn.Module):
 
 
 @dataclass(frozen=True)
-class _ColourStore:
+class _ColourStore(StoreOver):
     """Lightness and colours of the RGB images of a store."""
-
-    images: Store
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        _, height, width = self.images.shapes[0]
+        _, height, width = self.store.shapes[0]
         return (1, height, width), (2, height, width)
 
-    @property
-    def in_memory(self) -> bool:
-        return self.images.in_memory
-
-    def __len__(self) -> int:
-        return len(self.images)
-
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return _split_colours(*_floats(self.images.fetch(positions)))
+        return _split_colours(*_floats(self.store.fetch(positions)))
 
 
 def _floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -3,7 +3,7 @@
 from contraport.objectives.layouts.block import Block, Pattern
 from contraport.objectives.layouts.checks import check_negatives, check_views
 from contraport.objectives.layouts.coordinates import Coordinates
-from contraport.objectives.layouts.layout import Layout
+from contraport.objectives.layouts.layout import Layout, Traits
 from contraport.objectives.layouts.many_views import CoreView, FullGraph, Within
 from contraport.objectives.layouts.over import Guided, Leading
 from contraport.objectives.layouts.two_views import Cross, Joint
@@ -19,6 +19,7 @@ __all__ = [
     "Layout",
     "Leading",
     "Pattern",
+    "Traits",
     "Within",
     "check_negatives",
     "check_views",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contraport.errors import UsageError, check
 from contraport.objectives.layouts.block import Block, Pattern
-from contraport.objectives.layouts.layout import Layout
+from contraport.objectives.layouts.layout import Layout, Traits
 from contraport.objectives.layouts.over import Over
 
 
@@ -47,9 +47,9 @@ class Coordinates(Over):
             check(isinstance(value, bool), f"{name}: expected True or False, got {value!r}.")
 
     @property
-    def of_items(self) -> bool:
-        """Whether rows and columns show items: they do not."""
-        return False
+    def traits(self) -> Traits:
+        """What is true of the other layout, but that rows and columns show items."""
+        return self.layout.traits._replace(of_items=False)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return the other layout's blocks."""

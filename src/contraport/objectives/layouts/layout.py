@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -11,43 +12,35 @@ from contraport.objectives.answer import Answer
 from contraport.objectives.layouts.block import Block
 
 
+class Traits(NamedTuple):
+    """What is true of a layout, whatever it is called on.
+
+    Attributes:
+        shared_columns: whether the last view is not of items: any number of columns, the same on every process.
+        attracts_to_fixed: whether the columns are held fixed.
+        takes_several: whether a training calls it on all views at once, rather than on two at a time.
+        matches_views: whether it takes the views of an item for positives of one another.
+        compares_positives: whether a row's positives are among what it is compared with.
+        of_items: whether rows and columns show items, of which something may be known.
+        guided: whether it depends on features of the items, ``features=`` of the call, what is compared in a direction.
+    """
+
+    shared_columns: bool = False
+    attracts_to_fixed: bool = False
+    takes_several: bool = False
+    matches_views: bool = True
+    compares_positives: bool = True
+    of_items: bool = True
+    guided: bool = False
+
+
 class Layout(Answer, ABC):
     """Turns the views of a batch, tensors (n, d), into blocks of compared pairs."""
 
     @property
-    def shared_columns(self) -> bool:
-        """Whether the last view is not of items: any number of columns, the same on every process."""
-        return False
-
-    @property
-    def attracts_to_fixed(self) -> bool:
-        """Whether the columns are held fixed."""
-        return False
-
-    @property
-    def takes_several(self) -> bool:
-        """Whether a training calls it on all views at once, rather than on two at a time."""
-        return False
-
-    @property
-    def matches_views(self) -> bool:
-        """Whether it takes the views of an item for positives of one another."""
-        return True
-
-    @property
-    def compares_positives(self) -> bool:
-        """Whether a row's positives are among what it is compared with."""
-        return True
-
-    @property
-    def of_items(self) -> bool:
-        """Whether rows and columns show items, of which something may be known."""
-        return True
-
-    @property
-    def guided(self) -> bool:
-        """Whether it depends on features of the items, ``features=`` of the call, what is compared in a direction."""
-        return False
+    def traits(self) -> Traits:
+        """What is true of it, whatever it is called on."""
+        return Traits()
 
     def guide(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Return one direction of a block as it is under features of its rows and columns, (N, k) and (M, k)."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport.engine import Mask, remembered
 from contraport.errors import UsageError, check
 from contraport.objectives.layouts.block import Block, Pattern, paired
-from contraport.objectives.layouts.layout import Layout
+from contraport.objectives.layouts.layout import Layout, Traits
 
 
 class Graph(Layout):
@@ -24,9 +24,9 @@ class Graph(Layout):
         """Return the pairs of views that are compared."""
 
     @property
-    def takes_several(self) -> bool:
-        """Whether it takes any number of views: it does."""
-        return True
+    def traits(self) -> Traits:
+        """What is true of it: it takes any number of views."""
+        return Traits(takes_several=True)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return a block for each pair of views, (n, n)."""
@@ -70,19 +70,9 @@ class Within(Layout):
     summed: bool = False
 
     @property
-    def compares_positives(self) -> bool:
-        """Whether a self pair is among what a row is compared with: it is not."""
-        return False
-
-    @property
-    def matches_views(self) -> bool:
-        """Whether views are positives of one another: none is compared with another."""
-        return False
-
-    @property
-    def takes_several(self) -> bool:
-        """Whether it takes any number of views: it does."""
-        return True
+    def traits(self) -> Traits:
+        """What is true of it: it takes any number of views, of which none is compared with another."""
+        return Traits(takes_several=True, matches_views=False, compares_positives=False)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block per view, (n, n) each."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from contraport.engine import Threshold, normalize
 from contraport.errors import check, check_whole, is_number
 from contraport.objectives.layouts.block import Block
-from contraport.objectives.layouts.layout import Layout
+from contraport.objectives.layouts.layout import Layout, Traits
 
 
 class Over(Layout):
@@ -28,39 +28,9 @@ class Over(Layout):
         return self.layout(*views)
 
     @property
-    def shared_columns(self) -> bool:
-        """Whether the last view of the other layout is not of items."""
-        return self.layout.shared_columns
-
-    @property
-    def attracts_to_fixed(self) -> bool:
-        """Whether the other layout holds the columns fixed."""
-        return self.layout.attracts_to_fixed
-
-    @property
-    def matches_views(self) -> bool:
-        """Whether the other layout takes the views of an item for positives."""
-        return self.layout.matches_views
-
-    @property
-    def compares_positives(self) -> bool:
-        """Whether the other layout compares a row with its positives."""
-        return self.layout.compares_positives
-
-    @property
-    def takes_several(self) -> bool:
-        """Whether the other layout takes any number of views."""
-        return self.layout.takes_several
-
-    @property
-    def of_items(self) -> bool:
-        """Whether the other layout's rows and columns show items."""
-        return self.layout.of_items
-
-    @property
-    def guided(self) -> bool:
-        """Whether the other layout asks for features."""
-        return self.layout.guided
+    def traits(self) -> Traits:
+        """What is true of the other layout."""
+        return self.layout.traits
 
     def guide(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Return one direction of a block as the other layout has it under features."""
@@ -124,12 +94,13 @@ class Guided(Over):
     def __post_init__(self) -> None:
         good = is_number(self.margin) and math.isfinite(self.margin)
         check(good, f"margin: expected a finite number, got {self.margin!r}.")
-        check(self.layout.of_items and not self.layout.shared_columns, "layout: expected columns that show items.")
+        traits = self.layout.traits
+        check(traits.of_items and not traits.shared_columns, "layout: expected columns that show items.")
 
     @property
-    def guided(self) -> bool:
-        """Whether it asks for features: it does."""
-        return True
+    def traits(self) -> Traits:
+        """What is true of the other layout, and that it asks for features."""
+        return self.layout.traits._replace(guided=True)
 
     def guide(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Return one direction of a block without the pairs that are too alike."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from contraport.engine import Mask, remembered
 from contraport.errors import check, unknown_name
 from contraport.objectives.layouts.block import Block, Pattern, nobody, paired
-from contraport.objectives.layouts.layout import Layout
+from contraport.objectives.layouts.layout import Layout, Traits
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,15 +48,10 @@ class Cross(Layout):
         check(not (self.symmetric and self.shared_columns), "shared_columns: expected symmetric=False with it.")
         check(not (self.decoupled and self.shared_columns), "decoupled: expected False with shared columns.")
 
-    @property
-    def compares_positives(self) -> bool:
-        """Whether a row's positives are among what it is compared with."""
-        return not self.decoupled
-
-    @property
-    def attracts_to_fixed(self) -> bool:
-        """Whether the columns are held fixed."""
-        return self.stop_gradient
+    @cached_property
+    def traits(self) -> Traits:
+        """What is true of it."""
+        return Traits(self.shared_columns, attracts_to_fixed=self.stop_gradient, compares_positives=not self.decoupled)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block, (n, n), or (n, k) with shared columns."""
@@ -108,15 +104,10 @@ class Joint(Layout):
             raise unknown_name("candidates", self.candidates, CANDIDATES)
         check(isinstance(self.together, bool), f"together: expected True or False, got {self.together!r}.")
 
-    @property
-    def takes_several(self) -> bool:
-        """Whether a training calls it on all views at once."""
-        return self.together
-
-    @property
-    def compares_positives(self) -> bool:
-        """Whether a row's positives are among what it is compared with."""
-        return self.candidates == "all"
+    @cached_property
+    def traits(self) -> Traits:
+        """What is true of it."""
+        return Traits(takes_several=self.together, compares_positives=self.candidates == "all")
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block, (N, N), N = 2n for two views."""

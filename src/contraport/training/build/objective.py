@@ -59,7 +59,7 @@ def build_schedules(settings: Settings, compared: nn.Module | None, *, steps: in
 
 def target_of(settings: Settings, dataset: Dataset, compared: nn.Module, views: int) -> str | None:
     """Return which plan is wanted: the one asked for; of pairs of which some show the same, those that do so too."""
-    pairs = isinstance(compared, Objective) and compared.target == Pairs() and compared.layout.matches_views
+    pairs = isinstance(compared, Objective) and compared.target == Pairs() and compared.layout.traits.matches_views
     known = dataset.shown is not None and len(dataset.shapes) == views
     return "shown" if settings.target is None and pairs and known else settings.target
 
@@ -91,7 +91,7 @@ def check_target(objective: Loss, target: Target) -> None:
     if not isinstance(objective, Objective):
         raise UsageError(f"target: {name} is a sum of objectives, each of which wants its own; expected nothing.")
     check(
-        target.from_views or objective.layout.compares_positives,
+        target.from_views or objective.layout.traits.compares_positives,
         f"target: {name} keeps an item's views out of what they are compared with, so that it is these that are "
         f"wanted; expected pairs, or nothing, got {target!r}.",
     )

@@ -181,7 +181,7 @@ def _check_fits(
     objective, weights = comparison.objective, dataset.weights
     if not isinstance(objective, Loss):
         return
-    fixed = isinstance(objective, Objective) and objective.layout.attracts_to_fixed
+    fixed = isinstance(objective, Objective) and objective.layout.traits.attracts_to_fixed
     check(
         predictor or not fixed,
         "objective: it pushes nothing apart, so that without a predictor all embeddings become one; "

@@ -1,0 +1,112 @@
+"""Stores: where the views of items lie, in memory, in files or in archives, and what is made of them as they come."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Store(Protocol):
+    """Where the views lie: in memory, in files, in archives, or behind a resize."""
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a fetch only copies memory."""
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the views at some positions, stacked."""
+
+
+@dataclass(frozen=True)
+class StoreOver(ABC):
+    """A store over another one, in whose place it stands; what it does not change is the other's.
+
+    Attributes:
+        store: the other one.
+    """
+
+    store: Store
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+        return self.store.shapes
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a fetch only copies memory."""
+        return self.store.in_memory
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    @abstractmethod
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the views at some positions, stacked."""
+
+
+@dataclass(frozen=True)
+class ChosenStore(StoreOver):
+    """Some of the items of another store, at the given positions."""
+
+    positions: Tensor
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return self.store.fetch(self.positions[positions])
+
+
+@dataclass(frozen=True)
+class ChosenViews(StoreOver):
+    """Some of the views of another store, by their numbers."""
+
+    views: tuple[int, ...]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(self.store.shapes[view] for view in self.views)
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        fetched = self.store.fetch(positions)
+        return tuple(fetched[view] for view in self.views)
+
+
+@dataclass(frozen=True)
+class JoinedStore:
+    """The views of several stores that hold the same items."""
+
+    stores: tuple[Store, ...]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of one item of each view."""
+        return tuple(shape for store in self.stores for shape in store.shapes)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a fetch only copies memory."""
+        return all(store.in_memory for store in self.stores)
+
+    def __len__(self) -> int:
+        return len(self.stores[0])
+
+    def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the views at some positions, stacked."""
+        return tuple(view for store in self.stores for view in store.fetch(positions))
+
+
+def joined(stores: Sequence[Store]) -> Store:
+    """Return the views of some stores as one."""
+    return stores[0] if len(stores) == 1 else JoinedStore(tuple(stores))
