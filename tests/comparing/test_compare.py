@@ -19,6 +19,7 @@ from contraport.comparing import running
 from contraport.comparing.grid import grid_of
 from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Verdict, verdict_of
 from contraport.comparing.running import Clock, Job, carry_out, job_of
+from contraport.comparing.statistics import MOST_SEEDS
 from contraport.comparing.tables import Comparison, in_words
 from contraport.comparing.tuning import SPACES, Space, best_trial, space_of, trials_of
 from contraport.errors import UsageError
@@ -234,9 +235,10 @@ def test_a_verdict_says_how_many_seeds_would_decide() -> None:
         "The difference, a on b: +2.0 points (−1.0 to +5.0). "
         "About 7 seeds would decide it, if the differences stayed so."
     )
-    assert "it takes more test items" in in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}))
+    assert "it takes more test items" in in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, MOST_SEEDS))
+    assert "seeds" not in in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}))
     both = {"a on b": Difference(0.03, 0.01, 0.05), "a on c": Difference(-0.03, -0.05, -0.01)}
-    assert "seeds" not in in_words(Verdict("a claim", UNDECIDED, "knn", both))
+    assert "seeds" not in in_words(Verdict("a claim", UNDECIDED, "knn", both, MOST_SEEDS))
     assert "seeds" not in in_words(Verdict("a claim", HELD, "knn", {"a on b": Difference(0.03, 0.01, 0.05)}))
 
 

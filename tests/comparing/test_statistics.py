@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 
 from contraport.comparing.statistics import (
+    MOST_SEEDS,
     Paired,
     VarianceEstimate,
     likely_spread,
@@ -159,5 +160,7 @@ def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
     assert least.is_sure
     assert not one_less.is_sure
     same = np.repeat(np.array([[1.0, -1.0, 1.0]]), 4, axis=0)
-    assert seeds_until(sure, [paired(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3) is None
+    assert seeds_until(sure, [paired(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3) == MOST_SEEDS
+    alone = paired(np.array([0.91]), np.array([0.9]), same[:1], 0 * same[:1])
+    assert seeds_until(sure, [few, alone], comparisons=1) is None
     assert seeds_until(sure, [], comparisons=1) is None

@@ -76,7 +76,8 @@ class Verdict(NamedTuple):
         verdict: held, did not hold, or not decided at this size.
         measure: by which measure.
         found: how much better it is where it should be, by row and column.
-        seeds: of one that is not decided, how many of each would decide it, if the differences stayed as they are.
+        seeds: of one that is not decided, how many of each would decide it, if the differences stayed as they are; see
+            `seeds_until`.
     """
 
     says: str

@@ -169,7 +169,7 @@ def paired(
 
 
 MOST_SEEDS = 1_000
-"""So many seeds are thought of."""
+"""So many seeds, or no number of them."""
 
 
 def seeds_until(
@@ -177,15 +177,18 @@ def seeds_until(
 ) -> int | None:
     """Return how many seeds of each would decide something of some differences, if these stayed as they are.
 
-    Returns none where no number up to 1,000 would: then the test items are too few, or what is found speaks both ways.
+    Returns `MOST_SEEDS` where no number below would: then the test items are too few, or what is found speaks both
+    ways. Returns none of one seed alone, which does not tell what comes with the seed and what stays.
 
     >>> some = paired(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
     >>> seeds_until(lambda differences: differences[0].is_sure, [some], comparisons=1)
     5
     """
-    fewest = max((one.seeds for one in found), default=MOST_SEEDS) + 1
-    for seeds in range(fewest, MOST_SEEDS + 1):
+    known = [one.seeds for one in found]
+    if min(known, default=1) < 2:
+        return None
+    for seeds in range(max(known) + 1, MOST_SEEDS):
         then = [one.difference(comparisons=comparisons, seeds=seeds) for one in found]
         if decided([one for one in then if one is not None]):
             return seeds
-    return None
+    return MOST_SEEDS

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contraport.comparing.results import UNDECIDED, Entry, Verdict, chosen_in_order
+from contraport.comparing.results import Entry, Verdict, chosen_in_order
+from contraport.comparing.statistics import MOST_SEEDS
 from contraport.measures import Measure
 from contraport.measures.intervals import Difference
 
@@ -140,13 +141,13 @@ def in_words(verdict: Verdict) -> str:
     counted = f"Of {len(verdict.found)} comparisons {better} surely better and {worse} surely worse; the largest"
     lead = counted if len(verdict.found) > 1 else "The"
     told = f"{lead} difference, {largest}: {size(measure, verdict.found[largest])}."
-    return f"{told} {_more_seeds(verdict)}" if verdict.verdict == UNDECIDED and not (better and worse) else told
+    return told if verdict.seeds is None or (better and worse) else f"{told} {_more_seeds(verdict.seeds)}"
 
 
-def _more_seeds(verdict: Verdict) -> str:
-    if verdict.seeds is None:
+def _more_seeds(seeds: int) -> str:
+    if seeds == MOST_SEEDS:
         return "More seeds alone would not decide it, if the differences stayed so; it takes more test items."
-    return f"About {verdict.seeds} seeds would decide it, if the differences stayed so."
+    return f"About {seeds} seeds would decide it, if the differences stayed so."
 
 
 def size(measure: Measure, found: Difference) -> str:
