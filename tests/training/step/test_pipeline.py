@@ -46,6 +46,18 @@ def test_a_step_is_a_function_of_seed_step_and_state(kind: str) -> None:
     assert_equal(whole.state_dict(), other.state_dict())
 
 
+def test_a_step_on_a_processor_seeds_no_other_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would write down the stack for devices that are not in use: a seventh of a small training."""
+    dataset = data()
+    batches = some_batches(dataset, 2)
+    expected = take_steps(pipeline_of(dataset, **KINDS["in-batch"]), batches)
+    pipeline = pipeline_of(dataset, **KINDS["in-batch"])
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "manual_seed", lambda seed: pytest.fail("every device was seeded"))
+        losses = take_steps(pipeline, batches)
+    assert losses == expected
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_weight_that_learns_has_a_gradient(kind: str) -> None:
     dataset = data()
