@@ -95,7 +95,7 @@ def commands() -> Iterator[str]:
         "the YAML file of `--config`. `contraport VERB --print_config` prints all of them as they would hold.",
         "",
     ]
-    for name, summary in summaries().items():
+    for name, summary in _each_verb().items():
         verb = find(name)
         yield from [f"## contraport {name}", "", summary, ""]
         if verb.about:
@@ -103,6 +103,10 @@ def commands() -> Iterator[str]:
         if verb.examples:
             yield from ["```sh", *verb.examples, "```", ""]
         yield from _options(verb.options)
+
+
+def _each_verb() -> dict[str, str]:
+    return {name: summary for names in summaries().values() for name, summary in names.items()}
 
 
 def _options(options: Mapping[str, Option]) -> Iterator[str]:
@@ -142,7 +146,7 @@ def recipes() -> Iterator[str]:
 
 def verbs(told: set[str]) -> Iterator[str]:
     """The verbs as functions."""
-    names = [name for name in summaries() if name in contraport.__all__]
+    names = [name for name in _each_verb() if name in contraport.__all__]
     yield from _heading("Verbs in Python")
     yield from ["The command line's verbs as functions with the same keywords.", ""]
     yield from _documented("contraport", names, told)

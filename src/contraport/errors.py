@@ -1,7 +1,7 @@
 """One kind of error for a user's mistake, and the few sentences in which it is told.
 
-A message names the argument, what came and what was expected. The command line prints it as one line and exits with
-status 2; from Python it is a ``ValueError``.
+A message names the argument, what came and what was expected, and a note beside it the command that explains more. The
+command line prints both as one line and exits with status 2; from Python it is a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,32 @@ LONGEST_LIST = 500
 
 class UsageError(ValueError):
     """A mistake that the user can mend: the message says which argument, what came and what was expected."""
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Say of a mistake that the block tells, or of a loss that is not finite, which command explains more.
+
+    It is a note of the error, which Python prints below the message and the command line behind it. What was said
+    further in stays, as it knows better. As a decorator it holds for a function.
+
+    >>> with explained("contraport docs data"):
+    ...     raise UsageError("data: there is no file or folder 'a.csv'.")
+    Traceback (most recent call last):
+    contraport.errors.UsageError: data: there is no file or folder 'a.csv'.
+    More: contraport docs data
+    """
+    try:
+        yield
+    except (UsageError, FloatingPointError) as error:
+        if not notes(error):
+            error.add_note(f"More: {where}")
+        raise
+
+
+def notes(error: BaseException) -> Sequence[str]:
+    """Return the notes of an error."""
+    return getattr(error, "__notes__", ())
 
 
 class CheckFailedError(RuntimeError):

@@ -154,7 +154,8 @@ def test_the_exit_status_reaches_the_shell(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "contraport", "train", "--data", "digits", "--batch_size", "9999"]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "contraport: batch_size: expected at most the 1348 items of 'digits', got 9999.\n"
+    told = "contraport: batch_size: expected at most the 1348 items of 'digits', got 9999."
+    assert done.stderr == f"{told} More: contraport docs training\n"
     assert not list(tmp_path.iterdir())
 
 

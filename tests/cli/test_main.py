@@ -43,14 +43,31 @@ def test_each_verb_teaches(command: Command, verb: str) -> None:
 
 
 def test_help_tells_meaning_and_default(command: Command) -> None:
-    text = " ".join(command("train", "--help").out.split())
+    text = " ".join(command("train", "--help_all").out.split())
     assert "--epochs EPOCHS passes over the data. (default: 10)" in text
     assert "--resume" in text
     assert "side in pixels" in text
     assert "what all that is random depends on. (default: 0)" in text
+    assert all(f" --{name} " in text for name in OPTIONS)
     first = {option.group: name for name, option in reversed(OPTIONS.items())}
     places = [text.index(f" {heading}: --{name} ") for heading, name in reversed(first.items())]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in OWN if find(verb).usual])
+def test_the_short_help_has_the_usual_options_alone(command: Command, verb: str) -> None:
+    text = command(verb, "--help").out
+    usual, options = find(verb).usual, find(verb).options
+    assert {name for name in options if f"\n  --{name}" in text} == set(usual)
+    assert f"{len(options) - len(usual)} more options: contraport {verb} --help_all" in text
+
+
+def test_lines_of_the_help_fit_a_terminal(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for verb in OWN:
+        text, _, _ = command(verb, "--help_all").out.partition("\nexamples:")
+        assert all(len(line) < 80 for line in text.splitlines()), verb
+        assert not any(sign in text for sign in ("%%", "``", "\b", "('"))
 
 
 @pytest.mark.parametrize(("what", "name"), [("objectives", "gca-uot"), ("encoders", "small-cnn"), ("data", "digits")])

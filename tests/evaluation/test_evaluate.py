@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
@@ -224,6 +225,13 @@ def test_the_columns_of_a_table_are_the_runs_own_or_given(tmp_path: Path) -> Non
     given = np.load(embed(run, data=table, columns=columns, out=tmp_path / "given.npz", progress=False))["features"]
     assert own.shape == (60, 512)
     assert np.array_equal(own, given)
+
+
+def test_a_frame_is_read_as_the_frame_of_the_training_was(tmp_path: Path) -> None:
+    frame = pyarrow.table({name: np.random.default_rng(0).normal(size=60) for name in ("left", "right", "up")})
+    columns = {"views": [["left", "up"], "right"]}
+    run = make_run(tmp_path / "run", Model(shapes=[(2,), (1,)]), data="<Table>", columns=columns, augment=None)
+    assert np.load(embed(run, data=frame, out=tmp_path / "own.npz", progress=False))["features"].shape == (60, 512)
 
 
 def test_splits_of_different_shapes_are_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from contraport._version import __version__
 from contraport.cli.verbs import run_verb, summaries
-from contraport.errors import CheckFailedError, UsageError
+from contraport.errors import CheckFailedError, UsageError, notes
 from contraport.importing import imported
 
 __all__ = ["main"]
@@ -17,18 +17,16 @@ __all__ = ["main"]
 _HELP = """usage: contraport VERB [options]
 
 Contrastive learning as transport: train an encoder without labels, measure it, look at it.
-
-verbs:
 {verbs}
 
-`contraport VERB --help` tells the options of a verb, its defaults and examples; `contraport --version` the version.
-`contraport --print_completion bash` (zsh, fish) prints what lets the shell complete verbs, options and names.
+`contraport VERB --help` tells the usual options of a verb and examples, `--help_all` all options; `contraport
+--version` the version. `contraport --print_completion bash` (zsh, fish) prints what lets the shell complete them.
 
 first steps:
   contraport demo
-  contraport train --data fashion-mnist --objective gca-uot --epochs 3 --out runs/clothes
-  contraport evaluate runs/clothes
-  contraport report runs/clothes --out runs/clothes/report.html"""
+  contraport train --data digits --objective gca-uot --epochs 30 --out runs/digits
+  contraport evaluate runs/digits
+  contraport report runs/digits --out digits.html"""
 
 # What torch says on the CPU and on GPUs; its own class for it is that of GPUs only.
 _NO_MEMORY = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")
@@ -62,17 +60,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (isinstance(error, MemoryError) or _NO_MEMORY.search(str(error))):
             raise
         reason = str(error).splitlines()[0] if str(error) else "a MemoryError"
-        return _fail(f"there is not enough memory ({reason}); smaller batches, views or networks need less.", status=1)
+        told = MemoryError(f"there is not enough memory ({reason}); smaller batches, views or networks need less.")
+        told.add_note("More: contraport docs troubleshooting out-of-memory")
+        return _fail(told, status=1)
     return 0
 
 
 def _dispatch(arguments: list[str]) -> None:
     match arguments:
         case [] | ["-h" | "--help", *_]:
-            known = summaries()
-            width = max(map(len, known))
-            lines = [f"  {name:{width}}  {summary}" for name, summary in known.items()]
-            print(_HELP.format(verbs="\n".join(lines)))
+            print(_HELP.format(verbs=_verbs()))
         case ["--print_completion", *rest]:
             print(imported("contraport.cli.completion:script")(rest))
         case ["--complete", *words]:
@@ -83,7 +80,17 @@ def _dispatch(arguments: list[str]) -> None:
             run_verb(name, rest)
 
 
-def _fail(error: BaseException | str, *, status: int) -> int:
-    message = " ".join(str(error).split()) or "stopped."
+def _verbs() -> str:
+    """Return a line for each verb, under the headings of their groups."""
+    known = summaries()
+    width = max(len(name) for names in known.values() for name in names)
+    lines: list[str] = []
+    for heading, names in known.items():
+        lines += ["", f"{heading}:", *(f"  {name:{width}}  {summary}" for name, summary in names.items())]
+    return "\n".join(lines)
+
+
+def _fail(error: BaseException, *, status: int) -> int:
+    message = " ".join(" ".join([str(error), *notes(error)]).split()) or "stopped."
     print(f"contraport: {message}", file=sys.stderr)
     return status

@@ -76,14 +76,14 @@ def completions(words: Sequence[str]) -> list[str]:
 
 def _offered(before: Sequence[str], begun: str) -> Iterable[str]:
     if not before:
-        return FIRST if begun.startswith("-") else summaries()
+        return FIRST if begun.startswith("-") else [name for names in summaries().values() for name in names]
     if before == ["--print_completion"]:
         return SCRIPTS
     if before[0] not in OWN:  # those of other packages would have to be imported
         return ()
     verb = find(before[0])
     if begun.startswith("-"):
-        further = ("help", "config", "print_config", *(("json",) if verb.show else ()))
+        further = ("help", "help_all", "config", "print_config", *(("json",) if verb.show else ()))
         return (f"--{name}" for name in (*(n for n, option in verb.options.items() if not option.positional), *further))
     option = verb.options.get(before[-1].removeprefix("--")) if before[-1].startswith("--") else None
     if option is None and len(before) == 1:

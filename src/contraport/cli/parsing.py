@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin
 
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
@@ -25,19 +26,23 @@ _SCALARS = (int, float, bool, str)
 def parse(verb: Verb[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
     """Return the options that a command line, and the file of its ``--config``, give for a verb.
 
-    What is not given is left out, so the verb's own defaults hold. None is returned where ``--help`` or
-    ``--print_config`` was asked for, and printed. Both show what follows from what is given, as a recipe's settings do.
-    In the help, options stand under the headings of their groups.
+    What is not given is left out, so the verb's own defaults hold. None is returned where ``--help``, ``--help_all`` or
+    ``--print_config`` was asked for, and printed. All show what follows from what is given, as a recipe's settings do.
+    In the help, options stand under the headings of their groups; the short one has the usual ones and what is given.
 
     Raises:
         UsageError: an unknown option or key (the nearest is offered), or a value of the wrong type.
     """
-    parser = _parser(verb, prog)
+    parser = _parser(verb, prog, verb.options)
     asked = [argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"]
+    short = bool(verb.usual and {"-h", "--help"} & {*asked})
     try:
+        given: dict[str, Any] = {}
         if asked and verb.resolve is not None:
-            given = _given(parser, [argument for argument in argv if argument not in asked])
-            parser.set_defaults(verb.resolve(given))
+            given = verb.resolve(_given(parser, [argument for argument in argv if argument not in asked]))
+        if short:
+            parser = _parser(verb, prog, {*verb.usual, *given})
+        parser.set_defaults(given)
         return _given(parser, argv, complete=bool(asked))
     except SystemExit:
         return None
@@ -88,9 +93,11 @@ class _Parser(ArgumentParser):
 
     Attributes:
         kinds: the type of each option, as far as words can give it.
+        helps: what each option is.
     """
 
     kinds: dict[str, Any]
+    helps: dict[str, str]
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -103,10 +110,12 @@ class _Parser(ArgumentParser):
 
     def _plain_error(self, message: str) -> UsageError:
         if match := re.match(r"unrecognized arguments: (-\S+)", message):
-            options = [f"--{name}" for name in ("config", "print_config", "help", *self.kinds)]
+            options = [f"--{name}" for name in ("config", "print_config", "help", "help_all", *self.kinds)]
             return unknown_name("option", match[1].split("=")[0], options)
         if match := re.match(r"unrecognized arguments: (\S+)", message):
             return UsageError(f"unexpected argument {match[1]!r}: expected options, which start with '--'.")
+        if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
+            return UsageError(f"required: {match[1]}, {self.helps[match[1]]}")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
             return unknown_name("config: key", match[1], self.kinds)
         if match := re.match(r"Unexpected config: ?(.*)", message):
@@ -121,40 +130,107 @@ class _Parser(ArgumentParser):
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Keeps the lines of the examples, and tells a default unless the help does."""
+    """Keeps the lines of the examples and names in one piece, and tells a default unless the help does."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        text = action.help or ""
-        told = action.default is None or action.default is False or action.default in ((), argparse.SUPPRESS)
-        return text if told else f"{text} (default: %(default)s)"
+        text = (action.help or "").replace("``", "`")
+        default = action.default
+        if default is None or default is False or default in ((), argparse.SUPPRESS):
+            return text
+        return f"{text} (default: {' '.join(default) if isinstance(default, tuple) else '%(default)s'})"
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.dest == "help":
+            return super()._format_action_invocation(action)
+        values = "" if action.metavar == _FLAGS else self._format_args(action, action.dest.upper())
+        return f"{action.option_strings[0]} {values}".rstrip()
 
 
-def _parser(verb: Verb[...], prog: str) -> _Parser:
+_FLAGS = "\b[=flags]"
+"""What jsonargparse shows behind `--print_config`."""
+
+
+def _filled(text: str) -> str:
+    """Return paragraphs, and the items of lists, in lines that the terminal has room for."""
+    width = shutil.get_terminal_size().columns - 2
+    parts = re.split(r"\n\n|\n(?=- )", text)
+    filled = [
+        textwrap.fill(
+            " ".join(part.split()), width, subsequent_indent="  " * part.startswith("- "), break_on_hyphens=False
+        )
+        for part in parts
+    ]
+    return "".join(
+        one if not place else ("\n" if parts[place - 1].startswith("- ") and one.startswith("- ") else "\n\n") + one
+        for place, one in enumerate(filled)
+    )
+
+
+def _parser(verb: Verb[...], prog: str, shown: Collection[str]) -> _Parser:
     options = verb.options
-    positional = [name.upper() for name, option in options.items() if option.positional]
+    positional = [
+        name.upper() if option.required else f"[{name.upper()}]"
+        for name, option in options.items()
+        if option.positional
+    ]
     parser = _Parser(
         prog=prog,
         usage=" ".join([prog, *positional, "[options]"]),
-        description="\n\n".join(filter(None, (verb.summary, inspect.cleandoc(verb.about)))).replace("%", "%%"),
-        epilog="\n  ".join(["examples:", *verb.examples]) if verb.examples else None,
+        description=_filled("\n\n".join(filter(None, (verb.summary, inspect.cleandoc(verb.about))))),
+        epilog="\n\n".join(_behind(verb, prog, hidden=len(options) - len(shown))) or None,
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
         parser_mode=_MODE,
     )
-    parser.add_argument("--config", action="config", help="a YAML file of these options; later options win over it")
     parser.kinds = {name: _words_type(option) for name, option in options.items()}
-    headings = dict.fromkeys(option.group for option in options.values() if option.group)
+    parser.helps = {name: option.help for name, option in options.items()}
+    headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.positional)
     groups: dict[str, Any] = {heading: parser.add_argument_group(heading) for heading in headings}
     for name, option in options.items():
-        _add(groups.get(option.group, parser), option, parser.kinds[name])
-    if verb.show:
-        parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print the result as JSON.")
-        parser.kinds["json"] = bool
+        where = parser if option.positional else groups[option.group or "options"]
+        _add(where, option, parser.kinds[name], shown=name in shown)
+    _add_common(parser, verb, whole=len(shown) == len(options))
     return parser
 
 
-def _add(parser: Any, option: Option, kind: Any) -> None:
-    settings: dict[str, Any] = {"type": kind, "help": option.help.replace("%", "%%")}
+def _behind(verb: Verb[...], prog: str, *, hidden: int) -> list[str]:
+    """Return what stands behind the options in the help."""
+    examples = ["\n  ".join(["examples:", *verb.examples])] if verb.examples else []
+    further = f"{hidden} more options: {prog} --help_all" if hidden else ""
+    page = f"the page about it: contraport docs {verb.page}" if verb.page else ""
+    return [*examples, *filter(None, ["\n".join(filter(None, [further, page]))])]
+
+
+def _add_common(parser: _Parser, verb: Verb[...], *, whole: bool) -> None:
+    """Add what every verb takes, which stands behind its own options."""
+    parser.add_argument(
+        "--config",
+        action="config",
+        help="a YAML file of these options; later options win over it." if whole else _HIDDEN,
+    )
+    if verb.usual:
+        parser.add_argument("--help_all", action="help", help="tell all options.")
+    if verb.show:
+        parser.add_argument("--json", action="store_true", default=_HIDDEN, help="print the result as JSON.")
+        parser.kinds["json"] = bool
+    for action in parser._actions:
+        if action.dest == "help" and "-h" in action.option_strings:
+            action.help = "tell this." if whole else "tell the usual options."
+        elif action.metavar == _FLAGS:
+            action.help = "print all options as they would hold, for a file of --config." if whole else _HIDDEN
+    besides, groups = parser._optionals, cast(list[Any], parser._action_groups)
+    besides.title = "besides"
+    groups.sort(key=lambda group: group is besides)
+
+
+_HIDDEN = argparse.SUPPRESS
+
+
+def _add(parser: Any, option: Option, kind: Any, *, shown: bool) -> None:
+    settings: dict[str, Any] = {"type": kind, "help": option.help.replace("%", "%%") if shown else _HIDDEN}
     if get_origin(kind) is list:
         settings.update(type=get_args(kind)[0], nargs="+")
     if kind is bool or bool in get_args(kind):
@@ -162,6 +238,8 @@ def _add(parser: Any, option: Option, kind: Any) -> None:
     if str in get_args(kind) and {int, float} & {*get_args(kind)}:
         settings.update(type=_number_or_text)
     if option.positional:
+        if not option.required:
+            settings.update(nargs="?", default=option.default)
         parser.add_argument(option.name, **settings)
     elif option.required:
         parser.add_argument(f"--{option.name}", required=True, **settings)

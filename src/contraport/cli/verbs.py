@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 from typing import Any, cast
 
 from contraport import verbs
-from contraport.errors import UsageError, check, needing, reason, unknown_name
+from contraport.errors import UsageError, check, explained, needing, reason, unknown_name
 from contraport.importing import imported
-from contraport.verbs import Verb
+from contraport.options import Option
+from contraport.verbs import BEGIN, EXTRA, LEARN, USE, Verb
 
 GROUP = "contraport.verbs"
 """The entry points by which other packages bring verbs of their own: the name of each, and where its `Verb` is."""
@@ -20,10 +21,18 @@ OWN = tuple(sorted(module.name for module in iter_modules(verbs.__path__) if not
 """The verbs of this package, which have a file each."""
 
 
-def summaries() -> dict[str, str]:
-    """Return the name of each verb, and what it does or, of those of others, which package it is of."""
-    own = {name: find(name).summary for name in OWN}
-    return own | {name: f"(of the package {_package(point)})" for name, point in _others().items()}
+def summaries() -> dict[str, dict[str, str]]:
+    """Return under the heading of each group the name of each verb, and what it does.
+
+    Of those of other packages, which are not imported for it, which package it is of.
+    """
+    own = {name: find(name) for name in OWN}
+    groups = {
+        heading: {name: verb.summary for name, verb in own.items() if verb.group == heading}
+        for heading in (BEGIN, LEARN, USE)
+    }
+    others = {name: f"(of the package {_package(point)})" for name, point in _others().items()}
+    return groups | ({"of other packages": others} if others else {})
 
 
 def find(name: str) -> Verb[...]:
@@ -61,7 +70,8 @@ def run_verb(name: str, argv: list[str]) -> None:
         UsageError: an argument that the verb does not know, or of the wrong type, or a package that is missing.
     """
     verb = find(name)
-    arguments = _arguments(verb, name, argv)
+    with explained(f"contraport {name} --help"):
+        arguments = _arguments(verb, name, argv)
     if arguments is None:
         return
     arguments = dict(arguments)
@@ -74,19 +84,24 @@ def run_verb(name: str, argv: list[str]) -> None:
 
 def _arguments(verb: Verb[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
     """Return what a command line gives, or nothing where it asks for help, which is printed."""
-    match list(verb.options.values()), argv:
-        case [option], [word] if option.positional and not word.startswith("-"):  # this needs no parser's package
-            arguments: Mapping[str, Any] | None = {option.name: word}
-        case options, [] if not any(option.required for option in options):
-            arguments = {}
-        case _:
-            with _needing(verb, name):
-                # Here, not above: `contraport --help` is quick, and needs none of the extras.
-                from contraport.cli.parsing import parse
-            arguments = parse(verb, argv, prog=f"contraport {name}")
+    options = list(verb.options.values())
+    if _plain(options, argv):  # this needs no parser's package
+        arguments: Mapping[str, Any] | None = {option.name: word for option, word in zip(options, argv, strict=False)}
+    else:
+        with needing(EXTRA, f"{name} with options"):
+            # Here, not above: `contraport --help` is quick, and needs none of the extras.
+            from contraport.cli.parsing import parse
+        arguments = parse(verb, argv, prog=f"contraport {name}")
     if arguments is not None:
         _judge(verb, arguments)
     return arguments
+
+
+def _plain(options: Sequence[Option], words: Sequence[str]) -> bool:
+    """Return whether words are nothing but values of options that need no name, and all that must be given is there."""
+    named = words and not all(option.positional for option in options)
+    lacking = len(words) > len(options) or any(option.required for option in options[len(words) :])
+    return not (named or lacking or any(word.startswith("-") for word in words))
 
 
 def _judge(verb: Verb[...], arguments: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from contraport.catalog.encoders import ENCODERS, OWN, TIMM
 from contraport.encoders.tokenized import build_tokenized
-from contraport.errors import UsageError, check, unknown_name
+from contraport.errors import UsageError, check, explained, unknown_name
 from contraport.importing import imported
 from contraport.texts import blank, is_text
 
@@ -53,6 +53,7 @@ def code_named(encoder: object) -> list[str]:
     return [name for name in names if isinstance(name, str) and ":" in name]
 
 
+@explained("contraport docs training folders-of-others")
 def check_trusted(encoder: object, where: str, *, trust: bool) -> None:
     """Raise `UsageError` where the encoders that a file gives are code to import, unless it is trusted.
 

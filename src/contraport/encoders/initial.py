@@ -22,7 +22,7 @@ from contraport.encoders.build import Shape, code_named, is_described
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model
 from contraport.encoders.tokenized import build_tokenized
 from contraport.encoders.view_names import each_view
-from contraport.errors import UsageError, cannot_read, check, check_regular, reason
+from contraport.errors import UsageError, cannot_read, check, check_regular, explained, reason
 from contraport.files import check_checksum
 from contraport.texts import TEXT
 
@@ -159,6 +159,7 @@ def _is_theirs(encoder: object) -> bool:
     return isinstance(encoder, str) and encoder not in ENCODERS and not code_named(encoder)
 
 
+@explained("contraport docs troubleshooting weights-cannot-be-downloaded")
 def _pretrained(encoder: Any) -> Initial:
     check(
         _is_theirs(encoder),

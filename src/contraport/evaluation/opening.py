@@ -17,7 +17,7 @@ from contraport.evaluation.shards import this_process
 from contraport.options import is_object
 from contraport.training.build import build_dataset
 from contraport.verbs.evaluate import EvaluateOptions
-from contraport.verbs.train import Settings
+from contraport.verbs.train import KEPT, Settings
 
 log = logging.getLogger("contraport.evaluation")
 
@@ -85,6 +85,8 @@ def load_asked(
         )
         own = settings.weights if settings.weighs_by_column else None  # a column of weights is none of features
         return build_dataset(replace(asked, columns=columns or settings.columns, weights=own), split)
+    if columns is None and KEPT["data"].written(data) == settings.data:  # a data frame after a data frame
+        columns = settings.columns
     other = replace(asked, data=data, columns=columns, weights=None, test_fraction=None, **_OF_ITS_DATA)
     return build_dataset(other, split)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, explained
 from contraport.importing import imported
 from contraport.notebook import html_table
 from contraport.objectives.constraints import Constraint
@@ -120,6 +120,7 @@ class Loss(nn.Module, ABC):
         """
         return None
 
+    @explained("contraport docs calls")
     def forward(
         self,
         *views: Tensor,

@@ -7,7 +7,7 @@ from typing import Any
 
 from contraport.catalog import resolve
 from contraport.encoders import check_trusted
-from contraport.errors import check, unknown_name
+from contraport.errors import check, explained, unknown_name
 from contraport.options import is_object
 from contraport.runs import Run
 from contraport.verbs.train import KEPT, Settings
@@ -25,6 +25,7 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
     return Settings(**resolve(_continued(given) if given.get("resume") else given))
 
 
+@explained("contraport docs troubleshooting resume-is-refused")
 def _continued(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is given, over what the run in `out` has."""
     out = given.get("out")

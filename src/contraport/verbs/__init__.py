@@ -10,10 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from contraport.errors import explained
 from contraport.options import Option, keywords_of, options_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+BEGIN, LEARN, USE = "to begin with", "learn, and see what it is worth", "use what was learned"
+"""What the verbs of this package are grouped under."""
 
 EXTRA = "train,report"
 """What brings the packages that the verbs of this package need."""
@@ -32,6 +36,9 @@ class Verb(Generic[P]):
         show: where the function is that prints its result; nothing where it says all itself.
         resolve: returns what follows from what is given, if something does.
         extra: which extra of contraport brings what it needs; nothing where none does.
+        group: what the help of all verbs has it under.
+        usual: the options that its short help tells; all where none are named.
+        page: the page of the documentation that explains it, as `contraport docs` takes it; nothing where none does.
     """
 
     asks: Callable[P, object]
@@ -42,6 +49,9 @@ class Verb(Generic[P]):
     show: str = ""
     resolve: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     extra: str = ""
+    group: str = ""
+    usual: tuple[str, ...] = ()
+    page: str = ""
 
     @property
     def options(self) -> Mapping[str, Option]:
@@ -51,6 +61,7 @@ class Verb(Generic[P]):
     def keywords(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
         """Let a function of what was given, by name, take the verb's options as its arguments, and tell of each.
 
-        See `contraport.options.keywords_of`.
+        A mistake says which page explains the verb. See `contraport.options.keywords_of`.
         """
-        return keywords_of(self.asks, self.about)(function)
+        told = explained(f"contraport docs {self.page}")(function) if self.page else function
+        return keywords_of(self.asks, self.about)(told)

@@ -9,7 +9,7 @@ from typing import Any
 
 from contraport.errors import check
 from contraport.options import Options, fits, not_negative, one_of, option, positive, whole
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import EXTRA, LEARN, Verb
 
 
 def _two_views(name: str, value: Any) -> None:
@@ -158,4 +158,20 @@ VERB = Verb(
     ),
     show="contraport.cli.console:print_audit",
     extra=EXTRA,
+    group=LEARN,
+    usual=(
+        "data",
+        "views",
+        "method",
+        "encoder",
+        "epochs",
+        "seed",
+        "device",
+        "out",
+        "drop",
+        "repair",
+        "weigh",
+        "resume",
+    ),
+    page="audit",
 )

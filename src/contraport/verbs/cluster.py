@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contraport.options import known, option, whole
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import EXTRA, USE, Verb
 from contraport.verbs._of_features import OfFeatures
 
 
@@ -32,4 +32,6 @@ VERB = Verb(
     ),
     show="contraport.cli.console:print_clusters",
     extra=EXTRA,
+    group=USE,
+    page="searching",
 )

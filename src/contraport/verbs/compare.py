@@ -11,7 +11,7 @@ from typing import Any
 from contraport.errors import check
 from contraport.importing import imported
 from contraport.options import Options, fits, one_of, option, whole
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import EXTRA, LEARN, Verb
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)([smh])")
@@ -137,4 +137,6 @@ VERB = Verb(
     ),
     show="contraport.cli.console:print_comparison",
     extra=EXTRA,
+    group=LEARN,
+    page="comparing",
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contraport.options import Options, option, whole
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import BEGIN, EXTRA, Verb
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,4 +31,6 @@ VERB = Verb(
     """,
     examples=("contraport demo",),
     extra=EXTRA,
+    group=BEGIN,
+    page="start",
 )

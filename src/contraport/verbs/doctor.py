@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from contraport.options import Options, option
-from contraport.verbs import Verb
+from contraport.verbs import BEGIN, Verb
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,4 +26,5 @@ VERB = Verb(
     """,
     examples=("contraport doctor", "contraport doctor --test false"),
     show="contraport.cli.doctor:print_diagnosis",
+    group=BEGIN,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from contraport.errors import check
 from contraport.options import fits, option
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import EXTRA, USE, Verb
 from contraport.verbs._of_features import OfIndexed
 
 
@@ -41,4 +41,6 @@ VERB = Verb(
     ),
     show="contraport.cli.console:print_groups",
     extra=EXTRA,
+    group=USE,
+    page="searching",
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contraport.options import known, one_of, option, whole
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import EXTRA, USE, Verb
 from contraport.verbs._of_run import VIEW, OfRun
 
 
@@ -55,4 +55,6 @@ VERB = Verb(
     ),
     show="builtins:print",
     extra=EXTRA,
+    group=USE,
+    page="searching",
 )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from contraport.errors import check
 from contraport.importing import imported
 from contraport.options import known, one_of, option, whole
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import EXTRA, LEARN, Verb
 from contraport.verbs._of_run import OfEncoder, Run
 
 
@@ -93,4 +93,6 @@ VERB = Verb(
     ),
     show="contraport.cli.console:print_evaluation",
     extra=EXTRA,
+    group=LEARN,
+    page="evaluating",
 )

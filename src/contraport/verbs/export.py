@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from contraport.options import known, one_of, option
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import EXTRA, USE, Verb
 from contraport.verbs._of_run import VIEW, Trusting
 
 if TYPE_CHECKING:
@@ -56,4 +56,6 @@ VERB = Verb(
     ),
     show="builtins:print",
     extra=EXTRA,
+    group=USE,
+    page="export",
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from contraport.options import Options, known
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import BEGIN, EXTRA, Verb
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,4 +25,5 @@ VERB = Verb(
     examples=("contraport list recipes", "contraport list objectives"),
     show="contraport.cli.listing:print_names",
     extra=EXTRA,
+    group=BEGIN,
 )

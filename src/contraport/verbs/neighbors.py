@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contraport.options import known, option, whole
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import EXTRA, USE, Verb
 from contraport.verbs._of_features import OfIndexed
 from contraport.verbs._of_run import Trusting
 
@@ -48,4 +48,6 @@ VERB = Verb(
     ),
     show="contraport.cli.console:print_neighbors",
     extra=EXTRA,
+    group=USE,
+    page="searching",
 )

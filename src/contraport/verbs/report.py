@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contraport.options import Options, known, option
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import EXTRA, LEARN, Verb
 from contraport.verbs._of_run import Run
 
 
@@ -31,4 +31,6 @@ VERB = Verb(
     examples=("contraport report runs/a runs/b --out comparison.html",),
     show="builtins:print",
     extra=EXTRA,
+    group=LEARN,
+    page="evaluating the-page",
 )

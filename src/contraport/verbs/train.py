@@ -34,7 +34,7 @@ from contraport.options import (
     some_of,
     whole,
 )
-from contraport.verbs import EXTRA, Verb
+from contraport.verbs import EXTRA, LEARN, Verb
 
 
 def _described(encoder: Any) -> Any:
@@ -735,4 +735,27 @@ VERB = Verb(
     ),
     resolve=resolve,
     extra=EXTRA,
+    group=LEARN,
+    usual=(
+        "data",
+        "recipe",
+        "objective",
+        "temperature",
+        "augment",
+        "audit",
+        "encoder",
+        "pretrained",
+        "freeze",
+        "epochs",
+        "batch_size",
+        "lr",
+        "columns",
+        "device",
+        "amp",
+        "seed",
+        "out",
+        "resume",
+        "dry_run",
+    ),
+    page="training",
 )

@@ -21,12 +21,13 @@ from contraport.data.sources.torch_datasets import from_torch
 from contraport.data.sources.vision import download_root
 from contraport.data.splits import check_fraction, check_split
 from contraport.data.stores import StoreOver
-from contraport.errors import UsageError, check, unknown_name
+from contraport.errors import UsageError, check, explained, unknown_name
 from contraport.importing import imported
 
 _LARGEST_IMAGE = 2**14
 
 
+@explained("contraport docs data")
 def load(
     data: str | Path | Dataset | torch.utils.data.Dataset[Any] | Any,
     split: str = "train",

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from contraport import distributed
 from contraport.data import Batch
 from contraport.distributed import raise_once
+from contraport.errors import explained
 from contraport.files import checksum_of, write_arrays, write_json
 from contraport.runs import Run
 from contraport.training.loop.checkpoints import CheckpointFile
@@ -82,7 +83,8 @@ class FiniteGuard(Callback):
             f"{self._seed}); {self._run.nonfinite_path} tells of it, and contraport.training.replay computes it again. "
             "A lower lr or a higher temperature may help."
         )
-        raise_once(FloatingPointError(message), status=1)
+        with explained("contraport docs troubleshooting the-loss-is-not-finite"):
+            raise_once(FloatingPointError(message), status=1)
 
 
 def _gathered(batch: Batch) -> dict[str, Tensor]:

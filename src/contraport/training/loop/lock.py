@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport.distributed import is_first, together
-from contraport.errors import UsageError, check, check_regular
+from contraport.errors import UsageError, check, check_regular, explained
 from contraport.runs import Run
 
 BEAT = 20.0
@@ -92,6 +92,7 @@ class _Lock:
             except OSError:
                 continue  # the shared folder is away; if it stays so, the training fails by itself
 
+    @explained("contraport docs troubleshooting resume-is-refused")
     def _clear(self) -> None:
         """Put a lock aside that nobody holds any more.
 

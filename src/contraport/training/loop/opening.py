@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from contraport.distributed import is_first
-from contraport.errors import check
+from contraport.errors import check, explained
 from contraport.files import check_checksum, write_text
 from contraport.runs import Run, read
 from contraport.verbs.train import Settings
@@ -26,6 +26,7 @@ class Position(NamedTuple):
     step: int
 
 
+@explained("contraport docs troubleshooting resume-is-refused")
 def open_run(run: Run, settings: Settings) -> Position:
     """Make the run's folder; or, to resume, take it back to its last checkpoint.
 

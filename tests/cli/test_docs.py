@@ -1,0 +1,86 @@
+"""The documentation in the terminal, and the pages that errors and verbs point at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import contraport
+from contraport.cli.docs import pages, section
+from contraport.cli.verbs import OWN, find
+from contraport.errors import UsageError
+
+from .conftest import Outcome
+
+Command = Callable[..., Outcome]
+
+POINTED_AT = {
+    *(
+        found
+        for file in Path(contraport.__file__).parent.rglob("*.py")
+        for found in re.findall(
+            r'explained\("contraport docs ([^"{]+)"\)|More: contraport docs ([^"{]+)"', file.read_text()
+        )
+    ),
+    *((find(verb).page, "") for verb in OWN if find(verb).page),
+}
+
+
+@pytest.mark.parametrize("where", sorted(" ".join(filter(None, found)) for found in POINTED_AT))
+def test_what_is_pointed_at_is_there(command: Command, where: str) -> None:
+    outcome = command("docs", *where.split())
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out.startswith("#")
+    assert len(outcome.out.splitlines()) > 2
+
+
+def test_errors_point_at_several_pages() -> None:
+    assert {("data", ""), ("calls", ""), ("troubleshooting resume-is-refused", "")} <= POINTED_AT
+    assert ("", "troubleshooting out-of-memory") in POINTED_AT
+
+
+def test_every_page_is_listed(command: Command) -> None:
+    told = command("docs").out
+    assert all(f"  {name} " in told for name in pages())
+    assert all(path.is_file() for path in pages().values())
+    assert {"photos", "troubleshooting", "moving", "lightly", "audit"} <= set(pages())
+
+
+def test_a_page_that_is_not_there(command: Command) -> None:
+    assert "page: unknown name 'fotos'; did you mean 'photos'?" in command("docs", "fotos").err
+    assert (
+        "section: unknown name 'memory'; did you mean 'out-of-memory'?"
+        in command("docs", "audit", "how").err + command("docs", "troubleshooting", "memory").err
+    )
+
+
+def test_a_comment_of_a_script_is_no_heading() -> None:
+    text = "# A\n\n## B\n\n```sh\n# C\n```\n\nafter\n"
+    assert section(text, "b").endswith("after")
+    with pytest.raises(UsageError, match="section"):
+        section(text, "c")
+
+
+@pytest.mark.parametrize(
+    ("argv", "page"),
+    [
+        ("train --data missing.npz", "contraport docs data"),
+        ("train --epochs many", "contraport train --help"),
+        ("train --resume --out nowhere", "contraport docs troubleshooting resume-is-refused"),
+        ("evaluate nowhere", "contraport docs evaluating"),
+        ("audit --data digits", "contraport docs audit"),
+    ],
+)
+def test_a_mistake_points_at_what_explains_it(command: Command, argv: str, page: str) -> None:
+    outcome = command(*argv.split())
+    assert outcome.status == 2
+    assert outcome.err.endswith(f" More: {page}\n")
+
+
+def test_a_loss_points_at_what_a_call_takes() -> None:
+    with pytest.raises(UsageError) as caught:
+        contraport.nt_xent()()
+    assert caught.value.__notes__ == ["More: contraport docs calls"]
