@@ -30,7 +30,7 @@ TRACED_ITEMS = 3
 CHECKED_ITEMS = (1, 5)
 LETTERS = 30
 
-Features = Callable[..., Tensor]
+_Call = Callable[..., Tensor]
 """A model that was read again: from the views of its representation to features."""
 
 
@@ -108,7 +108,7 @@ def _texts(items: int, generator: torch.Generator) -> Tensor:
     return torch.where(torch.arange(letters.shape[1]) < ends, letters, 0).byte()
 
 
-def _difference(model: Model, again: Features, items: int) -> float:
+def _difference(model: Model, again: _Call, items: int) -> float:
     views = _items(model, items)
     expected = Represented(model)(*views)
     got = again(*views)
@@ -133,7 +133,7 @@ def _write_onnx(model: Model, path: Path) -> None:
     )
 
 
-def _read_onnx(path: Path, _: Model) -> Features:
+def _read_onnx(path: Path, _: Model) -> _Call:
     onnxruntime = require("onnxruntime", "export", "format: onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
@@ -151,8 +151,8 @@ def _write_torchscript(model: Model, path: Path) -> None:
         torch.jit.save(traced, file)
 
 
-def _read_torchscript(path: Path, _: Model) -> Features:
-    loaded: Features = torch.jit.load(str(path), map_location="cpu")
+def _read_torchscript(path: Path, _: Model) -> _Call:
+    loaded: _Call = torch.jit.load(str(path), map_location="cpu")
     return loaded
 
 
@@ -160,7 +160,7 @@ def _write_safetensors(model: Model, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def _read_safetensors(folder: Path, model: Model) -> Features:
+def _read_safetensors(folder: Path, model: Model) -> _Call:
     # What it names, this process has run; what it only describes, this process has.
     names = model.config["encoder"]
     encoders = [model.tower(view).encoder if is_described(name) else name for view, name in enumerate(names)]
@@ -170,7 +170,7 @@ def _read_safetensors(folder: Path, model: Model) -> Features:
 
 class _Format(NamedTuple):
     write: Callable[[Model, Path], None]
-    read: Callable[[Path, Model], Features]
+    read: Callable[[Path, Model], _Call]
     replacing: Callable[[Path], AbstractContextManager[Path]]
     is_folder: bool
     packages: Sequence[str]

@@ -5,10 +5,10 @@ from scipy import stats
 from contraport.errors import UsageError
 from contraport.measures.intervals import (
     Finding,
+    difference_of,
     interval,
     mean,
     median,
-    paired_difference,
     percentiles,
     resampled,
 )
@@ -16,6 +16,11 @@ from contraport.measures.probes import determination, expected_calibration_error
 
 RANDOM = np.random.default_rng(0)
 HITS = RANDOM.random(400) < 0.8
+
+
+def paired(first, second, **settings):
+    draws = resampled({"first": first, "second": second}, **settings)
+    return difference_of((first.value, draws["first"]), (second.value, draws["second"]))
 
 
 def test_the_interval_of_a_mean_is_that_of_scipy() -> None:
@@ -32,7 +37,7 @@ def test_the_paired_interval_is_that_of_scipy() -> None:
     peer = stats.bootstrap(
         (HITS.astype(float) - other,), np.mean, n_resamples=4_000, method="percentile", rng=np.random.default_rng(1)
     ).confidence_interval
-    found = paired_difference(Finding(HITS), Finding(other), resamples=4_000)
+    found = paired(Finding(HITS), Finding(other), resamples=4_000)
     assert found.value == pytest.approx(HITS.mean() - other.mean())
     assert (found.low, found.high) == pytest.approx((peer.low, peer.high), abs=0.005)
 
@@ -41,7 +46,7 @@ def test_pairing_tells_differences_that_the_intervals_of_each_do_not() -> None:
     better = HITS | (np.arange(400) < 30)
     apart = [interval(Finding(hits)) for hits in (better, HITS)]
     assert apart[0].low < apart[1].high
-    assert paired_difference(Finding(better), Finding(HITS)).is_sure
+    assert paired(Finding(better), Finding(HITS)).is_sure
 
 
 def test_intervals_cover_as_often_as_they_say() -> None:
@@ -95,4 +100,4 @@ def test_items_that_all_agree_have_no_width() -> None:
 
 def test_unequal_numbers_of_items_are_told() -> None:
     with pytest.raises(UsageError, match=r"as many items in each, got \[399, 400\]"):
-        paired_difference(Finding(HITS), Finding(HITS[:-1]))
+        paired(Finding(HITS), Finding(HITS[:-1]))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from contraport import info_nce
 from contraport.errors import UsageError
 from contraport.measures import retrieval
-from contraport.measures.retrieval import log_shares, nearest, ranks
+from contraport.measures.retrieval import log_shares, nearest_others, ranks
 
 
 def two_views(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,7 +76,7 @@ def test_the_bound_is_at_most_the_logarithm_of_the_items() -> None:
 def test_an_item_is_no_neighbour_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", 100)
     z, _ = two_views()
-    found = nearest(z, 3)
+    found = nearest_others(z, 3)
     cosines = F.cosine_similarity(z[:, None], z, dim=2).fill_diagonal_(-2)
     assert torch.equal(found, cosines.topk(3, dim=1).indices)
 

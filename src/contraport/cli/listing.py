@@ -13,35 +13,35 @@ from contraport.measures import MEASURES, Measure
 from contraport.options import as_flags
 from contraport.verbs.list import VERB, ListOptions
 
-Rows = Sequence[Mapping[str, str]]
+_Rows = Sequence[Mapping[str, str]]
 """Of each its name, and what is said of it under other headings."""
 
 
-def _recipes() -> Rows:
+def _recipes() -> _Rows:
     return [
         {"name": name, "summary": recipe.summary, "options": as_flags(recipe.settings)}
         for name, recipe in RECIPES.items()
     ]
 
 
-def _objectives() -> Rows:
+def _objectives() -> _Rows:
     return [
         {"name": method.name, "summary": method.summary, "when": when_to_use(method.name)}
         for method in OBJECTIVES.values()
     ]
 
 
-def _encoders() -> Rows:
+def _encoders() -> _Rows:
     return [{"name": encoder.name, "summary": encoder.description} for encoder in list_encoders()]
 
 
-def _data() -> Rows:
+def _data() -> _Rows:
     return [
         {"name": source.name, "summary": source.description, "looked for in": source.looks} for source in list_sources()
     ]
 
 
-def _measures() -> Rows:
+def _measures() -> _Rows:
     return [
         {"name": measure.key, "summary": measure.summary, "reading": _reading(measure)} for measure in MEASURES.values()
     ]
@@ -58,7 +58,7 @@ _LISTS = {
 
 
 @VERB.keywords
-def list_names(given: dict[str, Any]) -> Rows:
+def list_names(given: dict[str, Any]) -> _Rows:
     """Return what has a name, with what is said of each.
 
     Raises:
@@ -67,7 +67,7 @@ def list_names(given: dict[str, Any]) -> Rows:
     return _LISTS[ListOptions(**given).what]()
 
 
-def print_names(rows: Rows) -> None:
+def print_names(rows: _Rows) -> None:
     """Print what has a name, and under it what is said of it; plainly, as the losses' own list needs no extra."""
     width = max(60, shutil.get_terminal_size().columns)
     for row in rows:

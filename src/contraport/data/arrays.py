@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport.data.dataset import Dataset
 from contraport.data.shown import what_is_shown
 from contraport.data.splits import Codes, Positions
-from contraport.data.stores import Store, joined
+from contraport.data.stores import Store, as_one
 from contraport.data.text_store import TextStore
 from contraport.errors import UsageError, check, check_each
 from contraport.texts import check_full, shape_of, strings_in
@@ -102,7 +102,7 @@ def from_arrays(
     label_codes, class_names = tensor_codes_of("labels", labels)
     domain_codes, domain_names = tensor_codes_of("domains", domains)
     return Dataset(
-        joined(stores),
+        as_one(stores),
         name=name,
         split=split,
         labels=label_codes,

@@ -19,7 +19,7 @@ from contraport._version import __version__
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import ImageStore
 from contraport.data.loading import loader
-from contraport.data.stores import JoinedStore, Store, joined
+from contraport.data.stores import JoinedStore, Store, as_one
 from contraport.errors import UsageError
 from contraport.kept import making, opened, size_of
 
@@ -93,7 +93,7 @@ def decoded(dataset: Dataset, folder: Path, *, workers: int | None = None) -> Da
             return dataset
     kept = iter(pixels)
     replaced = tuple(DecodedImages(next(kept)) if isinstance(store, ImageStore) else store for store in stores)
-    return dataset.with_store(joined(replaced))
+    return dataset.with_store(as_one(replaced))
 
 
 def _make(

@@ -14,7 +14,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.decoding import EncodedImages, FileImages, ImageStore, common_size, unreadable
 from contraport.data.shown import what_is_shown
 from contraport.data.splits import Codes, Marks, Positions, count_held_out, items_of
-from contraport.data.stores import Store, joined
+from contraport.data.stores import Store, as_one
 from contraport.data.text_store import Texts
 from contraport.errors import check
 
@@ -81,7 +81,7 @@ class Items:
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
         stores = tuple(self._store(view, good, image_size) for view in views)
         return Dataset(
-            joined(stores),
+            as_one(stores),
             name=self.name,
             split=split,
             labels=None if self.labels is None else torch.from_numpy(self.labels[good]),

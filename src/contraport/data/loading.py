@@ -50,7 +50,7 @@ def own_share(total: int) -> Share:
     return Share(_own_part(total).start, total)
 
 
-class Positions(list[int]):
+class _Drawn(list[int]):
     """The positions of a batch, which know in which epoch they are drawn."""
 
     def __init__(self, positions: list[int], epoch: int) -> None:
@@ -58,7 +58,7 @@ class Positions(list[int]):
         self.epoch = epoch
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Positions, (list(self), self.epoch)
+        return _Drawn, (list(self), self.epoch)
 
 
 class BatchOrder(Sampler[list[int]]):
@@ -133,7 +133,7 @@ class BatchOrder(Sampler[list[int]]):
         for batch in range(self._first if self.epoch == self._begun else 0, len(self)):
             positions = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             own = positions[_own_part(len(positions)) if self.shared else slice(None)]
-            yield Positions(own.tolist(), self.epoch)
+            yield _Drawn(own.tolist(), self.epoch)
 
     def _order(self) -> np.ndarray:
         positions = np.arange(self.length) if self._drawn is None else self._drawn

@@ -107,6 +107,6 @@ class JoinedStore:
         return tuple(view for store in self.stores for view in store.fetch(positions))
 
 
-def joined(stores: Sequence[Store]) -> Store:
+def as_one(stores: Sequence[Store]) -> Store:
     """Return the views of some stores as one."""
     return stores[0] if len(stores) == 1 else JoinedStore(tuple(stores))

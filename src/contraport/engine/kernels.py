@@ -390,44 +390,44 @@ def _directions(z: Tensor) -> tuple[Tensor, Tensor]:
     return units, (units.square().sum(1, keepdim=True) + zero).rsqrt()
 
 
-Bias: TypeAlias = Tensor | float
+_Bias: TypeAlias = Tensor | float
 """The bias of each embedding, (n,), or of all of them."""
 
-Side: TypeAlias = tuple[Tensor, Bias]
+_Scaled: TypeAlias = tuple[Tensor, _Bias]
 """What a cost makes of one side's embeddings in T = <x, y> + r + c: the embeddings and their bias, in some unit."""
 
 
-def _vector(bias: Bias, z: Tensor) -> Tensor:
+def _vector(bias: _Bias, z: Tensor) -> Tensor:
     """Return the bias of each embedding."""
     if isinstance(bias, Tensor):
         return bias.expand(len(z))
     return constant(len(z), bias, z)
 
 
-def _dot(z: Tensor, unit: float | Tensor) -> Side:
+def _dot(z: Tensor, unit: float | Tensor) -> _Scaled:
     return z / unit**0.5, 0.0
 
 
-def _negative_cosine(z: Tensor, unit: float | Tensor) -> Side:
+def _negative_cosine(z: Tensor, unit: float | Tensor) -> _Scaled:
     units, inverse = _directions(z)
     return units * (inverse * unit**-0.5), 0.0
 
 
-def _cosine(z: Tensor, unit: float | Tensor) -> Side:
+def _cosine(z: Tensor, unit: float | Tensor) -> _Scaled:
     z, _ = _negative_cosine(z, unit)
     return z, -0.5 / unit
 
 
-def _chordal(z: Tensor, unit: float | Tensor) -> Side:
+def _chordal(z: Tensor, unit: float | Tensor) -> _Scaled:
     return _cosine(z, unit / 2)
 
 
-def _sqeuclidean(z: Tensor, unit: float | Tensor) -> Side:
+def _sqeuclidean(z: Tensor, unit: float | Tensor) -> _Scaled:
     z = z * (2 / unit) ** 0.5
     return z, -z.square().sum(-1) / 2
 
 
-_SIDES: dict[str, Callable[[Tensor, float | Tensor], Side]] = {
+_SIDES: dict[str, Callable[[Tensor, float | Tensor], _Scaled]] = {
     "cosine": _cosine,
     "negative-cosine": _negative_cosine,
     "chordal": _chordal,

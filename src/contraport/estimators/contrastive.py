@@ -43,7 +43,7 @@ WARMUP = 0.1
 SCORE_TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
 """The temperatures of which the score takes the best one."""
 
-Views = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
+_Arrays = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 """One array with a row for each item, or a list of texts; or several, as a tuple, or as a dict by their names."""
 
 
@@ -54,7 +54,7 @@ class _OfGivenViews:
     features of all views; which views are given only the call knows.
     """
 
-    def transform(self: ContrastiveEncoder, X: Views) -> NDArray[np.float32]:  # type: ignore[misc]
+    def transform(self: ContrastiveEncoder, X: _Arrays) -> NDArray[np.float32]:  # type: ignore[misc]
         """Return the features of items, (m, features); a frame where `set_output` asks for one.
 
         Args:
@@ -80,7 +80,7 @@ class _Transformer(TransformerMixin, BaseEstimator):
         self.views = views
         self._sklearn_output_config = getattr(encoder, "_sklearn_output_config", {})  # what `set_output` was told
 
-    def transform(self, X: Views) -> NDArray[np.float32]:
+    def transform(self, X: _Arrays) -> NDArray[np.float32]:
         return self.encoder._features(X, self.views)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
@@ -182,7 +182,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         self.audit = audit
         self.device = device
 
-    def fit(self, X: Views, y: ArrayLike | None = None) -> Self:
+    def fit(self, X: _Arrays, y: ArrayLike | None = None) -> Self:
         """Learn from the items.
 
         Args:
@@ -199,7 +199,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
             dataset = with_decoys(dataset, seed=self.pipeline_.seed)
         return self._train(dataset, number=self.epochs, sched="cosine", warmup=WARMUP)
 
-    def partial_fit(self, X: Views, y: ArrayLike | None = None) -> Self:
+    def partial_fit(self, X: _Arrays, y: ArrayLike | None = None) -> Self:
         """Go on learning: one pass over the items at the full learning rate, with all that was learned kept.
 
         Args:
@@ -243,14 +243,14 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         ]
         return np.asarray(names, dtype=object)
 
-    def _features(self, X: Views, some: Sequence[int] | None) -> NDArray[np.float32]:
+    def _features(self, X: _Arrays, some: Sequence[int] | None) -> NDArray[np.float32]:
         """Return the features of items, of which X holds these views, default: all."""
         dataset = self._dataset(X, None, reset=False, views=some)
         encoder = self._model if some is None else Represented(self._model, some)
         with seeded(0, self._reader.device):  # a loader draws from the caller's random state
             return represent(encoder, dataset, self.pipeline_.views, self._reader).numpy()
 
-    def score(self, X: Views, y: object = None) -> float:
+    def score(self, X: _Arrays, y: object = None) -> float:
         """Return how much one view of an item tells of which item another one shows, in nats; higher is better.
 
         It is the lower bound of the mutual information of two views that InfoNCE gives, log m - loss, at the best of a
@@ -303,7 +303,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         return Reader(device=torch.device(self.device))
 
     def _dataset(
-        self, X: Views, y: ArrayLike | None, *, reset: bool, least: int = 1, views: Sequence[int] | None = None
+        self, X: _Arrays, y: ArrayLike | None, *, reset: bool, least: int = 1, views: Sequence[int] | None = None
     ) -> Dataset:
         """Return the items, once scikit-learn's checks have passed them; `views` says which are given, default: all."""
         # What is not finite passes these: `from_arrays` tells where it is.

@@ -25,9 +25,9 @@ from contraport.files import write_arrays, write_json
 from contraport.measures import Measure, chosen, families
 from contraport.measures.geometry import UNIFORMITY_ITEMS
 from contraport.measures.intervals import (
+    ByItem,
     Difference,
     Finding,
-    Items,
     difference_of,
     finding_of,
     mean,
@@ -41,7 +41,7 @@ from contraport.runs import Run
 from contraport.training.build import build_untrained, build_views
 from contraport.verbs.evaluate import VERB, EvaluateOptions
 
-Numbers = Mapping[str, tuple[float, Items]]
+Numbers = Mapping[str, tuple[float, ByItem]]
 """By measure, a number, and what it becomes as the items are drawn again."""
 
 
@@ -85,7 +85,7 @@ class Evaluated(NamedTuple):
     test: Dataset
     result: dict[str, Any]
     samples: Arrays
-    numbers: dict[str, tuple[float, Items]]
+    numbers: dict[str, tuple[float, ByItem]]
     items: Arrays
 
 
@@ -200,7 +200,7 @@ def _value(finding: Finding | float) -> float:
     return finding.value if isinstance(finding, Finding) else finding
 
 
-def _numbers(found: Mapping[str, Mapping[str, Finding | float]]) -> dict[str, dict[str, tuple[float, Items]]]:
+def _numbers(found: Mapping[str, Mapping[str, Finding | float]]) -> dict[str, dict[str, tuple[float, ByItem]]]:
     """Return the numbers that are of test items, encoder by encoder, under the same draws of these for all."""
     by_item = {
         (name, key): finding
@@ -208,7 +208,7 @@ def _numbers(found: Mapping[str, Mapping[str, Finding | float]]) -> dict[str, di
         for key, finding in of.items()
         if isinstance(finding, Finding)
     }
-    numbers: dict[str, dict[str, tuple[float, Items]]] = {name: {} for name in found}
+    numbers: dict[str, dict[str, tuple[float, ByItem]]] = {name: {} for name in found}
     for (name, key), draws in resampled(by_item).items():
         numbers[name][key] = by_item[name, key].value, draws
     return numbers

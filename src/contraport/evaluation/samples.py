@@ -21,7 +21,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.measures.geometry import spectrum
 from contraport.measures.probes import confusion_matrix
-from contraport.measures.retrieval import nearest
+from contraport.measures.retrieval import nearest_others
 from contraport.measures.subject import Subject
 from contraport.objectives import Loss
 from contraport.pairs import Sides, scores
@@ -61,7 +61,7 @@ def points(dataset: Dataset, features: Tensor, chosen: Tensor) -> Arrays:
     method, plane = project_to_plane(features[chosen])
     arrays: Arrays = {"points": plane, "projection": np.array(method), "ids": chosen.numpy()}
     arrays["spectrum"] = spectrum(features).numpy()
-    arrays["neighbors"] = nearest(features[chosen], min(NEIGHBORS, len(chosen) - 1)).numpy()
+    arrays["neighbors"] = nearest_others(features[chosen], min(NEIGHBORS, len(chosen) - 1)).numpy()
     if dataset.labels is not None:
         arrays["labels"] = dataset.labels[chosen].numpy()
     if dataset.class_names is not None:

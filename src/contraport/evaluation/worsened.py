@@ -8,11 +8,11 @@ from types import MappingProxyType
 from contraport.measures import Measure, measures_of
 from contraport.measures.intervals import Difference
 
-Rows = Mapping[str, Mapping[str, float]]
+_Rows = Mapping[str, Mapping[str, float]]
 Differences = Mapping[str, Mapping[str, Difference]]
 
 
-def worsened(rows: Rows, differences: Differences = MappingProxyType({})) -> list[str]:
+def worsened(rows: _Rows, differences: Differences = MappingProxyType({})) -> list[str]:
     """Say in words which measures of the trained encoder are worse than before, and what may help.
 
     A difference within its interval, as `differences` from the baselines tell it, is none.
@@ -40,7 +40,7 @@ def _is_of_the_sphere(measure: Measure) -> bool:
     return measure.key in ("alignment", "uniformity")
 
 
-def _compared(rows: Rows, differences: Differences, row: str, asked: Callable[[Measure], bool], *, worse: bool) -> str:
+def _compared(rows: _Rows, differences: Differences, row: str, asked: Callable[[Measure], bool], *, worse: bool) -> str:
     """Return those of some measures that are worse, or better, of the trained encoder than of a baseline, in words."""
     after, before, sure = rows["trained"], rows[row], differences.get(row, {})
     pairs = [

@@ -30,7 +30,7 @@ from contraport.measures.measure import (
 )
 
 if TYPE_CHECKING:
-    from contraport.measures.intervals import Finding, Items
+    from contraport.measures.intervals import ByItem, Finding
     from contraport.measures.subject import Subject
 
 share = partial(measure, better="higher", unit="share of test items", pattern="{:.1%}")
@@ -46,7 +46,7 @@ robustness = partial(share, group="robustness", numbers=(1, 2, 3, 4, 5), usual=F
 
 
 @accuracy("Linear probe")
-def linear_probe(subject: Subject) -> Items:
+def linear_probe(subject: Subject) -> ByItem:
     """Accuracy of a logistic regression on the features, its penalty chosen on a part of the training items."""
     from contraport.measures.probes import probe_hits
 
@@ -54,7 +54,7 @@ def linear_probe(subject: Subject) -> Items:
 
 
 @accuracy("kNN")
-def knn(subject: Subject) -> Items:
+def knn(subject: Subject) -> ByItem:
     """Accuracy of a vote among the nearest training items."""
     from contraport.measures.probes import knn_hits
 
@@ -79,7 +79,7 @@ def calibration_error(subject: Subject) -> Finding:
 
 
 @few_labels("Probe on {} a class", numbers=(1, 5, 10))
-def few_shot(subject: Subject, number: int) -> Items:
+def few_shot(subject: Subject, number: int) -> ByItem:
     """Accuracy of a linear probe on so many training items of each class: the mean over 5 draws of them."""
     from contraport.measures.probes import few_labels_hits, some_of_each
 
@@ -89,7 +89,7 @@ def few_shot(subject: Subject, number: int) -> Items:
 
 
 @few_labels("Probe on {}% of the labels", numbers=(1, 10))
-def few_percent(subject: Subject, number: int) -> Items:
+def few_percent(subject: Subject, number: int) -> ByItem:
     """Accuracy of a linear probe on such a share of each class, one item at least: the mean over 5 draws of them."""
     from contraport.measures.probes import few_labels_hits, some_of_each
 
@@ -99,7 +99,7 @@ def few_percent(subject: Subject, number: int) -> Items:
 
 
 @share("Fine-tuning", group="fine-tuning", needs=(LABELS, CLASSES, WEIGHTS), usual=False)
-def fine_tuning(subject: Subject) -> Items:
+def fine_tuning(subject: Subject) -> ByItem:
     """Accuracy after all weights of a copy of the encoder were trained on the labels; no probe, nothing is frozen."""
     from contraport.encoders import Model
     from contraport.measures.tuning import fine_tuned_hits
@@ -128,7 +128,7 @@ def regression(subject: Subject) -> Finding:
 
 
 @domains("Domain probe", needs=(DOMAINS,), better="neither")
-def domain_probe(subject: Subject) -> Items:
+def domain_probe(subject: Subject) -> ByItem:
     """Accuracy of a linear probe for the domain, beside that for the class: how much the features tell of it."""
     from contraport.measures.probes import fitted_probe, probe_hits
 
@@ -136,7 +136,7 @@ def domain_probe(subject: Subject) -> Items:
 
 
 @domains("Probe in unseen domains", needs=(LABELS, CLASSES, DOMAINS, SHARED_CLASSES))
-def unseen_domain(subject: Subject) -> Items:
+def unseen_domain(subject: Subject) -> ByItem:
     """Accuracy of a linear probe in each domain that learned from the others only."""
     from contraport.measures.probes import unseen_domain_hits
 
@@ -163,7 +163,7 @@ def median_rank(subject: Subject) -> Finding:
 
 
 @share("Zero-shot", group="zero-shot", needs=(LABELS, TEXTS))
-def zero_shot(subject: Subject) -> Items:
+def zero_shot(subject: Subject) -> ByItem:
     """Share of test items that are nearest to a text that names their class; no label is learned from."""
     from contraport.measures.zero_shot import zero_shot_hits
 
@@ -178,7 +178,7 @@ def zero_shot(subject: Subject) -> Items:
     pattern="{:.3f}",
     needs=(COMPARABLE, CHANGES, INFO_NCE),
 )
-def mutual_information(subject: Subject) -> Items:
+def mutual_information(subject: Subject) -> ByItem:
     """Lower bound of what two views say of one another: log n less the InfoNCE loss on all n test items."""
     import math
 
@@ -189,7 +189,7 @@ def mutual_information(subject: Subject) -> Items:
 
 
 @geometry("Alignment", better="lower", unit="squared distance", needs=(ONE_TOWER, CHANGES))
-def alignment(subject: Subject) -> Items:
+def alignment(subject: Subject) -> ByItem:
     """Squared distance of two random views of an item on the sphere."""
     from contraport.measures.geometry import distances
 
@@ -244,43 +244,43 @@ def ari(subject: Subject) -> float:
     return agreement(subject.test_y, subject.clusters)
 
 
-def _corrupted_hits(subject: Subject, kind: str, severity: int) -> Items:
+def _corrupted_hits(subject: Subject, kind: str, severity: int) -> ByItem:
     from contraport.measures.probes import probe_hits
 
     return probe_hits(subject.probe, subject.corrupted(kind, severity), subject.test_y)
 
 
 @robustness("Noise {}", needs=(LABELS, CLASSES, IMAGES))
-def noise(subject: Subject, number: int) -> Items:
+def noise(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on test images with normal noise, of severity 1 to 5."""
     return _corrupted_hits(subject, "noise", number)
 
 
 @robustness("Blur {}", needs=(LABELS, CLASSES, IMAGES))
-def blur(subject: Subject, number: int) -> Items:
+def blur(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on blurred test images, of severity 1 to 5."""
     return _corrupted_hits(subject, "blur", number)
 
 
 @robustness("Brightness {}", needs=(LABELS, CLASSES, IMAGES))
-def brightness(subject: Subject, number: int) -> Items:
+def brightness(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on test images made brighter, of severity 1 to 5."""
     return _corrupted_hits(subject, "brightness", number)
 
 
 @robustness("Contrast {}", needs=(LABELS, CLASSES, IMAGES))
-def contrast(subject: Subject, number: int) -> Items:
+def contrast(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on test images of less contrast, of severity 1 to 5."""
     return _corrupted_hits(subject, "contrast", number)
 
 
 @robustness("Occlusion {}", needs=(LABELS, CLASSES, IMAGES))
-def occlusion(subject: Subject, number: int) -> Items:
+def occlusion(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on test images with a grey square somewhere, of severity 1 to 5."""
     return _corrupted_hits(subject, "occlusion", number)
 
 
 @robustness("JPEG {}", needs=(LABELS, CLASSES, IMAGES, GREY_OR_RGB))
-def jpeg(subject: Subject, number: int) -> Items:
+def jpeg(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on test images after coarse JPEG, of severity 1 to 5."""
     return _corrupted_hits(subject, "jpeg", number)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.errors import check
-from contraport.measures.retrieval import nearest
+from contraport.measures.retrieval import nearest_others
 
 UNIFORMITY_ITEMS = 10_000
 """Above this many items `uniformity` and `hubness` look at a fixed random subset of this many."""
@@ -141,7 +141,7 @@ def hubness(z: Tensor, neighbors: int = HUB_NEIGHBORS) -> float:
     True
     """
     check(len(z) > neighbors, f"z: expected more than {neighbors} items, got {len(z)}.")
-    counts = nearest(_some(z), neighbors).flatten().bincount(minlength=min(len(z), UNIFORMITY_ITEMS)).double()
+    counts = nearest_others(_some(z), neighbors).flatten().bincount(minlength=min(len(z), UNIFORMITY_ITEMS)).double()
     centred = counts - counts.mean()
     spread = centred.square().mean().sqrt()
     return 0.0 if spread == 0 else float(centred.pow(3).mean() / spread**3)

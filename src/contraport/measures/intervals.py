@@ -22,14 +22,14 @@ RESAMPLES = 1_000
 
 _COUNTS_AT_ONCE = 1 << 22
 
-Items = np.ndarray[Any, Any]
-Statistic = Callable[[Items, Items], Items]
+ByItem = np.ndarray[Any, Any]
+_Statistic = Callable[[ByItem, ByItem], ByItem]
 """Of items `(n, ...)`, and how often each counts `(b, n)`, one number for each row of counts `(b,)`."""
 
 K = TypeVar("K", bound=Hashable)
 
 
-def mean(items: Items, counts: Items) -> Items:
+def mean(items: ByItem, counts: ByItem) -> ByItem:
     """Return the mean of items `(n,)` or `(n, k)` under each row of counts `(b, n)`.
 
     >>> mean(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 2, 1]])).round(3).tolist()
@@ -39,7 +39,7 @@ def mean(items: Items, counts: Items) -> Items:
     return np.asarray(counts @ by_item / counts.sum(axis=1))
 
 
-def median(items: Items, counts: Items) -> Items:
+def median(items: ByItem, counts: ByItem) -> ByItem:
     """Return the median of items `(n,)`, or the mean of those of each of k columns, under each row of counts `(b, n)`.
 
     >>> median(np.array([1.0, 2.0, 6.0]), np.array([[1, 1, 1], [0, 1, 1]])).tolist()
@@ -49,7 +49,7 @@ def median(items: Items, counts: Items) -> Items:
     return np.asarray(np.mean([_median(column, counts) for column in columns], axis=0))
 
 
-def _median(items: Items, counts: Items) -> Items:
+def _median(items: ByItem, counts: ByItem) -> ByItem:
     order = items.argsort(kind="stable")
     values, passed = items[order], counts[:, order].cumsum(axis=1)
     half = passed[:, -1:] / 2
@@ -67,8 +67,8 @@ class Finding:
         parts: what each of the k columns is called, where each is a number by itself too.
     """
 
-    items: Items
-    statistic: Statistic = mean
+    items: ByItem
+    statistic: _Statistic = mean
     parts: tuple[str, ...] = ()
 
     @property
@@ -82,7 +82,7 @@ class Finding:
         return {part: Finding(column, self.statistic) for part, column in zip(self.parts, columns, strict=True)}
 
 
-def finding_of(said: Items | Finding | float) -> Finding | float:
+def finding_of(said: ByItem | Finding | float) -> Finding | float:
     """Return what a measure said as a finding, of items alone that of their mean, or the one number for all."""
     return Finding(said) if isinstance(said, np.ndarray) else said
 
@@ -123,7 +123,7 @@ def resampled(
         return {}
     items, random = sizes.pop(), np.random.default_rng(seed)
     step = max(1, _COUNTS_AT_ONCE // items)
-    parts: dict[K, list[Items]] = {key: [] for key in findings}
+    parts: dict[K, list[ByItem]] = {key: [] for key in findings}
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
         places = random.integers(items, size=(rows, items)) + items * np.arange(rows)[:, None]
@@ -133,7 +133,7 @@ def resampled(
     return {key: np.concatenate(found) for key, found in parts.items()}
 
 
-def percentiles(draws: Items, level: float = LEVEL) -> Interval:
+def percentiles(draws: ByItem, level: float = LEVEL) -> Interval:
     """Return the interval that leaves out equal shares of the draws on both sides; those without a number are none."""
     low, high = np.quantile(draws[np.isfinite(draws)], [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))
@@ -151,24 +151,14 @@ def interval(finding: Finding, *, level: float = LEVEL, resamples: int = RESAMPL
     return percentiles(resampled({"": finding}, resamples=resamples, seed=seed)[""], level)
 
 
-def paired_difference(
-    first: Finding, second: Finding, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
-) -> Difference:
-    """Return how much larger the first number is than the second, item by item the same, with its interval.
-
-    Raises:
-        UsageError: they are of unequal numbers of items.
+def difference_of(first: tuple[float, ByItem], second: tuple[float, ByItem], level: float = LEVEL) -> Difference:
+    """Return the difference of two numbers, each with what `resampled` made of it: of one call, they are paired.
 
     >>> better = np.arange(100) % 10 > 0
-    >>> worse = better & (np.arange(100) > 20)
-    >>> difference = paired_difference(Finding(better), Finding(worse))
+    >>> findings = {"better": Finding(better), "worse": Finding(better & (np.arange(100) > 20))}
+    >>> draws = resampled(findings)
+    >>> difference = difference_of(*((findings[name].value, draws[name]) for name in findings))
     >>> [round(number, 2) for number in difference], difference.is_sure
     ([0.18, 0.11, 0.26], True)
     """
-    draws = resampled({"first": first, "second": second}, resamples=resamples, seed=seed)
-    return difference_of((first.value, draws["first"]), (second.value, draws["second"]), level)
-
-
-def difference_of(first: tuple[float, Items], second: tuple[float, Items], level: float = LEVEL) -> Difference:
-    """Return the difference of two numbers, each with what `resampled` made of it."""
     return Difference(first[0] - second[0], *percentiles(first[1] - second[1], level))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from contraport.errors import check, unknown_name
 
 if TYPE_CHECKING:
-    from contraport.measures.intervals import Finding, Items
+    from contraport.measures.intervals import ByItem, Finding
     from contraport.measures.subject import Subject
 
 Better = Literal["higher", "lower", "neither"]
@@ -94,9 +94,9 @@ class Measure:
     needs: tuple[Need, ...]
     numbers: tuple[int, ...]
     usual: bool
-    function: Callable[..., Items | Finding | float]
+    function: Callable[..., ByItem | Finding | float]
 
-    def __call__(self, subject: Subject) -> Items | Finding | float:
+    def __call__(self, subject: Subject) -> ByItem | Finding | float:
         """Return what the measure says of each test item, or of all at once."""
         return self.function(subject)
 

@@ -162,11 +162,11 @@ def expected_calibration_error(items: np.ndarray[Any, Any], counts: np.ndarray[A
     return np.asarray(np.abs(counts @ gaps).sum(axis=1) / counts.sum(axis=1))
 
 
-Known = tuple[Tensor, Tensor, Tensor]
+_Labelled = tuple[Tensor, Tensor, Tensor]
 """Features `(n, F)`, labels and domains `(n,)` of items."""
 
 
-def unseen_domain_hits(train: Known, test: Known) -> Hits:
+def unseen_domain_hits(train: _Labelled, test: _Labelled) -> Hits:
     """Return for each test item whether a probe on the training items of the other domains tells its class, `(m,)`.
 
     Raises:

@@ -74,7 +74,7 @@ def log_shares(z0: Tensor, z1: Tensor, temperature: float) -> np.ndarray[Any, An
     return ((one_way(a, b) + one_way(b, a)) / 2).cpu().numpy()
 
 
-def nearest(z: Tensor, count: int) -> Tensor:
+def nearest_others(z: Tensor, count: int) -> Tensor:
     """Return the positions `(n, count)` of each item's nearest others of `z` `(n, d)`, by the cosine."""
     z = F.normalize(z.float(), dim=1)
     found, start = [], 0

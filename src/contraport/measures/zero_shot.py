@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.errors import check
-from contraport.measures.intervals import Items
+from contraport.measures.intervals import ByItem
 
 TEMPLATES = ("a photo of a {}.",)
 """What a class is called in a text, unless it is said."""
@@ -38,7 +38,7 @@ def class_points(texts: Tensor, templates: int) -> Tensor:
     return F.normalize(means, dim=1)
 
 
-def zero_shot_hits(items: Tensor, labels: Tensor, classes: Tensor) -> Items:
+def zero_shot_hits(items: Tensor, labels: Tensor, classes: Tensor) -> ByItem:
     """Return whether each item is nearest to its own class, by the cosine, ``(n,)``; of equal ones the first counts.
 
     Args:
@@ -51,5 +51,5 @@ def zero_shot_hits(items: Tensor, labels: Tensor, classes: Tensor) -> Items:
     [True, False]
     """
     nearest = (F.normalize(items, dim=1) @ F.normalize(classes, dim=1).T).argmax(dim=1)
-    hits: Items = (nearest.cpu() == labels.cpu()).numpy()
+    hits: ByItem = (nearest.cpu() == labels.cpu()).numpy()
     return hits

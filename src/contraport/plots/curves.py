@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 POINTS_PER_LINE = 1_000
 """A longer curve is drawn by every k-th of its rows."""
 
-Rows = Sequence[Mapping[str, Any]]
+_Rows = Sequence[Mapping[str, Any]]
 
 
-def thinned(rows: Rows, key: str) -> list[Mapping[str, Any]]:
+def thinned(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
     """Return the rows that have a value of a column, evenly spaced ones where they are too many to draw.
 
     >>> thinned([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
@@ -77,7 +77,7 @@ def curves(
     return figure
 
 
-def _rows(name: str, given: Any, keys: Sequence[str]) -> Rows:
+def _rows(name: str, given: Any, keys: Sequence[str]) -> _Rows:
     if is_folder(given):
         return run(given).metrics()
     if isinstance(given, Sequence) and given and all(isinstance(row, Mapping) for row in given):

@@ -11,7 +11,7 @@ import torch
 from contraport.errors import check, require
 from contraport.measures.geometry import rank_of
 from contraport.measures.geometry import spectrum as singular_values
-from contraport.measures.retrieval import nearest
+from contraport.measures.retrieval import nearest_others
 from contraport.plots.canvas import DASHES, canvas, ground, legend_above, panels
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
 from contraport.plots.reading import Array, Folder, Values, array, is_folder, labels_of, named, run, sampled
@@ -143,7 +143,7 @@ def neighbors(
         check(0 < count < len(rows), f"count: expected 1 to {len(rows) - 1}, got {count!r}.")
         check(items is not None, "items: expected what is to be drawn of each item, got None.")
         shown = items.detach().cpu().numpy() if isinstance(items, torch.Tensor) else np.asarray(items)
-        near, classes = nearest(torch.from_numpy(rows), count).numpy(), labels_of(labels, len(rows))
+        near, classes = nearest_others(torch.from_numpy(rows), count).numpy(), labels_of(labels, len(rows))
     good = shown.ndim in (2, 3, 4) and len(shown) == len(near)
     check(good, f"items: expected {len(near)} images or vectors, got shape {shown.shape}.")
     asked = _queries(queries, len(near))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Matrix = np.ndarray[Any, Any]
+Masses = np.ndarray[Any, Any]
 
 DECADES = 5
 """How far below its largest cell the colour scale of a plan reaches."""
@@ -21,7 +21,7 @@ class Scale(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, matrices: Iterable[Matrix]) -> Scale | None:
+    def of(cls, matrices: Iterable[Masses]) -> Scale | None:
         """Return the one scale of some plans and targets; none where none of them has any mass.
 
         >>> Scale.of([np.eye(2) / 2, np.full((2, 2), 1e-9)])
@@ -41,7 +41,7 @@ class Scale(NamedTuple):
         return [(power, (power - self.low) / ((self.high - self.low) or 1)) for power in powers]
 
 
-def log_masses(mass: Matrix, scale: Scale, *, without_self: bool = False) -> Matrix:
+def log_masses(mass: Masses, scale: Scale, *, without_self: bool = False) -> Masses:
     """Return the decimal logarithms of masses, what is below the scale at its end; of self pairs, excluded, NaN."""
     shown = np.log10(np.maximum(mass, 10**scale.low)).astype(np.float32)
     if without_self:
@@ -49,7 +49,7 @@ def log_masses(mass: Matrix, scale: Scale, *, without_self: bool = False) -> Mat
     return shown
 
 
-def share_on_target(plan: Matrix, target: Matrix) -> float:
+def share_on_target(plan: Masses, target: Masses) -> float:
     """Return how much of the mass of a plan is where its target has some.
 
     >>> share_on_target(np.array([[3.0, 1.0]]), np.array([[1.0, 0.0]]))
@@ -58,7 +58,7 @@ def share_on_target(plan: Matrix, target: Matrix) -> float:
     return float(plan[target > 0].sum() / plan.sum())
 
 
-def excludes_self(plan: Matrix, target: Matrix) -> bool:
+def excludes_self(plan: Masses, target: Masses) -> bool:
     """Return whether rows and columns are the same embeddings, of which no pair with itself is compared."""
     square = plan.shape[0] == plan.shape[1] > 1
     return square and not np.diag(plan).any() and not np.diag(target).any()

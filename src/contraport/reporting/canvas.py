@@ -10,7 +10,7 @@ import numpy as np
 
 from contraport.reporting.drawing import Figure
 from contraport.reporting.pictures import Sheet, sheet
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 
 class Section(NamedTuple):
@@ -40,7 +40,7 @@ class Canvas:
         data: what the page's own scripts need, by the name of the section.
     """
 
-    runs: Sequence[Shown]
+    runs: Sequence[ShownRun]
     plots: dict[str, Figure] = field(default_factory=dict)
     sheets: dict[str, Sheet] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from contraport.plots.colors import MASS_ON_LIGHT
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 Figure = dict[str, Any]
 """Traces under ``data`` and how they are laid out under ``layout``, as plotly.js takes them."""
@@ -70,7 +70,7 @@ def titled(text: str, **further: Any) -> dict[str, Any]:
     return {"title": {"text": text, "standoff": 10}, **further}
 
 
-def line(run: Shown, x: Sequence[Any], y: Sequence[Any], **further: Any) -> dict[str, Any]:
+def line(run: ShownRun, x: Sequence[Any], y: Sequence[Any], **further: Any) -> dict[str, Any]:
     """Return a line in the colour and the dash of a run; one point is a marker."""
     return {
         "type": "scatter",

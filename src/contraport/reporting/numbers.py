@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from contraport.measures import Measure, measures_of
 from contraport.measures.intervals import Difference
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 MISSING = "–"
 
@@ -26,7 +26,7 @@ class MeasuredEncoder(NamedTuple):
     """What was measured of one encoder: of a run, or of a baseline, which has no run; a cell for each measure."""
 
     name: str
-    run: Shown | None
+    run: ShownRun | None
     cells: list[Number]
     seconds: str
 
@@ -39,12 +39,12 @@ class OfData(NamedTuple):
     encoders: list[MeasuredEncoder]
 
 
-def measured(runs: Sequence[Shown]) -> list[Measure]:
+def measured(runs: Sequence[ShownRun]) -> list[Measure]:
     """Return what was measured of any of the runs: the rows of the table."""
     return measures_of(row for run in runs if run.evaluation for row in run.evaluation["rows"].values())
 
 
-def table(runs: Sequence[Shown], measures: Sequence[Measure]) -> list[OfData]:
+def table(runs: Sequence[ShownRun], measures: Sequence[Measure]) -> list[OfData]:
     """Return the values of some measures, data set by data set."""
     return [
         _group(data, [run for run in runs if run.data == data], measures)
@@ -52,13 +52,13 @@ def table(runs: Sequence[Shown], measures: Sequence[Measure]) -> list[OfData]:
     ]
 
 
-def settings(runs: Sequence[Shown]) -> list[tuple[str, list[str], bool]]:
+def settings(runs: Sequence[ShownRun]) -> list[tuple[str, list[str], bool]]:
     """Return every setting with its value in each run, and whether the runs differ in it."""
     rows = {key: [_written(run.config.get(key)) for run in runs] for run in runs for key in run.config}
     return [(key, values, len(set(values)) > 1) for key, values in rows.items()]
 
 
-def speeds(runs: Sequence[Shown]) -> list[tuple[str, list[str]]]:
+def speeds(runs: Sequence[ShownRun]) -> list[tuple[str, list[str]]]:
     """Return what the trainings measured of their own speed, run by run."""
     return [
         ("steps", [f"{run.metrics[-1]['step']:,}" if run.metrics else MISSING for run in runs]),
@@ -68,7 +68,7 @@ def speeds(runs: Sequence[Shown]) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _group(data: str, runs: list[Shown], measures: Sequence[Measure]) -> OfData:
+def _group(data: str, runs: list[ShownRun], measures: Sequence[Measure]) -> OfData:
     """Return the encoders of one data set: the baselines first, each once, then the runs."""
     lines = [*_baselines(runs), *(_Line(run.name, run, "trained") for run in runs)]
     best = {measure.key: _best(measure, lines) for measure in measures}
@@ -88,7 +88,7 @@ class _Line(NamedTuple):
     """What a row shows: of a run its trained encoder, or one of its baselines."""
 
     name: str
-    run: Shown
+    run: ShownRun
     row: str
 
     @property
@@ -124,7 +124,7 @@ class _Line(NamedTuple):
         return self.run.difference(baseline.row, key) if own.is_like(baseline) else None
 
 
-def _baselines(runs: list[Shown]) -> list[_Line]:
+def _baselines(runs: list[ShownRun]) -> list[_Line]:
     """Return the baselines that differ; where two have one name, it says for which run each is."""
     found: list[_Line] = []
     for key in ("raw", "untrained"):
@@ -141,7 +141,7 @@ def _baselines(runs: list[Shown]) -> list[_Line]:
     ]
 
 
-def _sizes(data: str, runs: Iterable[Shown]) -> str:
+def _sizes(data: str, runs: Iterable[ShownRun]) -> str:
     for run in runs:
         if run.evaluation and "test_items" in run.evaluation:
             train, test, pairs = (run.evaluation[f"{part}_items"] for part in ("train", "test", "uniformity"))
@@ -199,7 +199,7 @@ def _seconds(value: float | None) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def _mean(run: Shown, key: str, pattern: str) -> str:
+def _mean(run: ShownRun, key: str, pattern: str) -> str:
     values = [row[key] for row in run.metrics if row.get(key) is not None]
     return pattern.format(sum(values) / len(values)) if values else MISSING
 

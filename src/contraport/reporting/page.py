@@ -18,7 +18,7 @@ from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
 from contraport.reporting.canvas import Canvas
 from contraport.reporting.drawing import to_json
 from contraport.reporting.sections import SECTIONS
-from contraport.reporting.shown import Shown, shown
+from contraport.reporting.shown import ShownRun, shown
 from contraport.reporting.words import describe
 from contraport.verbs.report import VERB, ReportOptions
 
@@ -42,7 +42,7 @@ def report(given: dict[str, Any]) -> Path:
     return path
 
 
-def render(runs: Sequence[Shown]) -> str:
+def render(runs: Sequence[ShownRun]) -> str:
     """Return the page as HTML."""
     canvas = Canvas(runs)
     sections = [section for make in SECTIONS if (section := make(canvas)) is not None]

@@ -13,13 +13,13 @@ import numpy as np
 from contraport.errors import check
 from contraport.measures.intervals import Difference
 from contraport.plots.colors import SERIES
-from contraport.runs import Row, Run
+from contraport.runs import MetricsRow, Run
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownRun:
     """One run as the page shows it."""
 
     name: str
@@ -27,7 +27,7 @@ class Shown:
     position: int
     encoder: str
     config: dict[str, Any]
-    metrics: list[Row]
+    metrics: list[MetricsRow]
     evaluation: dict[str, Any] | None
     samples: dict[str, np.ndarray] | None
     pairs: dict[str, np.ndarray] | None = None
@@ -70,7 +70,7 @@ class Shown:
         return [str(label) for label in range(int(self.samples["labels"].max()) + 1)]
 
 
-def shown(runs: Sequence[str | Path | Run]) -> list[Shown]:
+def shown(runs: Sequence[str | Path | Run]) -> list[ShownRun]:
     """Read every run; a part that a run does not have yet is none, a corrupt part is an error.
 
     Raises:
@@ -80,7 +80,7 @@ def shown(runs: Sequence[str | Path | Run]) -> list[Shown]:
     opened = [run if isinstance(run, Run) else Run(run) for run in runs]
     repeated = Counter(run.name for run in opened)
     return [
-        Shown(
+        ShownRun(
             name=run.name if repeated[run.name] == 1 else str(run.path),
             path=str(run.path),
             position=position,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contraport.measures import Measure, families
 from contraport.measures.intervals import Difference
 from contraport.reporting.numbers import listed, measured, settings
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 HEADLINES = 2
 """On how many measures runs are judged in words; the table has the others."""
@@ -22,7 +22,7 @@ _BASELINES = {"untrained": "the untrained encoder", "raw": "raw inputs"}
 _GROUPS = ("accuracy", "retrieval", "clustering")
 
 
-def verdict(runs: Sequence[Shown]) -> list[str]:
+def verdict(runs: Sequence[ShownRun]) -> list[str]:
     """Return what can be said of the runs, a sentence each, those first that tell runs apart."""
     told: list[str] = []
     for data in dict.fromkeys(run.data for run in runs):
@@ -42,7 +42,7 @@ def verdict(runs: Sequence[Shown]) -> list[str]:
     return told + [_of_pairs(run) for run in runs if run.pairs is not None]
 
 
-def _headlines(runs: Sequence[Shown]) -> list[Measure]:
+def _headlines(runs: Sequence[ShownRun]) -> list[Measure]:
     """Return the measures to judge by: accuracies where there are labels, else retrieval, else clusters."""
     known = [measure for measure in measured(runs) if measure.better != "neither"]
     for group in _GROUPS:
@@ -52,7 +52,7 @@ def _headlines(runs: Sequence[Shown]) -> list[Measure]:
     return []
 
 
-def _between(measure: Measure, runs: Sequence[Shown]) -> str:
+def _between(measure: Measure, runs: Sequence[ShownRun]) -> str:
     ranked = sorted(runs, key=lambda run: _value(run, measure.key) or 0.0, reverse=measure.better == "higher")
     best, others = ranked[0], ranked[1:]
     apart = {run.name: best.difference(run.path, measure.key) for run in others}
@@ -82,7 +82,7 @@ def _between(measure: Measure, runs: Sequence[Shown]) -> str:
     return f"On {_name(measure)} {listed([best.name, *level])} cannot be told apart; they are ahead of {others_behind}."
 
 
-def _over_all(runs: Sequence[Shown]) -> list[str]:
+def _over_all(runs: Sequence[ShownRun]) -> list[str]:
     """Return on how many measures each of two runs is surely better; those that differ in a number alone are one."""
     if len(runs) != 2:
         return []
@@ -112,7 +112,7 @@ def _over_all(runs: Sequence[Shown]) -> list[str]:
     return [f"Of {len(names)} kinds of measures {parts[0]}, {parts[1]}."]
 
 
-def _alone(measure: Measure, run: Shown) -> str:
+def _alone(measure: Measure, run: ShownRun) -> str:
     """Return what one run reaches, and whether that is surely better than the baselines."""
     gains = {title: gain for key, title in _BASELINES.items() if (gain := _gain(measure, run, key)) is not None}
     sure = [f"than {title}, by {_size(measure, gain, signed=True)}" for title, gain in gains.items() if gain.low > 0]
@@ -123,7 +123,7 @@ def _alone(measure: Measure, run: Shown) -> str:
     return f"{': '.join([reached, *(['; '.join(parts)] if parts else [])])}."
 
 
-def _beside_baselines(measure: Measure, runs: Sequence[Shown]) -> Iterator[str]:
+def _beside_baselines(measure: Measure, runs: Sequence[ShownRun]) -> Iterator[str]:
     """Yield which baselines all of several runs surely beat, which some do, and which none does."""
     of_all, of_none = [], []
     every, none = ("Both runs are", "Neither run is") if len(runs) == 2 else ("All runs are", "No run is")
@@ -146,7 +146,7 @@ def _beside_baselines(measure: Measure, runs: Sequence[Shown]) -> Iterator[str]:
             yield f"{lead} surely better than {than} on {_name(measure)}; the {which} gain is {size}."
 
 
-def _gain(measure: Measure, run: Shown, baseline: str) -> Difference | None:
+def _gain(measure: Measure, run: ShownRun, baseline: str) -> Difference | None:
     """Return by how much a run is better than a baseline."""
     found = run.difference(baseline, measure.key)
     if found is None or measure.better == "higher":
@@ -154,7 +154,7 @@ def _gain(measure: Measure, run: Shown, baseline: str) -> Difference | None:
     return Difference(-found.value, -found.high, -found.low)
 
 
-def _worth_of_an_item(runs: Sequence[Shown], headlines: Sequence[Measure]) -> list[str]:
+def _worth_of_an_item(runs: Sequence[ShownRun], headlines: Sequence[Measure]) -> list[str]:
     evaluation = runs[0].evaluation or {}
     items = evaluation.get("test_items", FEW_ITEMS)
     shares = any(measure.unit.startswith("share") for measure in headlines)
@@ -163,7 +163,7 @@ def _worth_of_an_item(runs: Sequence[Shown], headlines: Sequence[Measure]) -> li
     return [f"One of the {items:,} test items is worth {100 / items:.2g} points: look at nothing smaller."]
 
 
-def _of_pairs(run: Shown) -> str:
+def _of_pairs(run: ShownRun) -> str:
     assert run.pairs is not None
     rate, low, high = (100 * float(run.pairs[name]) for name in ("rate", "low", "high"))
     pairs = len(run.pairs["scores"])
@@ -173,7 +173,7 @@ def _of_pairs(run: Shown) -> str:
     )
 
 
-def _what_differs(runs: Sequence[Shown]) -> list[str]:
+def _what_differs(runs: Sequence[ShownRun]) -> list[str]:
     differing = [(key, values) for key, values, differs in settings(runs) if differs]
     if not differing:
         return ["The runs have the same settings."]
@@ -204,6 +204,6 @@ def _spoken(title: str) -> str:
     return f"{title[0].lower()}{title[1:]}" if title[1:2].islower() else title
 
 
-def _value(run: Shown, key: str) -> float | None:
+def _value(run: ShownRun, key: str) -> float | None:
     value = (run.evaluation or {}).get("rows", {}).get("trained", {}).get(key)
     return None if value is None else float(value)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from contraport.reporting.numbers import listed
-from contraport.reporting.shown import Shown, data_name
+from contraport.reporting.shown import ShownRun, data_name
 
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
 
 
-def describe(runs: Sequence[Shown]) -> str:
+def describe(runs: Sequence[ShownRun]) -> str:
     """Say in one sentence what was trained on what."""
 
     def values(key: str) -> list[str]:
@@ -29,7 +29,7 @@ def describe(runs: Sequence[Shown]) -> str:
     return f"{what} trained on {listed(data)}{how}{length}."
 
 
-def notes(runs: Sequence[Shown]) -> list[str]:
+def notes(runs: Sequence[ShownRun]) -> list[str]:
     """Say what the runs lack."""
     told = [f"{run.name} has no curves: its training has logged nothing yet." for run in runs if not run.metrics]
     told += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if run.evaluation is None]

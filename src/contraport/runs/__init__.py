@@ -1,6 +1,6 @@
 """A training as it is asked for, and as it is kept: its settings, and the folder that holds it."""
 
 from contraport.runs.folder import Run, default_path
-from contraport.runs.reading import Row, read
+from contraport.runs.reading import MetricsRow, read
 
-__all__ = ["Row", "Run", "default_path", "read"]
+__all__ = ["MetricsRow", "Run", "default_path", "read"]

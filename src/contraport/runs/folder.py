@@ -43,7 +43,7 @@ from contraport.runs.reading import (
     AGAIN,
     EVALUATION,
     NUMBER,
-    Row,
+    MetricsRow,
     are_numbers,
     check_kinds,
     is_one_of,
@@ -217,14 +217,14 @@ class Run:
             raise UsageError(f"run: {self.config_path} is corrupt: {error}") from error
         return replace(kept, **given)
 
-    def metrics(self) -> list[Row]:
+    def metrics(self) -> list[MetricsRow]:
         """Return one row per logged step; a last line that was cut off while it was written is left out.
 
         Raises:
             UsageError: the folder is no run, has no `metrics.jsonl`, or a line of it is corrupt.
         """
         self._check_is_run()
-        rows: list[Row] = read(self.metrics_path, read_rows)
+        rows: list[MetricsRow] = read(self.metrics_path, read_rows)
         return rows
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from contraport.errors import UsageError, check, reason
 
-Row = dict[str, Any]
+MetricsRow = dict[str, Any]
 NUMBER = (int, float)
 
 
@@ -43,7 +43,7 @@ _REMEDIES = {
 }
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[MetricsRow]:
     """Return the rows of a `metrics.jsonl`; a last line that was cut off while it was written is left out."""
     lines = path.read_text("utf-8").split("\n")
     rows = []

@@ -140,7 +140,7 @@ def holds_texts(table: pa.Table, name: str) -> bool:
     (True, False)
     """
     first = _first_string(table, name)
-    return PurePath(first).suffix.lower() not in SUFFIXES and not is_number(first)
+    return PurePath(first).suffix.lower() not in SUFFIXES and not tells_number(first)
 
 
 def _first_string(table: pa.Table, name: str) -> str:
@@ -190,7 +190,7 @@ def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
     files: list[str] = column.to_pylist()
     wrong = [row for row, file in enumerate(files) if PurePath(file).suffix.lower() not in SUFFIXES]
     if wrong:
-        row = next((row for row in wrong if not is_number(files[row])), wrong[0])
+        row = next((row for row in wrong if not tells_number(files[row])), wrong[0])
         raise UsageError(
             f"{_at(where, name)}: expected numbers, lists of numbers or names of image files, got the text "
             f"{files[row]!r} in row {row}; columns={{'views': [...]}} says which columns are the views."
@@ -202,7 +202,7 @@ def _numbers(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
     _check_whole(column, name, "a number", where)
     if _is_text(column.type):
         values = column.to_pylist()
-        row = next((row for row, value in enumerate(values) if not is_number(value)), 0)
+        row = next((row for row, value in enumerate(values) if not tells_number(value)), 0)
         raise UsageError(f"{_at(where, name)}: expected numbers, got the text {values[row]!r} in row {row}.")
     check(_is_numeric(column.type), f"{_at(where, name)}: expected numbers, got {column.type}.")
     numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy())
@@ -284,7 +284,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def is_number(text: str) -> bool:
+def tells_number(text: str) -> bool:
     """Return whether a text is a number."""
     try:
         float(text)

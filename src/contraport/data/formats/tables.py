@@ -16,7 +16,7 @@ import pyarrow.parquet
 
 from contraport.data.dataset import Dataset
 from contraport.data.formats.arrow import TableRows, dataset_of_rows
-from contraport.data.formats.columns import holds_strings, holds_texts, is_number
+from contraport.data.formats.columns import holds_strings, holds_texts, tells_number
 from contraport.data.formats.format import data_format
 from contraport.data.formats.roles import assign_roles
 from contraport.errors import UsageError, cannot_read, check
@@ -127,7 +127,7 @@ def _read_csv(path: Path) -> pa.Table:
     check(size > 0, f"data: {path} is empty.")
     one_block = pa.csv.ReadOptions(block_size=min(size + 1, _LARGEST_BLOCK))  # types are guessed from the first block
     table = pa.csv.read_csv(path, read_options=one_block)
-    headed = not all(is_number(name) for name in table.schema.names)
+    headed = not all(tells_number(name) for name in table.schema.names)
     check(headed, f"data: {path}: expected the names of the columns in the first line, got {table.schema.names[:5]}.")
     return table
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import COLORSCALE, Figure, escaped, figure, heatmap, short, titled
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 CLASSES_WRITTEN = 12
 """With more classes than this the shares are not written into the cells."""
@@ -64,6 +64,6 @@ def most_confused(counts: np.ndarray, names: list[str]) -> list[str]:
     return [f"{share:.0%} of {names[true]} taken for {names[told]}" for share, true, told in found if share > 0]
 
 
-def _names(run: Shown, classes: int) -> list[str]:
+def _names(run: ShownRun, classes: int) -> list[str]:
     names = run.class_names
     return [names[k] if k < len(names) else str(k) for k in range(classes)]

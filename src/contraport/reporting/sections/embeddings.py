@@ -10,7 +10,7 @@ import numpy as np
 from contraport.plots.colors import class_colors
 from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import INK, MUTED, Figure, escaped, figure, short
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 CLASSES_IN_LEGEND = 24
 """With more classes than this the colours have no legend, only the hover text."""
@@ -20,7 +20,7 @@ COLORED_BY = {"label": "class", "domain": "domain", "loss": "loss", "suspicion":
 
 def embeddings(canvas: Canvas) -> Section | None:
     """Return a map of each run; nothing where none has points."""
-    maps: list[tuple[Shown, Plot, str]] = []
+    maps: list[tuple[ShownRun, Plot, str]] = []
     for run in canvas.runs:
         if run.samples is None or "points" not in run.samples:
             continue
@@ -43,7 +43,7 @@ def embeddings(canvas: Canvas) -> Section | None:
     return Section("embeddings", "Embeddings", values)
 
 
-def scatter(run: Shown) -> Figure:
+def scatter(run: ShownRun) -> Figure:
     """Draw the test embeddings of a run in the plane, one trace a class; hovering is the page's."""
     assert run.samples is not None
     points = run.samples["points"].astype(np.float32).round(3)
@@ -71,7 +71,7 @@ def scatter(run: Shown) -> Figure:
     return figure(traces, margin=4, x={"visible": False}, y=y, annotations=_names_of_classes(run, points, labels))
 
 
-def _names_of_classes(run: Shown, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
+def _names_of_classes(run: ShownRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
     """Return the name of each class at the middle of its points, so that no one needs to tell colours apart."""
     if not 1 < len(run.class_names) <= CLASSES_IN_LEGEND:
         return []
@@ -83,7 +83,7 @@ def _names_of_classes(run: Shown, points: np.ndarray, labels: np.ndarray) -> lis
     ]
 
 
-def known_of_items(run: Shown, sheet: str) -> dict[str, Any]:
+def known_of_items(run: ShownRun, sheet: str) -> dict[str, Any]:
     """Return what the page tells of each point: its item, its class, its neighbours, and by what it may be coloured."""
     samples = run.samples or {}
     found: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data}
@@ -102,7 +102,7 @@ def known_of_items(run: Shown, sheet: str) -> dict[str, Any]:
     return found
 
 
-def legends(runs: Iterable[Shown]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
+def legends(runs: Iterable[ShownRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
     """Return the classes and colours of each data set that has few enough to name."""
     names = {run.data: run.class_names for run in runs if run.class_names}
     return [

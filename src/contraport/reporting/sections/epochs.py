@@ -10,7 +10,7 @@ from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, Figure, figure, line, over
 from contraport.reporting.numbers import measured
 from contraport.reporting.sections.robustness import ROBUSTNESS
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 SHOWN = ("accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
 MOST = 6
@@ -31,7 +31,7 @@ def epochs(canvas: Canvas) -> Section | None:
     return Section("epochs", "Epoch by epoch", {"curves": curves}) if curves else None
 
 
-def course(run: Shown) -> list[tuple[int, str]]:
+def course(run: ShownRun) -> list[tuple[int, str]]:
     """Return the epochs that were measured, with the names of their rows; the untrained encoder is epoch 0."""
     evaluation = run.evaluation or {}
     rows, last = evaluation.get("rows", {}), evaluation.get("epochs")
@@ -40,7 +40,7 @@ def course(run: Shown) -> list[tuple[int, str]]:
     return sorted(ends)
 
 
-def over_epochs(runs: Sequence[Shown], measure: Measure) -> Figure:
+def over_epochs(runs: Sequence[ShownRun], measure: Measure) -> Figure:
     """Draw a measure over the epochs, one line a run, with intervals where it has them and the raw inputs beside."""
     traces: list[dict[str, Any]] = []
     for run in runs:
@@ -68,7 +68,7 @@ def over_epochs(runs: Sequence[Shown], measure: Measure) -> Figure:
     return drawing
 
 
-def _values(run: Shown, measure: Measure) -> tuple[list[int], list[float], list[float], list[float]]:
+def _values(run: ShownRun, measure: Measure) -> tuple[list[int], list[float], list[float], list[float]]:
     """Return the epochs of a run, the values, and how far their intervals reach up and down."""
     evaluation = run.evaluation or {}
     x, y, high, low = [], [], [], []

@@ -25,7 +25,7 @@ from contraport.reporting.drawing import (
     titled,
 )
 from contraport.reporting.sections.epochs import course
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 LEAST = 1e-7
 """A singular value that is less of the largest is rounding, and not drawn."""
@@ -37,7 +37,7 @@ POWERS = {10.0**-k: "1" if k == 0 else f"10<sup>−{k}</sup>" for k in range(8)}
 class Likeness(NamedTuple):
     """The cosines of items of a run, with their means within a class and between two."""
 
-    run: Shown
+    run: ShownRun
     plot: Plot
     within: float | None
     between: float | None
@@ -58,7 +58,7 @@ def geometry(canvas: Canvas) -> Section | None:
     )
 
 
-def _lowest(runs: Sequence[Shown]) -> float:
+def _lowest(runs: Sequence[ShownRun]) -> float:
     """Return where the colour scale of the cosines begins: a tenth below nearly all of them."""
     found = [
         float(np.quantile(run.samples["cosines"], 0.01)) for run in runs if run.samples and "cosines" in run.samples
@@ -66,7 +66,7 @@ def _lowest(runs: Sequence[Shown]) -> float:
     return min(0.9, math.floor(10 * min(found, default=0.0)) / 10)
 
 
-def _likeness(canvas: Canvas, run: Shown, lowest: float) -> Likeness | None:
+def _likeness(canvas: Canvas, run: ShownRun, lowest: float) -> Likeness | None:
     if run.samples is None or "cosines" not in run.samples:
         return None
     cosines, labels = run.samples["cosines"], run.samples.get("cosine_labels")
@@ -108,7 +108,7 @@ def similarity(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[s
     return figure([trace], x={**axis, "showticklabels": False}, y=y, shapes=shapes)
 
 
-def spectra(runs: Sequence[Shown]) -> tuple[Figure, str]:
+def spectra(runs: Sequence[ShownRun]) -> tuple[Figure, str]:
     """Draw the singular values over the largest, one line a run, and say what they come to."""
     lines, said = [], []
     for run in runs:
@@ -126,7 +126,7 @@ def spectra(runs: Sequence[Shown]) -> tuple[Figure, str]:
     return figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y=y), f"Singular values. {'; '.join(said)}."
 
 
-def on_the_sphere(runs: Sequence[Shown]) -> tuple[Figure, str]:
+def on_the_sphere(runs: Sequence[ShownRun]) -> tuple[Figure, str]:
     """Draw alignment beside uniformity, from the untrained encoder to the trained one, one path a run."""
     lines, said = [], []
     for run in runs:
@@ -149,7 +149,7 @@ def on_the_sphere(runs: Sequence[Shown]) -> tuple[Figure, str]:
     return drawing, f"Alignment beside uniformity. {'; '.join(said)}."
 
 
-def _path(run: Shown) -> list[tuple[str, float, float]]:
+def _path(run: ShownRun) -> list[tuple[str, float, float]]:
     rows = (run.evaluation or {}).get("rows", {})
     names = course(run) or [(0, name) for name in ("untrained", "trained") if name in rows]
     found = [(name, rows[name].get("uniformity"), rows[name].get("alignment")) for _, name in names]

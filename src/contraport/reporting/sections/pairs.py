@@ -10,7 +10,7 @@ from contraport.auditing.page import drawn
 from contraport.pairs import false_discovery
 from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, figure, titled
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 WORST = 10
 BINS = 40
@@ -42,7 +42,7 @@ class Judged(NamedTuple):
         views: the names of the two views.
     """
 
-    run: Shown
+    run: ShownRun
     pairs: int
     rate: float
     low: float
@@ -58,7 +58,7 @@ def pairs(canvas: Canvas) -> Section | None:
     return Section("pairs", "Audit of the pairs", {"judged": judged}) if judged else None
 
 
-def _judged(canvas: Canvas, run: Shown) -> Judged:
+def _judged(canvas: Canvas, run: ShownRun) -> Judged:
     assert run.pairs is not None
     scores, mismatched = run.pairs["scores"].astype(float), run.pairs["mismatched"].astype(float)
     rate, low, high = (float(run.pairs[name]) for name in ("rate", "low", "high"))
@@ -111,7 +111,7 @@ def _judged(canvas: Canvas, run: Shown) -> Judged:
     return Judged(run, len(scores), rate, low, high, plot, worst, (str(first), str(second)))
 
 
-def _sketched(canvas: Canvas, run: Shown, worst: np.ndarray) -> list[tuple[int, int, int]]:
+def _sketched(canvas: Canvas, run: ShownRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
     """Keep for the page what the views of the worst pairs show, and return where; nothing of other pairs."""
     samples = run.samples or {}
     if not np.array_equal(samples.get("worst", ()), worst):  # not evaluated since, or not on its own data

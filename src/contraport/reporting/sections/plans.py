@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contraport.plots.masses import DECADES, Matrix, Scale, excludes_self, share_on_target
+from contraport.plots.masses import DECADES, Masses, Scale, excludes_self, share_on_target
 from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import (
     COLORSCALE,
@@ -21,7 +21,7 @@ from contraport.reporting.drawing import (
     over,
     titled,
 )
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 ROUNDING = 1e-3
 """A plan whose mass is this close to 1 has let nothing go."""
@@ -36,8 +36,8 @@ class Moment(NamedTuple):
     """A plan and its target after an epoch."""
 
     epoch: int | None
-    plan: Matrix
-    target: Matrix
+    plan: Masses
+    target: Masses
 
     @property
     def on_target(self) -> float:
@@ -68,7 +68,7 @@ class Moment(NamedTuple):
 class PlanShown(NamedTuple):
     """What is shown of a run's plan: its last moment, its figures, and whether there are others to slide to."""
 
-    run: Shown
+    run: ShownRun
     last: Moment
     plan: Plot
     target: Plot
@@ -94,7 +94,7 @@ def plans(canvas: Canvas) -> Section | None:
     )
 
 
-def moments_of(run: Shown) -> list[Moment]:
+def moments_of(run: ShownRun) -> list[Moment]:
     """Return the plans of a run that were kept, the last one last."""
     samples = run.samples or {}
     if "plan" not in samples:
@@ -106,7 +106,7 @@ def moments_of(run: Shown) -> list[Moment]:
     return [Moment(epoch, samples["plan"].astype(float), samples["target"].astype(float))]
 
 
-def _shown(canvas: Canvas, run: Shown, moments: list[Moment], scale: Scale) -> PlanShown:
+def _shown(canvas: Canvas, run: ShownRun, moments: list[Moment], scale: Scale) -> PlanShown:
     assert run.samples is not None
     items, last = int(run.samples["plan_items"]), moments[-1]
     labels = run.samples.get("plan_labels")
@@ -137,7 +137,7 @@ def _shown(canvas: Canvas, run: Shown, moments: list[Moment], scale: Scale) -> P
     return PlanShown(run, last, plan, target, moments, items, least, (sheets[0], sheets[1]))
 
 
-def in_bytes(mass: Matrix, scale: Scale) -> np.ndarray[Any, Any]:
+def in_bytes(mass: Masses, scale: Scale) -> np.ndarray[Any, Any]:
     """Return masses as bytes, 0 to 255 along the logarithmic scale; what is below it is 0."""
     logs = np.log10(np.maximum(mass, 10**scale.low))
     return ((logs - scale.low) / ((scale.high - scale.low) or 1) * 255).round().clip(0, 255).astype(np.uint8)
@@ -187,7 +187,7 @@ def _kept(mass: float) -> str:
     return f"mass {mass:.3f}, so that {1 - mass:.0%} was let go; " if mass < 1 else f"mass {mass:.3g}, more than 1; "
 
 
-def _heatmap(mass: Matrix, scale: Scale, names: list[str], *, without_self: bool) -> Figure:
+def _heatmap(mass: Masses, scale: Scale, names: list[str], *, without_self: bool) -> Figure:
     rows, columns = mass.shape
     trace = heatmap(in_bytes(mass, scale), colorscale=COLORSCALE)
     trace["z"]["withoutSelf"] = without_self

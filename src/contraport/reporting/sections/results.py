@@ -10,7 +10,7 @@ from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import GRID, MUTED, escaped, figure, titled
 from contraport.reporting.numbers import MISSING, Number, interval, measured, settings, table
 from contraport.reporting.sections.robustness import ROBUSTNESS
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 from contraport.reporting.words import notes
 
 ROW_HEIGHT = 24
@@ -35,7 +35,7 @@ def results(canvas: Canvas) -> Section:
     )
 
 
-def _differences(canvas: Canvas, measures: Sequence[Measure]) -> list[tuple[Shown, Plot]]:
+def _differences(canvas: Canvas, measures: Sequence[Measure]) -> list[tuple[ShownRun, Plot]]:
     """Draw of the runs on each data by how many points each is ahead of the first, with the intervals."""
     shares = [m for m in measures if m.unit.startswith("share of") and m.better != "neither"]
     drawn = []
@@ -86,7 +86,7 @@ def _differences(canvas: Canvas, measures: Sequence[Measure]) -> list[tuple[Show
     return drawn
 
 
-def _directions(runs: Sequence[Shown]) -> tuple[list[Measure], list[tuple[Shown, dict[str, list[Number]]]]]:
+def _directions(runs: Sequence[ShownRun]) -> tuple[list[Measure], list[tuple[ShownRun, dict[str, list[Number]]]]]:
     """Return the measures of what was found from one given view to another, and of each run its cells by direction."""
     found = [(run, known) for run in runs if (known := (run.evaluation or {}).get("directions"))]
     measures = measures_of(values for _, known in found for values in known.values())

@@ -8,7 +8,7 @@ from contraport.measures import Measure
 from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import PERCENT, Figure, figure, line, titled
 from contraport.reporting.numbers import measured, table
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 ROBUSTNESS = "robustness"
 HEIGHT = 210
@@ -33,7 +33,7 @@ def robustness(canvas: Canvas) -> Section | None:
     return Section("robustness", "Robustness", values)
 
 
-def over_severity(runs: Sequence[Shown], measures: Sequence[Measure], lowest: float) -> Figure:
+def over_severity(runs: Sequence[ShownRun], measures: Sequence[Measure], lowest: float) -> Figure:
     """Draw the accuracy over the severity of one corruption, from none on, one line a run."""
     lines = []
     for run in runs:
@@ -56,6 +56,6 @@ def _severity(measure: Measure) -> int:
     return int(measure.key.partition("@")[2])
 
 
-def _value(run: Shown, key: str) -> float | None:
+def _value(run: ShownRun, key: str) -> float | None:
     value = (run.evaluation or {}).get("rows", {}).get("trained", {}).get(key)
     return None if value is None else float(value)

@@ -9,7 +9,7 @@ from contraport.measures import measures_of, named
 from contraport.plots.curves import POINTS_PER_LINE, thinned
 from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import CURVE_HEIGHT, PERCENT, Figure, figure, line, over
-from contraport.reporting.shown import Shown
+from contraport.reporting.shown import ShownRun
 
 AXES = {
     "step": "step",
@@ -55,7 +55,7 @@ def training(canvas: Canvas) -> Section | None:
     return Section("training", "Training", {"curves": curves, "points_per_line": POINTS_PER_LINE, "axes": AXES})
 
 
-def curve(runs: Sequence[Shown], key: str) -> Figure:
+def curve(runs: Sequence[ShownRun], key: str) -> Figure:
     """Draw one column of the metrics over the steps, one line a run."""
     rows = [(run, thinned(run.metrics, key)) for run in runs]
     lines = [line(run, [r["step"] for r in found], [r[key] for r in found]) for run, found in rows if found]
@@ -63,7 +63,7 @@ def curve(runs: Sequence[Shown], key: str) -> Figure:
     return figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y={"exponentformat": "power"})
 
 
-def _along(run: Shown, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _along(run: ShownRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return for each axis where the rows of a run are on it, where the run has it."""
     if not rows:
         return {}
@@ -81,6 +81,6 @@ def _along(run: Shown, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]
     return found
 
 
-def _ends(runs: Sequence[Shown], key: str) -> list[str]:
+def _ends(runs: Sequence[ShownRun], key: str) -> list[str]:
     last = {run.name: [row[key] for row in run.metrics if row.get(key) is not None] for run in runs}
     return [f"{name}: {values[-1]:.3g}" for name, values in last.items() if values]

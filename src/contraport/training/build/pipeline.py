@@ -26,9 +26,9 @@ from contraport.training.build.objective import build_schedules, check_target, c
 from contraport.training.step.comparison import (
     Clustered,
     Compared,
-    Comparison,
     InTurn,
     Reconstructed,
+    StepComparison,
     Together,
     takes_several,
 )
@@ -122,7 +122,7 @@ def _comparison(
     views: Views,
     compared: nn.Module | None,
     weights: PlanWeights | None,
-) -> Comparison:
+) -> StepComparison:
     if settings.predict is not None:
         check(not any(map(is_text, views.shapes)), "predict: decodes numbers, and a view of the items is a text.")
         return Reconstructed(model, views.shapes, settings.predict)
@@ -132,7 +132,7 @@ def _comparison(
     memory = _memory(settings, dataset, keyed(model, views.shapes), sizes[0])
     target = target_of(settings, dataset, compared, made)
     in_turn = memory is not None or settings.momentum is not None or settings.predictor
-    comparison: Comparison
+    comparison: StepComparison
     if settings.prototypes is not None:
         comparison = Clustered(compared, settings.prototypes, sizes[0], views=made)
     else:
@@ -151,7 +151,7 @@ def _comparison(
     return comparison
 
 
-def _check_gaps(comparison: Comparison, dataset: Dataset) -> None:
+def _check_gaps(comparison: StepComparison, dataset: Dataset) -> None:
     """Raise `UsageError` where items lack a view and the comparison has no use for such."""
     if dataset.present is not None and (reason := comparison.refuses_gaps()) is not None:
         lacking = int((~dataset.present.all(1)).sum())
@@ -169,7 +169,7 @@ def _memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -
 
 
 def _check_fits(
-    comparison: Comparison,
+    comparison: StepComparison,
     dataset: Dataset,
     views: int,
     dimensions: int,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contraport.data import Dataset
 from contraport.data.streams import Stream
-from contraport.training.step.comparison import Comparison
+from contraport.training.step.comparison import StepComparison
 from contraport.verbs.train import Settings
 
 FEW_STEPS = 200
@@ -26,7 +26,7 @@ LEAST_BATCH = 32
 log = logging.getLogger("contraport.training")
 
 
-def foretell(settings: Settings, dataset: Dataset, comparison: Comparison, *, steps: int) -> None:
+def foretell(settings: Settings, dataset: Dataset, comparison: StepComparison, *, steps: int) -> None:
     """Log what will happen, and warn, with what to do, of too few steps or too small batches.
 
     Args:

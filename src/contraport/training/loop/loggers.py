@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from contraport.errors import UsageError, require
 from contraport.files import write_json
-from contraport.runs import Row, Run
+from contraport.runs import MetricsRow, Run
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -51,7 +51,7 @@ def make_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, s
     return list(loggers.values())
 
 
-def log_row(loggers: Iterable[Logger], run: Run, row: Row) -> None:
+def log_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
     """Give the numbers of a row to the loggers.
 
     Raises:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from contraport.data import Batch
 from contraport.data.loading import Loader, StreamLoader
-from contraport.runs import Row, Run
+from contraport.runs import MetricsRow, Run
 from contraport.training.loop.loggers import log_row
 from contraport.training.loop.module import ContrastiveModule
 
@@ -60,7 +60,7 @@ class Meter(Callback):
     """
 
     def __init__(self, run: Run, loader: TimedLoader, *, batch_size: int, every: int) -> None:
-        self.row: Row = {}
+        self.row: MetricsRow = {}
         self.started = False
         self.steps = 0
         self.seconds = 0.0
@@ -72,8 +72,8 @@ class Meter(Callback):
         self._earlier = 0.0
         self._losses: list[float] = []
         self._steps_of_row = 0
-        self.noted: Row = {}
-        self._new: Row = {}
+        self.noted: MetricsRow = {}
+        self._new: MetricsRow = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the seconds of all sessions so far, and what the next row has already."""
@@ -120,7 +120,7 @@ class Meter(Callback):
         """Tell the log how the epoch ended."""
         log.debug("epoch %d of %s: %s", trainer.current_epoch + 1, trainer.max_epochs, self.row)
 
-    def note(self, values: Row, *, seconds: float) -> None:
+    def note(self, values: MetricsRow, *, seconds: float) -> None:
         """Put what others measured into the next row; the seconds that it took count as none of the training's."""
         self._new |= values
         self.noted |= values

@@ -12,7 +12,7 @@ from rich.table import Column
 from rich.text import Text
 
 from contraport.measures import measures_of
-from contraport.runs import Row
+from contraport.runs import MetricsRow
 from contraport.training.loop.meter import Meter
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -110,7 +110,7 @@ _ROUNDING = 1e-4
 """A plan whose mass is this close to 1 has let nothing go."""
 
 
-def measured(row: Row, noted: Row) -> str:
+def measured(row: MetricsRow, noted: MetricsRow) -> str:
     """Return what a row says, and what was measured beside it, in a few words.
 
     >>> row = {"loss": 1.5, "temperature": 0.2, "plan_mass": 0.8, "images_per_second": 1e4, "data_wait": 0.01}

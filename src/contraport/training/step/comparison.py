@@ -67,7 +67,7 @@ class Embedded(NamedTuple):
         return ((v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.keys))
 
 
-class Comparison(nn.Module, ABC):
+class StepComparison(nn.Module, ABC):
     """Makes the loss of a step.
 
     Attributes:
@@ -94,7 +94,7 @@ class Comparison(nn.Module, ABC):
         """Take in what the step brought."""
 
 
-class Compared(Comparison):
+class Compared(StepComparison):
     """A comparison by an objective, which is told what it asks for of what is known of the items.
 
     Args:
@@ -302,7 +302,7 @@ class Clustered(Compared):
         self.prototypes.copy_(F.normalize(self.prototypes))
 
 
-class Reconstructed(Comparison):
+class Reconstructed(StepComparison):
     """The predictive baseline: each view, standardised, decoded from the features of each other, and nothing compared.
 
     Args:

@@ -14,7 +14,7 @@ from contraport.encoders import Model
 from contraport.objectives import Loss
 from contraport.objectives.schedules import Schedule
 from contraport.objectives.weighting import PlanWeights
-from contraport.training.step.comparison import Comparison, Embedded
+from contraport.training.step.comparison import Embedded, StepComparison
 from contraport.training.step.freezing import Freezing
 from contraport.training.step.gaps import Embed, of_those_present
 from contraport.training.step.gradient_cache import in_chunks
@@ -49,7 +49,7 @@ class Pipeline(nn.Module):
         self,
         model: Model,
         views: Views,
-        comparison: Comparison,
+        comparison: StepComparison,
         *,
         seed: int,
         target: MomentumTarget | None = None,
