@@ -1,9 +1,10 @@
 """Sums of objectives."""
 
+import pytest
 import torch
 
 import contraport
-from contraport import Total
+from contraport import Total, UsageError
 
 
 def test_terms_of_one_kind_add_up():
@@ -18,3 +19,17 @@ def test_terms_name_the_parts():
     loss = contraport.align_uniform(weight=0.3)
     assert set(loss.terms(z0, z1)) == {"Cost", "LogMean"}
     torch.testing.assert_close(sum(loss.terms(z0, z1).values()), loss(z0, z1).item())
+
+
+@pytest.mark.parametrize(
+    ("objectives", "message"),
+    [
+        ({}, "objectives: expected at least one"),
+        ({torch.nn.MSELoss(): 1.0}, r"objectives: expected an Objective, got MSELoss\(\)"),
+        ({contraport.nt_xent(): "half"}, "objectives: expected a finite number as factor, got 'half'"),
+        ({contraport.nt_xent(): float("nan")}, "objectives: expected a finite number as factor, got nan"),
+    ],
+)
+def test_what_is_no_sum_of_objectives_is_told(objectives, message):
+    with pytest.raises(UsageError, match=message):
+        Total(objectives)

@@ -187,11 +187,12 @@ def test_settings_that_do_not_fit_are_named(make, message):
 
 def test_an_exact_plan_with_marginals_of_its_own_is_pots():
     from contraport.engine import Geometry
+    from contraport.objectives import Asked
 
     x, noise = batch(6, clusters=0, seed=0)
     a = torch.linspace(1, 2, 6, dtype=torch.float64).log().log_softmax(0)
     kernel = Gibbs("cosine", 1.0)(x, x + noise)
-    (plan,) = Exact()(Geometry(kernel), (a, a))
+    (plan,) = Exact()(Geometry(kernel), Asked((a, a)))
     theirs = ot.emd(a.exp().numpy(), a.exp().numpy(), (-kernel.dense()).numpy())
     torch.testing.assert_close(plan.dense(), torch.as_tensor(theirs), rtol=0, atol=1e-9)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contraport.engine import Geometry, Gibbs
 from contraport.errors import check, check_each, check_positive, in_short
-from contraport.objectives import Balanced, Exact, transport
+from contraport.objectives import Asked, Balanced, Exact, transport
 from contraport.plots import couplings as draw
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def couplings(
         found = transport(x, y, Gibbs("sqeuclidean", temperature), constraint, a=a, b=b)
         return weighed(found.plan.dense(), found.iterations)
 
-    (exact,) = Exact()(Geometry(Gibbs("sqeuclidean", 1.0)(x, y)), (a.log(), b.log()))
+    (exact,) = Exact()(Geometry(Gibbs("sqeuclidean", 1.0)(x, y)), Asked((a.log(), b.log())))
     return Couplings(
         a,
         b,

@@ -1,6 +1,7 @@
 """The objectives: which pairs, how alike, which plans are allowed, which one is wanted, how far apart the two are."""
 
 from contraport.objectives.constraints import (
+    Asked,
     Balanced,
     Columns,
     Constraint,
@@ -81,6 +82,7 @@ __all__ = [
     "Affinity",
     "Agreement",
     "Alike",
+    "Asked",
     "Balanced",
     "Block",
     "ByPlan",

@@ -12,7 +12,7 @@ from contraport.distributed import Processes, world
 from contraport.engine import Kernel, without_autocast
 from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.objectives.call import Attributes, views_of
-from contraport.objectives.constraints import Constraint, Marginals, Rows
+from contraport.objectives.constraints import Asked, Constraint, Marginals, Rows
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.layouts import Block, Layout, Pattern
 from contraport.objectives.loss import Known, Loss, add_part
@@ -222,13 +222,14 @@ class Objective(Loss):
         """Return the plan of each direction: both at once where they compare the same pairs."""
         if posed.mirrors:
             geometry = sides[0].block.geometry(self.kernel, temperature)
-            return self.constraint(geometry, marginals, reciprocal=len(sides) == 2)
+            return self.constraint(geometry, Asked(marginals, reciprocal=len(sides) == 2))
         masses = (None, None) if marginals is None else (marginals, marginals[::-1])
         return [
             plan
             for (block, *_), mass in zip(sides, masses, strict=False)
             for plan in self.constraint(
-                block.geometry(self.kernel, temperature), mass, log_weights=_of_columns(block, posed.attributes)
+                block.geometry(self.kernel, temperature),
+                Asked(mass, log_weights=_of_columns(block, posed.attributes)),
             )
         ]
 

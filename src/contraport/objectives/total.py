@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, is_number
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.loss import Known, Loss, add_part
 from contraport.objectives.objective import Objective
@@ -19,6 +20,9 @@ class Total(Loss):
     Args:
         objectives: each objective with its factor; the first one's temperature is the sum's.
 
+    Raises:
+        UsageError: there is none, one is no `Objective`, or a factor is no finite number.
+
     >>> import contraport
     >>> Total({contraport.nt_xent(): 1.0, contraport.gca_ince(): 0.5}).temperature
     0.5
@@ -27,6 +31,10 @@ class Total(Loss):
     def __init__(self, objectives: Mapping[Objective, float]) -> None:
         super().__init__()
         check(len(objectives) > 0, "objectives: expected at least one.")
+        for objective, factor in objectives.items():
+            check(isinstance(objective, Objective), f"objectives: expected an Objective, got {objective!r}.")
+            good = is_number(factor) and math.isfinite(factor)
+            check(good, f"objectives: expected a finite number as factor, got {factor!r}.")
         self.objectives = nn.ModuleList(objectives)
         self.factors = tuple(objectives.values())
 

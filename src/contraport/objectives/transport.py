@@ -11,7 +11,7 @@ from torch import Tensor
 from contraport.distributed import local
 from contraport.engine import Geometry, Kernel, without_autocast
 from contraport.errors import UsageError, check, check_each, in_short
-from contraport.objectives.constraints import Balanced, Marginals
+from contraport.objectives.constraints import Asked, Balanced, Marginals
 from contraport.objectives.constraints.scaling import Scaling
 from contraport.objectives.plan import Plan
 
@@ -135,7 +135,7 @@ def transport(
             totals = log_a.exp().sum().item(), log_b.exp().sum().item()
             close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
             check(close, f"b: expected the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; see Unbalanced.")
-        (plan,) = constraint(geometry, (log_a, log_b))
+        (plan,) = constraint(geometry, Asked((log_a, log_b)))
     return Transport(plan, constraint, (log_a, log_b), kernel)
 
 

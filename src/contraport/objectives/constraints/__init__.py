@@ -1,12 +1,13 @@
 """Which plans are allowed?"""
 
-from contraport.objectives.constraints.constraint import Constraint, Marginals
+from contraport.objectives.constraints.constraint import Asked, Constraint, Marginals
 from contraport.objectives.constraints.exact import Exact
 from contraport.objectives.constraints.scaling import Balanced, Columns, Rows, Unbalanced
 from contraport.objectives.constraints.simplex import Free, Simplex
 from contraport.objectives.constraints.tsallis import Tsallis, TsallisPlan
 
 __all__ = [
+    "Asked",
     "Balanced",
     "Columns",
     "Constraint",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -14,6 +14,26 @@ from contraport.objectives.plan import Plan
 
 Marginals: TypeAlias = tuple[Tensor, Tensor]
 """log a, (N,), and log b, (M,): the masses that rows and columns should have; each adds up to 1."""
+
+
+class Asked(NamedTuple):
+    """What is asked of a plan beside the pairs.
+
+    Attributes:
+        marginals: what rows and columns should carry, uniform where None. A constraint that has no marginal takes no
+            notice of it.
+        reciprocal: whether both directions are asked for.
+        log_weights: log w, (M,), of a reference measure of the columns: the plan is that of the kernel w_j K_ij. Not
+            with ``reciprocal``, as the rows have none.
+    """
+
+    marginals: Marginals | None = None
+    reciprocal: bool = False
+    log_weights: Tensor | None = None
+
+
+ASKED = Asked()
+"""Uniform marginals, one direction, no reference measure."""
 
 
 class Constraint(Answer, ABC):
@@ -36,23 +56,12 @@ class Constraint(Answer, ABC):
         return False
 
     @abstractmethod
-    def __call__(
-        self,
-        geometry: Geometry,
-        marginals: Marginals | None = None,
-        *,
-        reciprocal: bool = False,
-        log_weights: Tensor | None = None,
-    ) -> list[Plan]:
-        """Return the plan of the rows with the columns and, if reciprocal, that of the columns with the rows.
+    def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
+        """Return the plan of the rows with the columns and, if asked for, that of the columns with the rows.
 
         Args:
             geometry: the compared pairs, (N, M).
-            marginals: what rows and columns should carry, uniform where None. A constraint that has no marginal takes
-                no notice of it.
-            reciprocal: whether both directions are asked for.
-            log_weights: log w, (M,), of a reference measure of the columns: the plan is that of the kernel w_j K_ij.
-                Not with ``reciprocal``, as the rows have none.
+            asked: what is asked of the plan beside these.
 
         Raises:
             UsageError: it knows no reference measure.
@@ -65,10 +74,8 @@ def uniform_marginals(geometry: Geometry) -> Marginals:
     return constant(n, -math.log(n), like), constant(m, -math.log(m), like)
 
 
-def directions(
-    geometry: Geometry, marginals: Marginals | None, *, reciprocal: bool
-) -> list[tuple[Geometry, Marginals]]:
+def directions(geometry: Geometry, asked: Asked) -> list[tuple[Geometry, Marginals]]:
     """Return the pairs with their marginals and, if reciprocal, both with rows and columns exchanged."""
-    log_a, log_b = uniform_marginals(geometry) if marginals is None else marginals
+    log_a, log_b = asked.marginals or uniform_marginals(geometry)
     forth = geometry, (log_a, log_b)
-    return [forth, (geometry.T, (log_b, log_a))] if reciprocal else [forth]
+    return [forth, (geometry.T, (log_b, log_a))] if asked.reciprocal else [forth]

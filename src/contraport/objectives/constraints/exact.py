@@ -7,11 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from contraport.engine import Geometry, MatrixLogKernel
 from contraport.errors import check, require
-from contraport.objectives.constraints.constraint import Constraint, Marginals, uniform_marginals
+from contraport.objectives.constraints.constraint import ASKED, Asked, Constraint, uniform_marginals
 from contraport.objectives.plan import Plan
 
 
@@ -32,22 +31,15 @@ class Exact(Constraint):
         return True
 
     @torch.no_grad()
-    def __call__(
-        self,
-        geometry: Geometry,
-        marginals: Marginals | None = None,
-        *,
-        reciprocal: bool = False,
-        log_weights: Tensor | None = None,
-    ) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
         """Return the plan of each direction."""
-        check(log_weights is None, f"column_weights: {self!r} has no reference measure; expected none.")
+        check(asked.log_weights is None, f"column_weights: {self!r} has no reference measure; expected none.")
         optimize = require("scipy.optimize", "train", "The constraint Exact")
         s = geometry.dense().double()
         n, m = s.shape
         cost = (-s).cpu().numpy()
-        log_a, log_b = marginals or uniform_marginals(geometry)
-        if n == m and marginals is None:
+        log_a, log_b = asked.marginals or uniform_marginals(geometry)
+        if n == m and asked.marginals is None:
             try:
                 rows, columns = optimize.linear_sum_assignment(cost)
             except ValueError as error:
@@ -59,7 +51,7 @@ class Exact(Constraint):
         matrix = masses.log().to(log_a)
         zeros = torch.zeros_like(log_a), torch.zeros_like(log_b)
         plan = Plan(Geometry(MatrixLogKernel(matrix)), *zeros, log_marginals=(log_a, log_b))
-        return [plan, plan.T] if reciprocal else [plan]
+        return [plan, plan.T] if asked.reciprocal else [plan]
 
 
 def _transport(cost: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -13,7 +13,14 @@ from torch import Tensor
 
 from contraport.engine import OTHER, Axis, Geometry, Slack, Step, constant, converge, scale
 from contraport.errors import check, check_positive, check_whole, unknown_name
-from contraport.objectives.constraints.constraint import Constraint, Marginals, directions, uniform_marginals
+from contraport.objectives.constraints.constraint import (
+    ASKED,
+    Asked,
+    Constraint,
+    Marginals,
+    directions,
+    uniform_marginals,
+)
 from contraport.objectives.plan import Plan, kl
 
 
@@ -55,26 +62,19 @@ class Scaling(Constraint):
         """Return what a plan pays for missing its marginals, ``()``."""
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
-    def __call__(
-        self,
-        geometry: Geometry,
-        marginals: Marginals | None = None,
-        *,
-        reciprocal: bool = False,
-        log_weights: Tensor | None = None,
-    ) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
         """Return the plan of each direction."""
-        masses = marginals or uniform_marginals(geometry)
-        reference = self._reference(masses, log_weights)
+        masses = asked.marginals or uniform_marginals(geometry)
+        reference = self._reference(masses, asked.log_weights)
         if self.until is None:
-            return self._unrolled(geometry, masses, reference, reciprocal=reciprocal)
+            return self._unrolled(geometry, masses, reference, reciprocal=asked.reciprocal)
         axes = self.half_steps()
         leeways = [self.slack(axis, geometry.log_kernel.temperature) for axis in axes[:2]]
         slack = self._slack(leeways, geometry, reference, 1)
         f, g, made = converge(geometry, masses, self.until, len(axes) // 2, slack)
         found = self._plan(geometry, masses, reference, axes[:2], [f, g], leeways[1])
         plan = replace(found, iterations=made, balanced=False)
-        return [plan, plan.T] if reciprocal else [plan]
+        return [plan, plan.T] if asked.reciprocal else [plan]
 
     def _reference(self, masses: Marginals, log_weights: Tensor | None) -> Marginals | None:
         """Return r and c, from which the potentials start and are measured; None is zero.
@@ -105,7 +105,7 @@ class Scaling(Constraint):
         Both directions run together, so that one pass over the pairs serves a half step of each.
         """
         axes, temperature = self.half_steps(), geometry.log_kernel.temperature
-        seen = directions(geometry, masses, reciprocal=reciprocal)
+        seen = directions(geometry, Asked(masses, reciprocal))
         given = [] if reference is None else list(_again(reference)[::-1])[: len(seen)]
         steps = [
             Step(axis if c == 0 else OTHER[axis], self._source(k, c, len(seen), bool(given)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from contraport.engine import Axis, Geometry, constant, log_sums
-from contraport.objectives.constraints.constraint import Constraint, Marginals, directions
+from contraport.objectives.constraints.constraint import ASKED, Asked, Constraint, directions
 from contraport.objectives.plan import Plan
 
 
@@ -15,18 +15,11 @@ from contraport.objectives.plan import Plan
 class Free(Constraint):
     """Every nonnegative plan is allowed: P = diag(a) K, no normalisation at all."""
 
-    def __call__(
-        self,
-        geometry: Geometry,
-        marginals: Marginals | None = None,
-        *,
-        reciprocal: bool = False,
-        log_weights: Tensor | None = None,
-    ) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
         """Return the plan of each direction."""
         plans = []
-        for pairs, (log_a, log_b) in directions(geometry, marginals, reciprocal=reciprocal):
-            g, zero = _start(len(log_b), log_b, log_weights)
+        for pairs, (log_a, log_b) in directions(geometry, asked):
+            g, zero = _start(len(log_b), log_b, asked.log_weights)
             plans.append(Plan(pairs, log_a, g, zero=zero, log_marginals=(log_a, log_b)))
         return plans
 
@@ -38,20 +31,13 @@ class Simplex(Constraint):
     Source: the set U(1) of inverse optimal transport.
     """
 
-    def __call__(
-        self,
-        geometry: Geometry,
-        marginals: Marginals | None = None,
-        *,
-        reciprocal: bool = False,
-        log_weights: Tensor | None = None,
-    ) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
         """Return the plan of each direction."""
-        g, zero = _start(geometry.shape[1], geometry.log_kernel.inputs[0], log_weights)
+        g, zero = _start(geometry.shape[1], geometry.log_kernel.inputs[0], asked.log_weights)
         by_row = log_sums(geometry, "rows", g)
         log_mass = by_row.logsumexp(0)
         plan = Plan(geometry, (-log_mass).expand_as(by_row), g, by_row - log_mass, zero=zero, balanced=True)
-        return [plan, plan.T] if reciprocal else [plan]
+        return [plan, plan.T] if asked.reciprocal else [plan]
 
 
 def _start(columns: int, like: Tensor, log_weights: Tensor | None) -> tuple[Tensor, tuple[Axis, ...]]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from contraport.engine import Geometry, LogDecay, LogKernel, LogPower, TimesCost, constant, held_sums, log_sums
-from contraport.errors import check, unknown_name
-from contraport.objectives.constraints.constraint import Constraint, Marginals, directions
+from contraport.errors import check, is_number, unknown_name
+from contraport.objectives.constraints.constraint import ASKED, Asked, Constraint, directions
 from contraport.objectives.constraints.scaling import Rows
 from contraport.objectives.constraints.simplex import Simplex
 from contraport.objectives.plan import Plan
@@ -145,7 +145,7 @@ class Tsallis(Constraint):
     conditional: bool = False
 
     def __post_init__(self) -> None:
-        check(self.order <= 2, f"order: expected a number of at most 2, got {self.order!r}.")
+        check(is_number(self.order) and self.order <= 2, f"order: expected a number of at most 2, got {self.order!r}.")
         if self.over not in ("rows", "simplex"):
             raise unknown_name("over", self.over, ("rows", "simplex"))
         check(self.over == "rows" or not self.conditional, "conditional: belongs to over='rows'.")
@@ -154,20 +154,13 @@ class Tsallis(Constraint):
     def has_zeros(self) -> bool:
         return self.order > 1
 
-    def __call__(
-        self,
-        geometry: Geometry,
-        marginals: Marginals | None = None,
-        *,
-        reciprocal: bool = False,
-        log_weights: Tensor | None = None,
-    ) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
         """Return the plan of each direction."""
         if self.order == 1:
             entropic = Rows() if self.over == "rows" else Simplex()
-            return entropic(geometry, marginals, reciprocal=reciprocal, log_weights=log_weights)
-        check(log_weights is None, f"column_weights: {self!r} has no reference measure; expected none.")
-        return [self._solve(pairs) for pairs, _ in directions(geometry, marginals, reciprocal=reciprocal)]
+            return entropic(geometry, asked)
+        check(asked.log_weights is None, f"column_weights: {self!r} has no reference measure; expected none.")
+        return [self._solve(pairs) for pairs, _ in directions(geometry, asked)]
 
     def _solve(self, geometry: Geometry) -> TsallisPlan:
         n, m = geometry.shape
