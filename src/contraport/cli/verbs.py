@@ -88,7 +88,7 @@ def _arguments(verb: Verb[...], name: str, argv: list[str]) -> Mapping[str, Any]
     if _plain(options, argv):  # this needs no parser's package
         arguments: Mapping[str, Any] | None = {option.name: word for option, word in zip(options, argv, strict=False)}
     else:
-        with needing(EXTRA, f"{name} with options"):
+        with needing(verb.extra or EXTRA, name if verb.extra else f"{name} with options"):
             # Here, not above: `contraport --help` is quick, and needs none of the extras.
             from contraport.cli.parsing import parse
         arguments = parse(verb, argv, prog=f"contraport {name}")
