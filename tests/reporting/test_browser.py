@@ -85,6 +85,8 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
     browser.point(*middle(browser, "button[data-toggles='.plot.map'][data-meta='1']"), click=True)
     browser.wait("document.getElementById('map-1').data[1].visible === false")
     assert browser.tell("document.getElementById('map-0').data[0].visible") is not False
+    labels = "document.getElementById('map-1').layout.annotations.map(({ text, visible }) => [text, visible !== false])"
+    assert browser.tell(labels) == [["zero", True], ["one", False], ["two", True]]
     browser.point(*middle(browser, "#training button[data-meta='0']"), click=True)
     browser.wait("document.getElementById('curve-loss').data[0].visible === false")
     assert (
@@ -126,6 +128,18 @@ def test_nothing_is_wider_than_a_phone(browser, make_run, tmp_path) -> None:
         box.offsetParent && box.scrollWidth > box.clientWidth).map((box) => box.getAttribute("aria-label"))"""
     assert browser.tell(wide) == []
     assert browser.said == []
+
+    # Names without a place to break, of runs, data and classes; a table of many runs scrolls, and says so.
+    told = {"class_names": ("k" * 80, "l" * 80, "m" * 80), "audited": True}
+    runs = [make_run(f"{letter * 80}", data=f"/data/{letter * 80}.npz", **told) for letter in "abcd"]
+    runs += [make_run(f"{letter * 80}", seed=3) for letter in "efgh"]
+    browser.open(report(runs, out=tmp_path / "long.html"))
+    assert browser.tell("document.documentElement.scrollWidth") == 390
+    hidden = (
+        "[...document.querySelectorAll('.scroll')].filter((box) => box.offsetParent).map((box) => "
+        "[box.scrollWidth > box.clientWidth, box.previousElementSibling.hidden])"
+    )
+    assert {(True, False), (False, True)} == {tuple(found) for found in browser.tell(hidden)}
 
 
 def test_everything_has_a_name_for_those_who_hear_it(browser, make_run, tmp_path) -> None:

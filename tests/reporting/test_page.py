@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from contraport.cli.console import evaluation_rows
 from contraport.errors import UsageError
 from contraport.files import write_json
-from contraport.measures import named
+from contraport.measures import chosen, named
 from contraport.reporting import report
 from contraport.reporting.numbers import measured, table
+from contraport.reporting.page import render
 from contraport.reporting.shown import shown
 from contraport.reporting.words import describe
 
@@ -87,6 +89,23 @@ def test_the_sentence_counts_and_lists(make_run) -> None:
     assert describe(mixed) == (
         "Two encoders (mlp and small-cnn) trained on photos and digits with nt-xent for 5 epochs."
     )
+
+
+def test_every_measure_is_on_the_page_and_in_the_console(make_run) -> None:
+    made = make_run()
+    known = made.evaluation()
+    measures = chosen(["all"])
+    values = {measure.key: 0.101 + 0.007 * place for place, measure in enumerate(measures)}
+    known |= {"rows": {"trained": values}, "intervals": {"trained": {}}}
+    write_json(made.evaluation_path, known)
+    html = render(shown([made]))
+    told = {row["measure"]: row["trained"] for row in evaluation_rows(known)}
+    for measure in measures:
+        written = measure.written(values[measure.key])
+        assert told[measure.title] == written
+        row = re.search(f'<th scope="row"[^>]*>{re.escape(measure.title)}\\b.*?</tr>', html, re.DOTALL)
+        assert row is not None, measure.key
+        assert f'<span class="value">{written}</span>' in row[0], measure.key
 
 
 def test_the_page_asks_for_nothing_from_a_network(make_run, tmp_path) -> None:

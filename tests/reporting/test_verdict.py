@@ -97,10 +97,10 @@ def test_of_two_runs_it_is_told_on_how_many_measures_each_is_better(make_run):
 
 def test_runs_that_were_measured_apart_are_told_how_to_be_compared(make_run):
     runs = [evaluated(make_run(name), probe, **BASELINES) for name, probe in (("one", 0.95), ("two", 0.94))]
-    (said, *_) = verdict(shown(runs))
-    assert said.startswith(
-        "one has the highest value on the linear probe; how sure that is tells `contraport evaluate "
-    )
+    said = verdict(shown(runs))
+    assert said[0] == "one has the highest value on the linear probe, 95.0%; how sure is not known."
+    paths = " ".join(str(run.path) for run in runs)
+    assert said[1] == f"To know how sure that is, measure all together: contraport evaluate {paths}"
 
 
 @pytest.mark.parametrize("unsure", [0, 1, 2])

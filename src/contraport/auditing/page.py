@@ -55,6 +55,7 @@ def write_page(found: Audit, dataset: Dataset, path: Path) -> None:
         rows=rows,
         kinds=sorted({row["kind"] for row in rows if row["kind"]}),
         views=dataset.view_names,
+        percent=_percent,
         bins=histogram(found),
     )
     write_text(path, html)
@@ -136,4 +137,4 @@ def _kind(dataset: Dataset, item: int) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"
+    return f"{100 * share:.2g}%"

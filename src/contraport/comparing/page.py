@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from contraport import pages
 from contraport.comparing.tables import Comparison, in_words, size, written
@@ -64,9 +63,75 @@ def _png(of: Comparison) -> bytes:
     return written_to.getvalue()
 
 
+class Line(NamedTuple):
+    """A row of a panel.
+
+    Attributes:
+        row: its name.
+        begins: where its interval begins, in per cent of the panel.
+        length: how long that is.
+        mean: where its mean is.
+        written: the mean and half of its interval.
+        apart: whether it is surely apart from the baseline.
+    """
+
+    row: str
+    begins: float
+    length: float
+    mean: float
+    written: str
+    apart: bool
+
+
+class Panel(NamedTuple):
+    """The first measure's means with their intervals in one column of the table, on a scale from low to high."""
+
+    column: str
+    low: str
+    high: str
+    lines: list[Line]
+    baseline: float | None
+
+
+def panels(of: Comparison) -> list[Panel]:
+    """Return what the page draws: a panel for each column of the table in which something was measured."""
+    return [panel for column in of.columns if (panel := _panel(of, column)) is not None] if of.entries else []
+
+
+def _panel(of: Comparison, column: str) -> Panel | None:
+    measure = of.measures[0]
+    known = [
+        (row, entry, entry.interval, entry.mean)
+        for row in of.rows
+        if (entry := of.entry(row, column, measure.key)) is not None
+        and entry.interval is not None
+        and entry.mean is not None
+    ]
+    if not known:
+        return None
+    low, high = min(ends.low for _, _, ends, _ in known), max(ends.high for _, _, ends, _ in known)
+    wide = (high - low) or 1.0
+
+    def along(value: float) -> float:
+        return round(100 * (value - low) / wide, 2)
+
+    lines = [
+        Line(
+            row,
+            along(ends.low),
+            along(ends.high) - along(ends.low),
+            along(mean),
+            written(measure, entry),
+            entry.difference is not None and entry.difference.is_sure,
+        )
+        for row, entry, ends, mean in known
+    ]
+    baseline = next((line.mean for line in lines if line.row == of.baseline), None)
+    return Panel(column, measure.written(low), measure.written(high), lines, baseline)
+
+
 def render(of: Comparison, commands: list[str]) -> str:
     """Return the page as HTML."""
-    measured = any(entry.mean is not None for entry in of.entries)
     tables = []
     for measure in of.measures:
         rows = []
@@ -92,11 +157,11 @@ def render(of: Comparison, commands: list[str]) -> str:
         tables=tables,
         claims=[(one, in_words(one)) for one in of.verdicts],
         commands="\n".join(commands),
-        plot=base64.b64encode(_png(of)).decode() if measured else "",
+        panels=panels(of),
         seconds={row: _seconds(of, row) for row in of.rows},
     )
 
 
 def _seconds(of: Comparison, row: str) -> str:
     known = [entry.seconds for entry in of.entries if entry.row == row and entry.seconds is not None]
-    return f"{sum(known) / len(known):.1f}" if known else "—"
+    return f"{sum(known) / len(known):.1f}" if known else "–"

@@ -34,13 +34,13 @@ class ShownRun:
 
     @property
     def color(self) -> str:
-        """The colour of the run, the same in every figure; later runs repeat those of the first with another dash."""
+        """The colour of the run, the same in every figure."""
         return SERIES[self.position % len(SERIES)]
 
     @property
     def dash(self) -> str:
-        """The line style that tells two runs of one colour apart."""
-        return DASHES[self.position // len(SERIES) % len(DASHES)]
+        """The line style of the run, which shows a line under another, in print, and to those who see no colours."""
+        return DASHES[self.position % len(DASHES)]
 
     @property
     def data(self) -> str:

@@ -34,6 +34,7 @@ def verdict(runs: Sequence[ShownRun]) -> list[str]:
             told += [_alone(measure, of_data[0]) for measure in headlines]
         else:
             told += [_between(measure, of_data) for measure in headlines]
+            told += _measured_apart(of_data)
             told += _over_all(of_data)
             told += [sentence for measure in headlines for sentence in _beside_baselines(measure, of_data)]
         told += _worth_of_an_item(of_data, headlines)
@@ -57,17 +58,13 @@ def _between(measure: Measure, runs: Sequence[ShownRun]) -> str:
     best, others = ranked[0], ranked[1:]
     apart = {run.name: best.difference(run.path, measure.key) for run in others}
     if any(found is None for found in apart.values()):
-        paths = " ".join(run.path for run in runs)
         end = "highest" if measure.better == "higher" else "lowest"
-        return (
-            f"{best.name} has the {end} value on {_name(measure)}; how sure that is tells "
-            f"`contraport evaluate {paths}`, which measures all on the same items."
-        )
+        return f"{best.name} has the {end} value on {_name(measure)}, {_written(best, measure)}; how sure is not known."
     known = {name: found for name, found in apart.items() if found is not None}
     if len(others) == 1:
         ((name, found),) = known.items()
         size = _size(measure, found)
-        more, less = (measure.written(_value(run, measure.key) or 0.0).replace("-", "−") for run in ranked)
+        more, less = (_written(run, measure) for run in ranked)
         if found.is_sure:
             return f"{best.name} is better than {name} on {_name(measure)}, {more} against {less}: by {size}."
         return f"{best.name} and {name} cannot be told apart on {_name(measure)}, {more} and {less}: {size}."
@@ -80,6 +77,14 @@ def _between(measure: Measure, runs: Sequence[ShownRun]) -> str:
         return f"On {_name(measure)} none of the {len(runs)} runs can be told from the best, {best.name}."
     others_behind = listed(behind) if len(behind) <= MOST_NAMED else f"{len(behind)} others"
     return f"On {_name(measure)} {listed([best.name, *level])} cannot be told apart; they are ahead of {others_behind}."
+
+
+def _measured_apart(runs: Sequence[ShownRun]) -> list[str]:
+    """Return how runs are measured on the same items, where they were not."""
+    known = {run.path: (run.evaluation or {}).get("differences", {}) for run in runs}
+    together = all(path == other or other in of for path, of in known.items() for other in known)
+    paths = " ".join(run.path for run in runs)
+    return [] if together else [f"To know how sure that is, measure all together: contraport evaluate {paths}"]
 
 
 def _over_all(runs: Sequence[ShownRun]) -> list[str]:
@@ -117,9 +122,9 @@ def _alone(measure: Measure, run: ShownRun) -> str:
     gains = {title: gain for key, title in _BASELINES.items() if (gain := _gain(measure, run, key)) is not None}
     sure = [f"than {title}, by {_size(measure, gain, signed=True)}" for title, gain in gains.items() if gain.low > 0]
     unsure = [f"than {title}: {_size(measure, gain, signed=True)}" for title, gain in gains.items() if not gain.low > 0]
-    parts = [f"surely better {listed(sure)}"] if sure else []
+    parts = [f"surely better {', and '.join(sure)}"] if sure else []
     parts += [f"not surely better {' nor '.join(unsure)}"] if unsure else []
-    reached = f"{run.name} has {measure.written(_value(run, measure.key) or 0.0).replace('-', '−')} on {_name(measure)}"
+    reached = f"{run.name} has {_written(run, measure)} on {_name(measure)}"
     return f"{': '.join([reached, *(['; '.join(parts)] if parts else [])])}."
 
 
@@ -202,6 +207,12 @@ def _spoken(title: str) -> str:
     ('linear probe', 'kNN', 'NMI')
     """
     return f"{title[0].lower()}{title[1:]}" if title[1:2].islower() else title
+
+
+def _written(run: ShownRun, measure: Measure) -> str:
+    value = _value(run, measure.key)
+    assert value is not None  # what is said of runs is said of a measure that they have
+    return measure.written(value).replace("-", "−")
 
 
 def _value(run: ShownRun, key: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from contraport.reporting.numbers import listed
@@ -33,11 +34,19 @@ def notes(runs: Sequence[ShownRun]) -> list[str]:
     """Say what the runs lack."""
     told = [f"{run.name} has no curves: its training has logged nothing yet." for run in runs if not run.metrics]
     told += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if run.evaluation is None]
+    told += [
+        f"{run.name}: its loss is not finite at step {step:,}." for run in runs if (step := _diverged(run)) is not None
+    ]
     evaluated = {run.name: run.evaluation.get("notes", []) for run in runs if run.evaluation is not None}
     for note in dict.fromkeys(note for of_run in evaluated.values() for note in of_run):
         names = [name for name, of_run in evaluated.items() if note in of_run]
         told.append(note if len(names) == len(runs) else f"{listed(names)}: {note}")
     return told
+
+
+def _diverged(run: ShownRun) -> int | None:
+    """Return the first step whose loss is no number, if there is one."""
+    return next((row["step"] for row in run.metrics if not math.isfinite(row.get("loss") or 0.0)), None)
 
 
 def _article(name: str) -> str:

@@ -12,7 +12,9 @@ CLASSES_WRITTEN = 12
 """With more classes than this the shares are not written into the cells."""
 
 MOST_CLASSES = 120
-WORST = 3
+"""With more classes than this only the worst confusions are said."""
+
+WORST, WORST_ALONE = 3, 12
 
 
 def confusion(canvas: Canvas) -> Section | None:
@@ -20,12 +22,14 @@ def confusion(canvas: Canvas) -> Section | None:
     shown = []
     for run in canvas.runs:
         counts = None if run.samples is None else run.samples.get("confusion")
-        if counts is None or not 1 < len(counts) <= MOST_CLASSES:
+        if counts is None or len(counts) < 2:
             continue
         names = _names(run, len(counts))
-        worst = most_confused(counts, names)
+        drawn = len(counts) <= MOST_CLASSES
+        worst = most_confused(counts, names, WORST if drawn else WORST_ALONE)
         label = f"{run.name}: {'; '.join(worst) or 'no item is mistaken'}."
-        shown.append((run, canvas.draw(f"confusion-{run.position}", table(counts, names), label, "square"), worst))
+        plot = canvas.draw(f"confusion-{run.position}", table(counts, names), label, "square") if drawn else None
+        shown.append((run, plot, worst))
     return Section("confusion", "What the probe mistakes", {"shown": shown}) if shown else None
 
 
@@ -55,11 +59,11 @@ def table(counts: np.ndarray, names: list[str]) -> Figure:
     return figure([trace], x=titled("told class", autotickangles=[0, -60, -90], **ticks), y=y)
 
 
-def most_confused(counts: np.ndarray, names: list[str]) -> list[str]:
+def most_confused(counts: np.ndarray, names: list[str], most: int = WORST) -> list[str]:
     """Say which classes are most often taken for which."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
-    worst = np.argsort(-shares, axis=None, kind="stable")[:WORST]
+    worst = np.argsort(-shares, axis=None, kind="stable")[:most]
     found = [(float(shares.flat[place]), *divmod(int(place), len(names))) for place in worst]
     return [f"{share:.0%} of {names[true]} taken for {names[told]}" for share, true, told in found if share > 0]
 

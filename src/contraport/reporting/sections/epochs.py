@@ -22,8 +22,9 @@ def epochs(canvas: Canvas) -> Section | None:
     runs = [run for run in canvas.runs if len(course(run)) > 2]
     known = [measure for measure in measured(runs) if measure.group in SHOWN and measure.group != ROBUSTNESS]
     known.sort(key=lambda measure: SHOWN.index(measure.group))
+    first = {measure.key.partition("@")[0]: measure for measure in reversed(known)}  # of those that differ in a number
     curves = []
-    for measure in known[:MOST]:
+    for measure in [measure for measure in known if measure in first.values()][:MOST]:
         drawing = over_epochs(runs, measure)
         ends = [f"{run.name}: {measure.written(values[-1])}" for run in runs if (values := _values(run, measure)[1])]
         label = f"{measure.title} over the epochs; last values: {'; '.join(ends)}."

@@ -104,7 +104,7 @@ def similarity(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[s
             shapes.append(mark | {"y0": end, "y1": end, "x0": -0.5, "x1": len(labels) - 0.5})
         places = [names[int(label)] for label in labels]
     trace["meta"] = {"places": places, "scale": [lowest, 1.0]}
-    y = {**axis, "autorange": "reversed", "scaleanchor": "x"}
+    y = {**axis, "autorange": "reversed", "scaleanchor": "x", "constraintoward": "top"}
     return figure([trace], x={**axis, "showticklabels": False}, y=y, shapes=shapes)
 
 
