@@ -201,6 +201,9 @@ def sup_con(temperature: Tempered = 0.1, layout: str = "joint") -> Loss:
         layout: ``"joint"``, or ``"cross"``, from the embeddings z0 to a reference set z1, with
             ``labels=(of z0, of z1)`` and, where z1 has some of z0 among its own, ``ids=(of z0, of z1)``.
 
+    Raises:
+        UsageError: the layout has neither name; in the call, there are no labels.
+
     >>> import torch
     >>> round(sup_con(temperature=1.0)(torch.eye(2), torch.eye(2), labels=torch.tensor([0, 1])).item(), 4)
     0.5514
@@ -223,6 +226,9 @@ def rince(temperature: Tempered = 0.5, q: float = 0.5, lam: float = 0.01, layout
         q: in (0, 1]; towards 0 it is InfoNCE + log lam, at 1 it is symmetric.
         lam: weight of all candidates against the positive, in (0, 1].
         layout: ``"joint"``, or ``"cross"``, both directions averaged.
+
+    Raises:
+        UsageError: the layout has neither name, q or lam is outside (0, 1], or the temperature is below q / 60.
 
     >>> import torch
     >>> round(rince(temperature=1.0, q=1.0, lam=0.5)(torch.eye(2), torch.eye(2)).item(), 4)
@@ -265,6 +271,10 @@ def gca_rince(temperature: Tempered = 0.5, iterations: int = 5, q: float = 0.6, 
         iterations: of Sinkhorn's algorithm.
         q: in (0, 1].
         lam: weight of the row's mass against the positive, in (0, 1].
+
+    >>> import torch, contraport as cp
+    >>> round(cp.gca_rince(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
+    -1.092
     """
     return cp.Objective(
         cp.Joint(), cp.Gibbs("cosine", temperature), cp.Balanced(iterations), cp.Pairs(), cp.Rince(q, lam)
@@ -307,6 +317,9 @@ def gca_uot(
         q: its exponent, in (0, 1].
         lam: its weight of the row's mass, in (0, 1].
         reference: ``"product"`` or ``"counting"``, as in `Unbalanced`.
+
+    Raises:
+        UsageError: a weight is negative or not finite, q or lam is outside (0, 1], or the relaxation is not positive.
 
     >>> import torch
     >>> gca_uot(temperature=1.0)(torch.eye(2), torch.eye(2))
@@ -360,6 +373,9 @@ def iot(
         iterations: of Sinkhorn's algorithm, for ``"balanced"``.
         uniformity: factor of the penalty for an uneven plan on the negatives, nonnegative.
 
+    Raises:
+        UsageError: the constraint has an unknown name, or the uniformity is negative or not finite.
+
     >>> import torch
     >>> iot(temperature=1.0, constraint="rows")(torch.eye(2), torch.eye(2))
     tensor(0.5514)
@@ -374,7 +390,12 @@ def iot(
 def iot_uniform(
     temperature: Tempered = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 1.0
 ) -> Loss:
-    """Inverse optimal transport with the uniformity penalty on; the settings are those of `iot`."""
+    """Inverse optimal transport with the uniformity penalty on; the settings are those of `iot`.
+
+    >>> import torch, contraport as cp
+    >>> round(cp.iot_uniform(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
+    0.5514
+    """
     return iot(temperature, constraint, iterations, uniformity)
 
 
@@ -390,6 +411,13 @@ def iot_quadratic(
             Fenchel-Young loss.
         layout: ``"joint"``, or ``"cross"``, from view 0 to view 1.
         temperature: factor of the regulariser, in units of the cosine distance.
+
+    Raises:
+        UsageError: the constraint or the layout has an unknown name.
+
+    >>> import torch, contraport as cp
+    >>> round(cp.iot_quadratic()(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
+    7.9078
     """
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric=False)}
     if layout not in layouts:
@@ -408,6 +436,9 @@ def align_uniform(weight: float = 1.0) -> Loss:
 
     Args:
         weight: factor of the uniformity, nonnegative.
+
+    Raises:
+        UsageError: the weight is negative or not finite.
 
     >>> import torch
     >>> align_uniform()(torch.eye(2), torch.eye(2))
@@ -441,6 +472,10 @@ def pairwise(
         c: slope of ``sigmoid_pairs``.
         phi: pointwise function of the sum, instead of a preset.
         psi: pointwise function of each difference of half squared distances, instead of a preset.
+
+    Raises:
+        UsageError: phi or psi comes alone or beside a preset, the preset is unknown or has no temperature to choose, or
+            epsilon is negative.
 
     >>> import torch
     >>> round(pairwise("triplet")(torch.eye(2), torch.eye(2)).item(), 4)
@@ -498,6 +533,10 @@ def alpha_cl(
         phi: for ``"entropy"``: the weights add up to xi phi'(xi) / temperature instead, as in `Energy`, which gives the
             gradient of `pairwise` with this phi and psi = exp(x / temperature).
 
+    Raises:
+        UsageError: the regularizer is unknown, p is not positive, gamma is not above 1, or a setting belongs to another
+            regularizer.
+
     >>> import torch
     >>> round(alpha_cl(regularizer="entropy")(torch.eye(2), torch.eye(2)).item(), 4)
     -1.0
@@ -530,6 +569,10 @@ def quadratic(negatives: str = "both") -> Loss:
 
     Args:
         negatives: ``"both"`` views, the anchor's own (``"same"``) or the ``"other"``.
+
+    >>> import torch, contraport as cp
+    >>> round(cp.quadratic()(torch.eye(2), torch.eye(2)).item(), 4)
+    -1.0
     """
     return alpha_cl(1.0, "uniform", negatives=negatives)
 
@@ -550,6 +593,10 @@ def direct_clr(temperature: Tempered = 0.1, dimensions: int = 64) -> Loss:
     Args:
         temperature: in units of the cosine distance.
         dimensions: how many coordinates.
+
+    >>> import torch, contraport as cp
+    >>> round(cp.direct_clr(temperature=1.0, dimensions=2)(torch.eye(3), torch.eye(3)).item(), 4)
+    1.1397
     """
     return cp.Objective(
         cp.Leading(dimensions, cp.Joint()), cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL()
@@ -568,6 +615,13 @@ def t_simclr(temperature: Tempered = 8.0, df: float = 5.0, conditional: bool = F
         temperature: in units of the squared distance.
         df: degrees of freedom.
         conditional: normalise each row, as SNE does, rather than all pairs at once, as t-SNE does.
+
+    Raises:
+        UsageError: conditional is neither True nor False.
+
+    >>> import torch, contraport as cp
+    >>> round(cp.t_simclr(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
+    0.5475
     """
     check(isinstance(conditional, bool), f"conditional: expected True or False, got {conditional!r}.")
     allowed: Constraint = cp.Rows() if conditional else cp.Simplex()
@@ -584,6 +638,9 @@ def cmc(temperature: Tempered = 0.1, graph: str = "full") -> Loss:
     Args:
         temperature: in units of the cosine distance.
         graph: ``"full"``, every pair of views, or ``"core"``, the first view with every other.
+
+    Raises:
+        UsageError: the graph has an unknown name.
 
     >>> import torch
     >>> cmc(temperature=1.0)(torch.eye(2), torch.eye(2), torch.eye(2))
@@ -755,6 +812,9 @@ def kcl(temperature: Tempered = 0.5, gamma: float = 16.0) -> Loss:
         temperature: of the kernel, in units of the squared distance on the sphere; 1/t of the paper.
         gamma: factor of the repulsion, nonnegative.
 
+    Raises:
+        UsageError: gamma is negative or not finite.
+
     >>> import torch
     >>> round(kcl()(torch.eye(2), torch.eye(2)).item(), 4)
     -1.4139
@@ -791,6 +851,9 @@ def spectral(normalized: bool = True) -> Loss:
 
     Args:
         normalized: compare by the cosine; else by the inner product, as the theory has it.
+
+    Raises:
+        UsageError: normalized is neither True nor False.
 
     >>> import torch
     >>> spectral()(torch.eye(2), torch.eye(2))
@@ -877,6 +940,9 @@ def guided(temperature: Tempered = 0.1, margin: float = 0.0, layout: str = "cros
         margin: how much less alike than the positive a negative must be, in units of the teacher's cosine.
         layout: ``"cross"``, both directions averaged, or ``"joint"``, all embeddings of both views.
 
+    Raises:
+        UsageError: the layout has neither name; in the call, there are no features.
+
     >>> import torch
     >>> guided(temperature=1.0)(torch.eye(2), torch.eye(2), features=torch.eye(2))
     tensor(0.3133)
@@ -924,6 +990,9 @@ def barlow_twins(redundancy: float = 5e-3) -> Loss:
     Args:
         redundancy: factor of the correlations between coordinates, nonnegative.
 
+    Raises:
+        UsageError: redundancy is negative or not finite.
+
     >>> import torch
     >>> z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
     >>> round(barlow_twins()(z, z).item(), 4)
@@ -949,6 +1018,9 @@ def vic_reg(invariance: float = 25.0, variance: float = 25.0, covariance: float 
         invariance: factor of the mean squared difference of the views, nonnegative.
         variance: factor of what a coordinate's standard deviation misses to 1, nonnegative.
         covariance: factor of the squared covariances of coordinates, nonnegative.
+
+    Raises:
+        UsageError: a factor is negative or not finite.
 
     >>> import torch
     >>> z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])

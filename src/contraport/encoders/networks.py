@@ -27,6 +27,9 @@ class Projector(nn.Sequential):
         out_features: of what the loss sees.
         layers: how many are linear, at least 1.
 
+    Raises:
+        UsageError: layers is no whole number from 1 on.
+
     Shape: ``(b, in_features)`` to ``(b, out_features)``.
 
     Source: Chen, Kornblith, Norouzi and Hinton (2020), A simple framework for contrastive learning (SimCLR), section

@@ -22,6 +22,12 @@ class Exact(Constraint):
 
     Raises:
         UsageError: SciPy is missing, or no plan avoids the masked pairs.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Exact(), cp.Pairs(), cp.KL())
+    >>> loss.plan(torch.eye(2), torch.eye(2))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.5000]])
     """
 
     differentiable: ClassVar[bool] = False

@@ -200,6 +200,12 @@ class Rows(Scaling):
     """Every row has mass 1/N: P = diag(a) softmax of the rows, the plan of InfoNCE and NT-Xent.
 
     Source: the set U(a) of inverse optimal transport; C1 of generalised contrastive alignment.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.KL())
+    >>> loss.plan(torch.eye(2), torch.eye(2))
+    tensor([[0.3655, 0.1345],
+            [0.1345, 0.3655]])
     """
 
     def half_steps(self) -> tuple[Axis, ...]:
@@ -208,7 +214,14 @@ class Rows(Scaling):
 
 @dataclass(frozen=True, repr=False)
 class Columns(Scaling):
-    """Every column has mass 1/M: the mirror of `Rows`."""
+    """Every column has mass 1/M: the mirror of `Rows`.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Columns(), cp.Pairs(), cp.KL())
+    >>> loss.plan(torch.eye(2), torch.eye(2))
+    tensor([[0.3655, 0.1345],
+            [0.1345, 0.3655]])
+    """
 
     def half_steps(self) -> tuple[Axis, ...]:
         return ("columns",)
@@ -255,6 +268,12 @@ class Balanced(Alternating):
         UsageError: iterations is not a positive integer, the tolerance is not positive, or marginals is neither.
 
     Source: Cuturi (2013), algorithm 1, in the log domain.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Balanced(iterations=5), cp.Pairs(), cp.KL())
+    >>> loss.plan(torch.eye(2), torch.eye(2))
+    tensor([[0.3655, 0.1345],
+            [0.1345, 0.3655]])
     """
 
     iterations: int = 5
@@ -286,6 +305,12 @@ class Unbalanced(Alternating):
     Source: Chizat et al. (2018), Scaling algorithms for unbalanced optimal transport, table 1: a half step is damped by
     relaxation / (relaxation + temperature) for KL, and clamped to +- relaxation / temperature for the total variation;
     both are measured from log R. Séjourné et al. (2019), Sinkhorn divergences for unbalanced transport, for R = a x b.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Unbalanced(0.5), cp.Pairs(), cp.KL())
+    >>> loss.plan(torch.eye(2), torch.eye(2))
+    tensor([[0.3023, 0.1112],
+            [0.1112, 0.3023]])
     """
 
     relaxation: float | tuple[float, float] = 1.0

@@ -13,7 +13,14 @@ from contraport.objectives.plan import Plan
 
 @dataclass(frozen=True, repr=False)
 class Free(Constraint):
-    """Every nonnegative plan is allowed: P = diag(a) K, no normalisation at all."""
+    """Every nonnegative plan is allowed: P = diag(a) K, no normalisation at all.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.KL())
+    >>> loss.plan(torch.eye(2), torch.eye(2))
+    tensor([[0.5000, 0.1839],
+            [0.1839, 0.5000]])
+    """
 
     def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
         """Return the plan of each direction."""
@@ -29,6 +36,12 @@ class Simplex(Constraint):
     """The total mass is 1: P = K / sum K, the plan of t-SNE.
 
     Source: the set U(1) of inverse optimal transport.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Simplex(), cp.Pairs(), cp.KL())
+    >>> loss.plan(torch.eye(2), torch.eye(2))
+    tensor([[0.3655, 0.1345],
+            [0.1345, 0.3655]])
     """
 
     def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:

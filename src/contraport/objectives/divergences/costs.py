@@ -27,6 +27,11 @@ class Cost(Answer, Divergence):
 
     Raises:
         UsageError: the power is not a positive whole number.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.Cost())
+    >>> round(loss(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
+    1.0
     """
 
     repels: ClassVar[bool] = False
@@ -72,6 +77,11 @@ class Energy(Answer, Divergence):
             of phi(xi).
 
     Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 3-5, theorem 1.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.Energy())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    -0.4239
     """
 
     detach: bool = True

@@ -36,6 +36,11 @@ class Debiased(Answer, Divergence):
 
     Source: Chuang et al. (2020), Debiased contrastive learning, eq. 8; Robinson et al. (2021), Contrastive learning
     with hard negative samples, eq. 4.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Joint("both"), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.Debiased())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.9048
     """
 
     by_plan: ClassVar[bool] = False

@@ -28,6 +28,11 @@ class Affinity(Answer, Divergence):
     """Minus the kernel on the wanted pairs, -<t, K>: an attraction that lets go of pairs that are far apart.
 
     Source: the alignment of kernel contrastive learning, Koromilas et al. (2024).
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.Affinity())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    -1.0
     """
 
     repels: ClassVar[bool] = False
@@ -52,6 +57,11 @@ class Agreement(Answer, Divergence):
         UsageError: sigma is not positive; in the call, the target is not given by its entries, as `Pairs` is.
 
     Source: Koromilas et al. (2025), MV-DHEL; with sigma, Yeh et al. (2022), Decoupled contrastive learning, eq. 7.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("negative-cosine", 0.5), cp.Free(), cp.Pairs(), cp.Agreement())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    -2.0
     """
 
     repels: ClassVar[bool] = False
@@ -93,6 +103,11 @@ class LogSum(Answer, Divergence):
         UsageError: in the call, there is nothing to compare with (one item).
 
     Source: pooled, Li et al. (2023), Towards general text embeddings (GTE).
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.LogSum())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.5514
     """
 
     pooled: bool = False
@@ -117,6 +132,11 @@ class MeanKernel(Answer, Divergence):
         UsageError: in the call, there is nothing to compare with (one item).
 
     Source: the uniformity of kernel contrastive learning, Koromilas et al. (2024).
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.MeanKernel())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.5786
     """
 
     by_plan: ClassVar[bool] = False
@@ -140,6 +160,11 @@ class MeanSquare(Answer, Divergence):
         UsageError: in the call, there is nothing to compare with (one item).
 
     Source: the repulsion of the spectral contrastive loss, HaoChen et al. (2021), eq. 6.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("negative-cosine", 1.0), cp.Free(), cp.Pairs(), cp.MeanSquare())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.3333
     """
 
     by_plan: ClassVar[bool] = False
@@ -172,6 +197,11 @@ class LowVariance(Answer, Divergence):
         UsageError: epsilon is not positive.
 
     Source: Bardes, Ponce and LeCun (2022), VICReg, eq. 1.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Coordinates(cp.Within()), cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.LowVariance())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.4226
     """
 
     by_plan: ClassVar[bool] = False

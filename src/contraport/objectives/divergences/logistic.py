@@ -34,6 +34,11 @@ class Logistic(nn.Module, Divergence):
             positives.
 
     Source: Zhai et al. (2023), Sigmoid loss for language image pre-training, section 3.2.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.Logistic(bias=-1.0))
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    1.5671
     """
 
     by_plan: ClassVar[bool] = False
@@ -66,6 +71,11 @@ class NoiseContrast(nn.Module, Divergence):
         UsageError: the momentum is outside its interval; in the call, there is no noise (one column), or as `Logistic`.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.2; Gutmann and Hyvärinen (2010).
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.NoiseContrast())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    1.3209
     """
 
     by_plan: ClassVar[bool] = False

@@ -32,6 +32,11 @@ class MovingLogSum(nn.Module, Divergence):
 
     Source: Yuan et al. (2022), Provable stochastic optimization for global contrastive learning, algorithm 1, whose
     gamma is 1 - momentum.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Joint("both"), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.MovingLogSum(9))
+    >>> round(loss(torch.eye(3), torch.eye(3), ids=torch.arange(3)).item(), 4)
+    -1.0
     """
 
     by_plan: ClassVar[bool] = False

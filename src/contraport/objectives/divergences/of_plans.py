@@ -28,6 +28,11 @@ class KL(Answer, Divergence):
 
     Raises:
         UsageError: in the call, the layout does so and there is nothing else to compare with (one item).
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.KL())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.5514
     """
 
     conditional: bool = False
@@ -59,6 +64,11 @@ class ReverseKL(Answer, Divergence):
 
     Raises:
         UsageError: in the call, for a target that is zero where the plan is not.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Domains(0.1, 0.1), cp.ReverseKL())
+    >>> round(loss(torch.eye(3), torch.eye(3), domains=torch.tensor([0, 0, 1])).item(), 4)
+    0.183
     """
 
     def __call__(self, outcome: Outcome) -> Tensor:
@@ -82,6 +92,11 @@ class ReverseKL(Answer, Divergence):
 class SquaredL2(Answer, Divergence):
     """Half the squared distance of the plans, N/2 sum (P - t)^2, so that a row counts by its shares, not by its
     mass.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.SquaredL2())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.1348
     """
 
     def __call__(self, outcome: Outcome) -> Tensor:
@@ -107,6 +122,11 @@ class Rince(Answer, Divergence):
         UsageError: q or lam is outside its interval.
 
     Source: Chuang et al. (2022), Robust contrastive learning against noisy views, eq. 4.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.Rince(q=0.5, lam=0.5))
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    -0.1038
     """
 
     q: float = 0.5

@@ -22,6 +22,11 @@ class LogMean(Answer, Divergence):
         UsageError: in the call, where there is no pair.
 
     Source: the uniformity of Wang and Isola (2020), eq. 2, with a kernel exp(-2 |x - y|^2).
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.LogMean())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    -0.5472
     """
 
     by_plan: ClassVar[bool] = False
@@ -40,6 +45,11 @@ class PlanUniformity(Answer, Divergence):
     With the cosine cost it takes no pass over the pairs.
 
     Source: the uniformity penalty of inverse optimal transport for contrastive learning, eq. 19-20.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.PlanUniformity())
+    >>> round(loss(torch.eye(3), torch.eye(3).flip(1)).item(), 4)
+    0.0797
     """
 
     def __call__(self, outcome: Outcome) -> Tensor:
@@ -60,6 +70,11 @@ class MarginalPenalty(Answer, Divergence):
     """KL of the masses of rows and columns from the marginals: what a plan pays for mass that it creates or lets go.
 
     Source: the terms lambda_1 h_F and lambda_2 h_G of generalised contrastive alignment, Chen et al. (2024), eq. 3.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.MarginalPenalty())
+    >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
+    0.4428
     """
 
     def __call__(self, outcome: Outcome) -> Tensor:

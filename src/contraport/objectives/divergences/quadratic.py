@@ -27,6 +27,11 @@ class FenchelYoung(Answer, Divergence):
         UsageError: in the call, for a plan other than that of `Tsallis` of order 2.
 
     Source: Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 4.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Tsallis(2), cp.Pairs(), cp.FenchelYoung())
+    >>> round(loss(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
+    3.0
     """
 
     by_plan: ClassVar[bool] = False
@@ -64,6 +69,11 @@ class ClosedFormQuadratic(Answer, Divergence):
         UsageError: over is neither.
 
     Source: the losses L_G of inverse optimal transport for contrastive learning.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.ClosedFormQuadratic())
+    >>> round(loss(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
+    7.9078
     """
 
     by_plan: ClassVar[bool] = False

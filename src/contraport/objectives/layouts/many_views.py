@@ -40,6 +40,10 @@ class FullGraph(Graph):
     """Every pair of views, each in both directions, summed: V (V - 1) / 2 blocks, (n, n) each.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
+
+    >>> import torch, contraport as cp
+    >>> len(cp.FullGraph()(*torch.zeros(4, 3, 2)))
+    6
     """
 
     def edges(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -52,6 +56,10 @@ class CoreView(Graph):
     """The first view with every other, each in both directions, summed: V - 1 blocks, (n, n) each.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
+
+    >>> import torch, contraport as cp
+    >>> len(cp.CoreView()(*torch.zeros(4, 3, 2)))
+    3
     """
 
     def edges(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -65,6 +73,13 @@ class Within(Layout):
 
     Args:
         summed: add the views up rather than average them.
+
+    Raises:
+        UsageError: in the call, further columns (``negatives=``): a view is compared with itself.
+
+    >>> import torch, contraport as cp
+    >>> [block.shape for block in cp.Within()(torch.zeros(3, 2), torch.zeros(3, 2))]
+    [(3, 3), (3, 3)]
     """
 
     summed: bool = False

@@ -51,6 +51,11 @@ class Leading(Over):
 
     Raises:
         UsageError: dimensions is not positive or, in the call, larger than the embeddings have.
+
+    >>> import torch, contraport as cp
+    >>> (block,) = cp.Leading(2, cp.Cross())(torch.zeros(3, 5), torch.zeros(3, 5))
+    >>> block.x.shape
+    torch.Size([3, 2])
     """
 
     dimensions: int
@@ -86,6 +91,13 @@ class Guided(Over):
         UsageError: the margin is not a finite number; the layout's columns show no items.
 
     Source: Solatorio (2024), GISTEmbed: guided in-sample selection of training negatives, section 3.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Guided(cp.Cross(), 0.5), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.KL())
+    >>> loss.plan(torch.eye(3), torch.eye(3), features=torch.tensor([[1.0, 0], [1, 0.1], [0, 1]]))
+    tensor([[0.2437, 0.0000, 0.0896],
+            [0.0000, 0.2437, 0.0896],
+            [0.0706, 0.0706, 0.1920]])
     """
 
     layout: Layout

@@ -31,6 +31,14 @@ class Soft(Target):
 
     Source: the target of stochastic neighbour embedding, Hinton and Roweis (2002); with a teacher, relational
     distillation.
+
+    >>> import torch, contraport as cp
+    >>> teacher = cp.Soft(torch.eye(3), cp.Gibbs("cosine", 1.0))
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), teacher, cp.KL())
+    >>> loss.target_plan(torch.eye(3), torch.eye(3))
+    tensor([[0.1920, 0.0706, 0.0706],
+            [0.0706, 0.1920, 0.0706],
+            [0.0706, 0.0706, 0.1920]])
     """
 
     features: Tensor | tuple[Tensor, ...] | None = field(default=None, repr=False)
@@ -63,6 +71,14 @@ class Neighbors(Target):
 
     Raises:
         UsageError: neighbors is not positive or, on a block, the features are not one per item.
+
+    >>> import torch, contraport as cp
+    >>> features = torch.tensor([[0.0], [1.0], [3.0]])
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Neighbors(features, 1), cp.KL())
+    >>> loss.target_plan(torch.eye(3), torch.eye(3))
+    tensor([[0.3333, 0.0000, 0.0000],
+            [0.0000, 0.3333, 0.0000],
+            [0.0000, 0.0000, 0.3333]])
     """
 
     features: Tensor | tuple[Tensor, ...] = field(repr=False)

@@ -54,6 +54,9 @@ class Labels(Target):
     of several classes have labels (n, classes) of zeros and ones: a row is wanted in proportion to the number of
     classes that it shares. That plan is held as a matrix.
 
+    Raises:
+        UsageError: in the call, there are no labels.
+
     Source: Khosla et al. (2020), Supervised contrastive learning, eq. 2.
 
     >>> import torch
@@ -137,6 +140,13 @@ class Domains(Target):
         UsageError: alpha or beta is negative.
 
     Source: Chen et al. (2024), the target plan for domain generalisation.
+
+    >>> import torch, contraport as cp
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Domains(alpha=0.5), cp.KL())
+    >>> loss.target_plan(torch.eye(3), torch.eye(3), domains=torch.tensor([0, 0, 1]))
+    tensor([[0.2222, 0.1111, 0.0000],
+            [0.1111, 0.2222, 0.0000],
+            [0.0000, 0.0000, 0.3333]])
     """
 
     alpha: float = 0.0
