@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import numbers
 import os
 import re
 import stat
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -71,6 +72,27 @@ def unknown_name(argument: str, name: object, known: Iterable[str]) -> UsageErro
         nearest = difflib.get_close_matches(str(name), names, n=8, cutoff=0)
         told = f"Known, {len(names)} in all: {', '.join(nearest)} ..."
     return UsageError(f"{argument}: unknown name {name!r}{hint} {told}")
+
+
+def bound(
+    name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """Return which argument of a function each value is, or say which one is none, with the nearest that is.
+
+    Raises:
+        TypeError: the values are not those of the signature.
+
+    >>> bound("shorten", inspect.signature(lambda *, width=3: None), (), {"widht": 1})
+    Traceback (most recent call last):
+    TypeError: shorten() got an unexpected keyword argument 'widht'; did you mean 'width'?
+    """
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        known = list(signature.parameters)
+        wrong = next((one for one in kwargs if one not in known), "")
+        near = difflib.get_close_matches(wrong, known, n=1)
+        raise TypeError(f"{name}() {error}{f'; did you mean {near[0]!r}?' if near else ''}") from None
 
 
 def cannot_read(where: str, kind: str, error: Exception) -> UsageError:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from contraport.errors import UsageError, check, check_positive, check_whole, unknown_name
+from contraport.errors import UsageError, bound, check, check_positive, check_whole, unknown_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -202,7 +202,7 @@ def keywords_of(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            return function(signature.bind(*args, **kwargs).arguments)
+            return function(bound(function.__name__, signature, args, kwargs).arguments)
 
         told: Any = call
         told.__signature__ = signature

@@ -39,6 +39,18 @@ def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", [name for name in FOUND if name.endswith(".ipynb")])
+def test_a_notebook_has_its_outputs(name):
+    """Code hosts show a notebook as it lies there: `python docs/notebooks.py` runs it and keeps what it printed."""
+    cells = [cell for cell in json.loads((EXAMPLES / name).read_text())["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert outputs
+    assert all(output["output_type"] in ("stream", "execute_result") for output in outputs)
+    assert not any(output.get("name") == "stderr" for output in outputs)
+    assert (EXAMPLES / name).stat().st_size < 100_000
+
+
 @pytest.mark.parametrize("name", sorted(set(FOUND) - set(TINY)))
 def test_the_others_are_python(name):
     compile(source(name), name, "exec")

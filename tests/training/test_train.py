@@ -262,7 +262,7 @@ def test_progress_and_summary_go_to_the_standard_error(
     output = capsys.readouterr()
     assert output.out == ""
     assert "waiting for data" in " ".join(output.err.split())
-    assert "images/s" in run.log_path.read_text()
+    assert "items/s" in run.log_path.read_text()
     assert "Lightning" not in output.err + run.log_path.read_text()
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import contraport as cp
 from contraport.course import is_learned, parse_learned
-from contraport.errors import UsageError, check, check_nonnegative, unknown_name
+from contraport.errors import UsageError, bound, check, check_nonnegative, unknown_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +72,7 @@ def recipe(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callabl
 
         @functools.wraps(make)
         def build(*args: P.args, **settings: P.kwargs) -> Loss:
-            call = signature.bind(*args, **settings)
+            call = bound(make.__name__, signature, args, settings)
             if isinstance(call.arguments.get("temperature"), str):
                 call.arguments["temperature"] = _learned(call.arguments["temperature"], signature)
             loss = make(*call.args, **call.kwargs)

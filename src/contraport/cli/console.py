@@ -194,9 +194,9 @@ def print_audit(found: Audit) -> None:
     rows = [
         {
             "pair": str(pair),
-            "score": f"{found.scores[pair]:.3f}",
+            "score": f"{found.scores[pair]:z.3f}",
             "better partner": "-" if found.partners[pair] < 0 else str(found.partners[pair]),
-            "its score": f"{found.partner_scores[pair]:.3f}",
+            "its score": f"{found.partner_scores[pair]:z.3f}",
         }
         for pair in found.flagged(count=min(WORST, len(found.scores)))
     ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from contraport import verbs
 from contraport.errors import UsageError, check, explained, needing, reason, unknown_name
@@ -75,11 +76,14 @@ def run_verb(name: str, argv: list[str]) -> None:
     if arguments is None:
         return
     arguments = dict(arguments)
-    show = "contraport.cli.as_json:print_json" if arguments.pop("json", False) else verb.show
+    as_json = arguments.pop("json", False)
+    show = "contraport.cli.as_json:print_json" if as_json else verb.show
     with _needing(verb, name):
         result = imported(verb.function)(**arguments)
     if show:
         imported(show)(result)
+    if arguments.get("page") and Path in get_args(verb.options["page"].kind) and not as_json:  # one that was written
+        print(f"the page to look at: {arguments['page']}")
 
 
 def _arguments(verb: Verb[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:

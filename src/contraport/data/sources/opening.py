@@ -126,7 +126,7 @@ def _load(
     check(not path.is_file(), f"data: expected a folder of images or a file {', '.join(read)}, got {data!r}.")
     if path.suffix in read or len(path.parts) > 1:
         raise UsageError(f"data: there is no file or folder {data!r}.")
-    raise unknown_name("data", data, SOURCES)
+    raise UsageError(f"{unknown_name('data', data, SOURCES)} There is no file or folder of that name either.")
 
 
 @dataclass(frozen=True)

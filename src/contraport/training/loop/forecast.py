@@ -35,9 +35,9 @@ def foretell(settings: Settings, dataset: Dataset, comparison: StepComparison, *
         comparison: makes the loss of a batch.
         steps: of the whole training.
     """
-    if dataset.held_out is not None:
+    if dataset.held_out:
         log.info("%s more are held out, to evaluate on; --test_fraction says how many", f"{dataset.held_out:,}")
-    elif isinstance(settings.data, str | Path):
+    elif dataset.held_out is None and isinstance(settings.data, str | Path):
         log.info("the test split that the data have is held out, to evaluate on")
     size, epochs = settings.batch_size, settings.epochs
     if isinstance(dataset, Stream):
@@ -94,7 +94,8 @@ def advice_of_encoder(settings: Settings, dataset: Dataset) -> str | None:
         )
     if not (settings.encoder is None or isinstance(settings.encoder, str)) or ":" in str(settings.encoder):
         return None  # which may bring weights
+    of = "" if len(set(dataset.shapes)) == 1 else ".image"  # views of other kinds keep their own encoders
     return (
         f"{items:,} items are few to teach an encoder from nothing; one that was trained before on others knows more: "
-        "--encoder resnet18 --pretrained --freeze, or --init with a file, a folder or a run"
+        f"--encoder{of} resnet18 --pretrained{of} --freeze{of}, or --init{of} with a file, a folder or a run"
     )

@@ -131,7 +131,7 @@ class Meter(Callback):
         bound = self.row["mi_bound"]
         told = f"{self.row['loss']:.4f}" + ("" if bound is None else f": two views share {bound:.2f} nats or more")
         return (
-            f"{self.steps:,} steps in {self.seconds:.1f} s: {self.items / self.seconds:,.0f} images/s, "
+            f"{self.steps:,} steps in {self.seconds:.1f} s: {self.items / self.seconds:,.0f} items/s, "
             f"{self._loader.waited / self.seconds:.1%} of the time waiting for data; last loss {told}"
         )
 

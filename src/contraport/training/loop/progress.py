@@ -115,7 +115,7 @@ def measured(row: MetricsRow, noted: MetricsRow) -> str:
 
     >>> row = {"loss": 1.5, "temperature": 0.2, "plan_mass": 0.8, "images_per_second": 1e4, "data_wait": 0.01}
     >>> measured(row, {"knn": 0.912})
-    "loss 1.500  temperature 0.2  kept 80.0% of the pairs' mass  kNN 91.2%  10,000 images/s  wait 1%"
+    "loss 1.500  temperature 0.2  kept 80.0% of the pairs' mass  kNN 91.2%  10,000 items/s  wait 1%"
     """
     if not row:
         return ""
@@ -125,4 +125,4 @@ def measured(row: MetricsRow, noted: MetricsRow) -> str:
     if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _ROUNDING:
         parts.append(f"kept {row['plan_mass']:.1%} of the pairs' mass")
     parts += [f"{measure.title} {measure.written(noted[measure.key])}" for measure in measures_of([noted])]
-    return "  ".join([*parts, f"{row['images_per_second']:,.0f} images/s", f"wait {row['data_wait']:.0%}"])
+    return "  ".join([*parts, f"{row['images_per_second']:,.0f} items/s", f"wait {row['data_wait']:.0%}"])
