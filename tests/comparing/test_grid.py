@@ -106,6 +106,12 @@ def test_a_folder_is_another_one_where_anything_is_otherwise() -> None:
         ({**ASKED, "baseline": "rince"}, "baseline: unknown name 'rince'"),
         ({**ASKED, "train": {"epoch": 1}}, "train: unknown name 'epoch'; did you mean 'epochs'?"),
         ({**ASKED, "budget": "30"}, "budget: expected a time such as 90s, 30m or 2h, got '30'"),
+        ({"suite": "gca", "objectives": ["GCA-INC"]}, "objectives: unknown name 'GCA-INC'; did you mean 'GCA-INCE'?"),
+        (
+            {"suite": "needs", "settings": ["small batch"]},
+            "settings: unknown name 'small batch'; did you mean 'small ba",
+        ),
+        ({**ASKED, "over": ["q=0.1"]}, "over: info-nce: setting: unknown name 'q'"),
         ({"suite": "gcaa"}, "suite: unknown name 'gcaa'; did you mean 'gca'?"),
         ({**ASKED, "quick": True}, "quick: belongs to a suite"),
         ({"suite": "pacs", "quick": True}, "quick: the suite pacs has no smaller grid"),

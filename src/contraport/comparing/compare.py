@@ -134,12 +134,26 @@ def _foretell(console: Console | None, grid: Grid, plan: Sequence[Cell], lacking
         seconds = rehearse(settings, built).seconds * built.epoch * settings.epochs
     except UsageError:
         return  # which is told by the training itself
-    hours = seconds * len(lacking) / min(grid.asked.processes, len(lacking)) / 3600
-    told = f"{60 * hours:.0f} minutes" if hours < 2 else f"{hours:.1f} hours"
+    whole = seconds * len(lacking) / min(grid.asked.processes, len(lacking))
     console.print(
-        f"as a few steps of the first tell, {seconds:.0f} s each, about {told} in all; judging comes on top",
+        f"as a few steps of the first tell, {seconds:.0f} s each, {roughly(whole)} in all; judging comes on top",
         highlight=False,
+        soft_wrap=True,
     )
+
+
+def roughly(seconds: float) -> str:
+    """Return in words how long something takes.
+
+    >>> roughly(20), roughly(70), roughly(1800), roughly(9000)
+    ('under a minute', 'about 1 minute', 'about 30 minutes', 'about 2.5 hours')
+    """
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return "under a minute"
+    if minutes < 120:
+        return f"about {minutes} minute{'s' * (minutes > 1)}"
+    return f"about {seconds / 3600:.1f} hours"
 
 
 @contextmanager
@@ -155,9 +169,7 @@ def _bar(console: Console | None, total: int) -> Iterator[Moved]:
             done[0] += 1
             left = (time.monotonic() - started) / done[0] * (total - done[0])
             told = _told(cell, found)
-            console.print(
-                f"{done[0]}/{total}  {told}  about {left / 60:.0f} minutes left", highlight=False, soft_wrap=True
-            )
+            console.print(f"{done[0]}/{total}  {told}  {roughly(left)} left", highlight=False, soft_wrap=True)
 
         yield line
         return

@@ -175,10 +175,10 @@ def grid_of(given: Given) -> Grid:
     values = {**saved, **smaller}
     asked = CompareOptions(**{name: value for name, value in values.items() if name not in _OF_SUITES} | dict(given))
     check(len(asked.data) > 0, "data: expected one or more, got none.")
-    objectives = _listed(asked.objectives, _saved("objectives", saved, smaller))
-    rows = _over(tuple(map(_row, objectives)), asked.over)
+    own_rows, own_columns = (_saved(key, saved, smaller) for key in ("objectives", "settings"))
+    rows = _over(tuple(_row(value, own_rows) for value in _listed(asked.objectives, own_rows)), asked.over)
     check(len(rows) > 0, "objectives: expected one or more, got none.")
-    settings = [_setting(value) for value in _listed(asked.settings, _saved("settings", saved, smaller))]
+    settings = [_setting(value, own_columns) for value in _listed(asked.settings, own_columns)]
     columns = tuple(Column(str(data), name, options) for data in asked.data for name, options in settings)
     for argument, names in (("objectives", [row.name for row in rows]), ("settings", [c.name for c in columns])):
         repeated = sorted({name for name in names if names.count(name) > 1})
@@ -253,9 +253,9 @@ def _listed(values: Iterable[str | Given], saved: Mapping[str, Given]) -> list[s
     return found
 
 
-def _row(value: str | Given) -> Row:
+def _row(value: str | Given, saved: Given) -> Row:
     if isinstance(value, str):
-        return Row(value, _of_objective(value))
+        return Row(value, _of_objective(value, saved))
     name, options = _named("objectives", value)
     if isinstance(options, str):
         return Row(name, _of_objective(options))
@@ -271,15 +271,15 @@ def _named(argument: str, value: Given) -> tuple[str, Any]:
     return str(name), options
 
 
-def _of_objective(text: str) -> dict[str, Any]:
-    """Return the options that a name with settings after a colon stands for.
+def _of_objective(text: str, others: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the options that a name with settings after a colon stands for; `others` are known too, in other words.
 
     >>> _of_objective("gca-uot:relaxation=0.2,temperature=0.1")
     {'recipe': 'gca-uot', 'temperature': 0.1, 'objective_settings': {'relaxation': 0.2}}
     """
     name, _, rest = text.partition(":")
     if name not in RECIPES and name not in OBJECTIVES:
-        raise unknown_name("objectives", name, {*RECIPES, *OBJECTIVES})
+        raise unknown_name("objectives", name, {*RECIPES, *OBJECTIVES, *others})
     options: dict[str, Any] = {"recipe" if name in RECIPES else "objective": name}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
@@ -337,7 +337,10 @@ def _over(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
         check(bool(equals and values), f"over: expected option=value,value, got {text!r}.")
         read = [_read(value) for value in values.split(",")]
         found = tuple(
-            Row(f"{row.name}, {key} {value}", joined(row.options, _sorted_out("over", {**_basis(row), key: value})))
+            Row(
+                f"{row.name}, {key} {value}",
+                joined(row.options, _sorted_out(f"over: {row.name}", {**_basis(row), key: value})),
+            )
             for row in found
             for value in read
         )
@@ -351,7 +354,7 @@ def _basis(row: Row) -> dict[str, Any]:
 _SETTINGS = ("plain", *AUGMENTS, "corrupt", "mismatched", "domains")
 
 
-def _setting(value: str | Given) -> tuple[str, dict[str, Any]]:
+def _setting(value: str | Given, others: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
     """Return the name of a column, and what it means.
 
     >>> _setting("strong+mismatched:0.2")
@@ -367,7 +370,7 @@ def _setting(value: str | Given) -> tuple[str, dict[str, Any]]:
     for part in value.replace("corrupt-strong", "corrupt+strong").split("+"):
         name, _, rest = part.partition(":")
         if name not in _SETTINGS:
-            raise unknown_name("settings", name, _SETTINGS)
+            raise unknown_name("settings", name, {*_SETTINGS, *others})
         if name in AUGMENTS:
             options["augment"] = part
         elif name != "plain":
