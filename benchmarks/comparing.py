@@ -1,8 +1,8 @@
 """Run suites of benchmarks/suites, one after the other, and keep what they found: python -m benchmarks.comparing.
 
 What is given beside the names of suites is for `contraport compare`: `--quick`, `--data fashion-mnist`, `--budget 30m`.
-`benchmarks/results/suites/NAME-DATA.json` is the `results.json` of the comparison, from which `make docs` writes
-docs/results.md and docs/choosing.md. A suite that was stopped, or that the budget was too short for, goes on.
+`benchmarks/results/suites/NAME-DATA.json`, or `NAME-DATA-tuned.json` with `--tune`, is the `results.json` of the
+comparison, from which `make docs` writes docs/results.md and docs/choosing.md. A suite that was stopped, or that the budget was too short for, goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def keep(folder: Path) -> Path:
     """Write what a comparison found beside what others did, without where each training is."""
     found = json.loads((folder / "results.json").read_text())
     found["cells"] = [{key: cell[key] for key in cell if key != "options"} for cell in found["cells"]]
-    path = RESULTS / f"{'-'.join([found['suite'], *map(str, found['asked']['data'])])}.json"
+    parts = [found["suite"], *map(str, found["asked"]["data"]), *(["tuned"] if found["trials"] else [])]
+    path = RESULTS / f"{'-'.join(parts)}.json"
     RESULTS.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     return path

@@ -33,6 +33,11 @@ class Measured(NamedTuple):
         return ", ".join(map(str, self.values["asked"]["data"]))
 
     @property
+    def name(self) -> str:
+        """The data, and whether settings were searched."""
+        return f"{self.data} with --tune {self.values['asked']['tune']}" if self.table.trials else self.data
+
+    @property
     def encoder(self) -> str:
         """The encoder, with its size."""
         name = self.values["asked"]["encoder"]
@@ -60,7 +65,7 @@ class Measured(NamedTuple):
         took = sum(cell["took"] for cell in cells) / 60
         where = "one thread of a shared processor" if machine["device"] == "cpu" else machine["device"]
         return (
-            f"{self.data}: {sizes}; {self.encoder}, {length}, {self.seeds}; "
+            f"{self.name}: {sizes}; {self.encoder}, {length}, {self.seeds}; "
             f"{took:.0f} minutes in all on {where}, torch {machine['torch']}."
         )
 
@@ -122,7 +127,7 @@ def verdicts_on(runs: Sequence[Measured], number: int) -> str:
     for run in runs:
         verdict = run.values["verdicts"][number]
         if verdict["found"]:
-            by_verdict.setdefault(verdict["verdict"], []).append(run.data)
+            by_verdict.setdefault(verdict["verdict"], []).append(run.name)
     return "; ".join(f"**{verdict}** on {' and '.join(data)}" for verdict, data in by_verdict.items()) or "not measured"
 
 
@@ -174,7 +179,7 @@ def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
     claims = [
         [
             f'<a id="{anchor(name, number)}"></a>{runs[0].values["verdicts"][number]["says"]}' if first else "",
-            f"{run.data}: **{verdict['verdict']}**",
+            f"{run.name}: **{verdict['verdict']}**",
             verdict["why"],
         ]
         for number in range(len(runs[0].values["verdicts"]))
@@ -186,15 +191,14 @@ def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
 
 
 def _search(table: Comparison) -> str:
-    """Say what was searched, and what was chosen."""
-    chosen = [
-        [one["row"], one["column"], table.searched_of(one["row"]), one["settings"], one["value"]]
+    """Say what was searched, what was tried, and what was chosen."""
+    spaces = "\n".join(f"- {told}" for told in table.searched)
+    tried = [
+        [one["row"], one["column"], one["settings"], one["value"], "chosen" if one["chosen"] else ""]
         for one in table.trials
-        if one["chosen"]
     ]
-    number = max(one["trial"] for one in table.trials) + 1
-    head = ["searched", "on", f"where, by up to {number} trials", "chosen", "on validation items"]
-    return words_table(head, chosen)
+    head = ["searched", "on", "tried", "on validation items", ""]
+    return f"Searched, with seed 0, on a part of the training items:\n\n{spaces}\n\n{words_table(head, tried)}"
 
 
 def words_table(head: list[str], rows: list[list[str]]) -> str:

@@ -109,7 +109,7 @@ def test_a_folder_is_another_one_where_anything_is_otherwise() -> None:
         ({"suite": "gca", "objectives": ["GCA-INC"]}, "objectives: unknown name 'GCA-INC'; did you mean 'GCA-INCE'?"),
         (
             {"suite": "needs", "settings": ["small batch"]},
-            "settings: unknown name 'small batch'; did you mean 'small ba",
+            "settings: unknown name 'small batch'; did you mean 'sma",
         ),
         ({**ASKED, "over": ["q=0.1"]}, "over: info-nce: setting: unknown name 'q'"),
         ({"suite": "gcaa"}, "suite: unknown name 'gcaa'; did you mean 'gca'?"),

@@ -78,12 +78,18 @@ SITUATIONS = (
                 (),
                 "Leave out what `contraport train --audit` flags, with any objective, where the data have two given "
                 "views.",
-                _on("beyond", 0, 1, 2),
+                (*_on("beyond", 0, 1, 2), *_on("mismatch", 0, 5)),
+            ),
+            Advice(
+                (),
+                "Weights by the batch's own plan (--weights plan) and soft targets (--target neighbors:k=5) are no "
+                "match for leaving out.",
+                _on("mismatch", 1, 2, 3),
             ),
             Advice(
                 (),
                 "Where partners were exchanged within a class, look at what it flags before you trust it.",
-                _on("beyond", 5),
+                (*_on("beyond", 5), *_on("mismatch", 4)),
             ),
             Advice(
                 ("rince", "gca-rince"),

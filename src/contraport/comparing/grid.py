@@ -335,20 +335,17 @@ def _over(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
     for text in over:
         key, equals, values = text.partition("=")
         check(bool(equals and values), f"over: expected option=value,value, got {text!r}.")
-        read = [_read(value) for value in values.split(",")]
         found = tuple(
-            Row(
-                f"{row.name}, {key} {value}",
-                joined(row.options, _sorted_out(f"over: {row.name}", {**_basis(row), key: value})),
-            )
+            Row(f"{row.name}, {key} {value}", joined(row.options, _with(row, key, value)))
             for row in found
-            for value in read
+            for value in map(_read, values.split(","))
         )
     return found
 
 
-def _basis(row: Row) -> dict[str, Any]:
-    return {key: row.options[key] for key in ("recipe", "objective") if key in row.options}
+def _with(row: Row, key: str, value: Any) -> dict[str, Any]:
+    basis = {key: row.options[key] for key in ("recipe", "objective") if key in row.options}
+    return _sorted_out(f"over: {row.name}", {**basis, key: value})
 
 
 _SETTINGS = ("plain", *AUGMENTS, "corrupt", "mismatched", "domains")
