@@ -2,7 +2,8 @@
 
 What is given beside the names of suites is for `contraport compare`: `--quick`, `--data fashion-mnist`, `--budget 30m`.
 `benchmarks/results/suites/NAME-DATA.json`, or `NAME-DATA-tuned.json` with `--tune`, is the `results.json` of the
-comparison, from which `make docs` writes docs/results.md and docs/choosing.md. A suite that was stopped, or that the budget was too short for, goes on.
+comparison, from which `make docs` writes docs/results.md and docs/choosing.md. A suite that was stopped, or that the
+budget was too short for, goes on.
 """
 
 from __future__ import annotations
