@@ -310,8 +310,8 @@ def represent_views(
 
     def encode(*given: Tensor) -> Tensor:
         features = encoder.encode(given[:number] if takes_any else given)
-        if isinstance(encoder, Model) and (project or encoder.projects):
-            features = encoder.project(features)
+        if isinstance(encoder, Model):
+            features = encoder.project(features) if project else encoder.represent(features)
         return torch.stack(features[:number], dim=1)
 
     with seeded(0, reader.device), frozen(encoder):

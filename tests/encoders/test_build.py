@@ -28,6 +28,39 @@ def test_small_cnn_keeps_the_resolution_of_tiny_images_at_first():
     assert min(sides) == 4
 
 
+def test_gradients_are_the_directions_of_edges():
+    image = torch.zeros(1, 1, 28, 28)
+    image[..., 14:] = 1  # one upright edge, so gradients that point across
+    encoder = build("gradients", (1, 28, 28))
+    blocks = encoder(image).view(4, 9, 6, 6)
+    assert blocks[:, 1:].abs().max() < 1e-6
+    beside = blocks[:, 0].amax(dim=(0, 1))
+    assert beside[2:4].min() > 0.4
+    assert beside[[0, 1, 4, 5]].max() < 1e-6
+    level = encoder(image.transpose(2, 3)).view(4, 9, 6, 6)  # half a turn: between the two directions in the middle
+    assert torch.allclose(level[:, 4], level[:, 5], atol=1e-5)
+    assert level[:, [0, 1, 2, 3, 6, 7, 8]].abs().max() < 1e-5
+    assert level[:, 4].amax(dim=(0, 2))[2:4].min() > 0.3
+
+
+def test_gradients_count_neither_sign_nor_light():
+    image = torch.rand(2, 3, 40, 31)
+    encoder = build("gradients", (3, 40, 31))
+    assert torch.allclose(encoder(image), encoder(2 - image), atol=1e-4)
+    assert torch.allclose(encoder(image), encoder(0.5 * image + 0.1), atol=2e-3)
+    assert encoder(torch.ones(2, 3, 5, 4)).abs().max() == 0
+    assert encoder(torch.rand(2, 3, 64, 17)).shape == (2, encoder.num_features)
+    assert not list(encoder.parameters())
+    assert not encoder.state_dict()
+
+
+def test_the_gradient_of_a_pixel_is_that_of_its_steepest_channel():
+    image = torch.rand(1, 1, 14, 14)
+    flat = torch.cat([image, 0.01 * torch.rand(1, 1, 14, 14)], dim=1)
+    alone, among = build("gradients", (1, 14, 14))(image), build("gradients", (2, 14, 14))(flat)
+    assert torch.nn.functional.cosine_similarity(alone, among).min() > 0.99
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (6, 100), (12, 7)])
 def test_small_tcn_takes_series_of_any_length(shape):
     encoder = build("small-tcn", shape)
@@ -169,6 +202,7 @@ def test_an_encoder_of_your_own(name, features):
         ("mlp", (0,), "shape"),
         ("mlp", (1, 2, 3, 4), "shape"),
         ("small-tcn", (7,), "takes time series"),
+        ("gradients", (7,), "takes images, got items of shape"),
         ("resnet18", (3, 50), "use 'small-tcn'"),
         (":Flat", (4,), "module:attribute"),
         ("own_encoder:", (4,), "attribute"),

@@ -81,6 +81,21 @@ def test_the_representation_may_be_one_view():
     assert network.num_features == network.tower(1).num_features
 
 
+@pytest.mark.parametrize("shapes", [[(4,)], [(4,), (7,)]], ids=["one", "two"])
+def test_the_representation_may_be_features_and_projection(shapes, tmp_path):
+    torch.manual_seed(0)
+    network = Model(shapes=shapes, projection=16, representation="both").eval()
+    views = [torch.rand(3, *shape) for shape in shapes]
+    features = network.encode(views)
+    parts = [part for h, z in zip(features, network.project(features), strict=True) for part in (h, z)]
+    expected = torch.cat([part / part.norm(dim=1, keepdim=True) for part in parts], dim=1)
+    assert torch.allclose(network(*views), expected, atol=1e-6)
+    assert torch.allclose(torch.cat(network.represent(features), dim=1), expected, atol=1e-6)
+    assert network.num_features == expected.shape[1]
+    network.save_pretrained(tmp_path)
+    assert torch.equal(Model.from_pretrained(tmp_path)(*views), network(*views))
+
+
 def test_without_a_projector_the_loss_sees_the_features():
     network = Model(shapes=[(4,)], projection=0)
     features = network.encode([torch.rand(3, 4)])

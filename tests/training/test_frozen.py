@@ -49,6 +49,24 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+def test_an_encoder_that_has_nothing_to_learn_is_held(images: Dataset, tmp_path: Path) -> None:
+    given = {"data": images, "encoder": "gradients", "epochs": 2, "batch_size": 20, "progress": False}
+    run = contraport.train(**given, out=tmp_path / "run")
+    model = run.model()
+    assert run.features_path.is_dir()  # made once
+    assert model.num_features == model.tower(0).num_features + 128
+    other = contraport.train(**given, seed=1, out=tmp_path / "other").model()
+    items = images.__getitems__([0, 1]).views
+    assert torch.equal(model.encode(items)[0], other.encode(items)[0])
+    assert not torch.equal(model(*items), other(*items))
+    found = contraport.evaluate(run, data=(images, images), measures=["linear_probe", "alignment"], progress=False)[
+        "rows"
+    ]
+    assert found.keys() == {"raw", "untrained", "trained"}
+    contraport.train(data=images, resume=True, out=run.path, epochs=3, progress=False)
+    assert run.model_epochs() == 3
+
+
 @pytest.mark.parametrize("draws", [0, 2])
 @pytest.mark.parametrize(
     "more",
@@ -62,7 +80,7 @@ def test_not_one_bit_of_a_frozen_encoder_moves(images: Dataset, begun: Run, draw
     assert same(dict(first.encoder.state_dict()), state(begun))
     weights, drawn = run.model().tower(0).projector.state_dict(), first.projector.state_dict()
     assert any(not torch.equal(weights[name], drawn[name]) for name in weights)
-    assert run.model().projects
+    assert run.model().part == "both"
 
 
 def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, begun: Run) -> None:
@@ -72,7 +90,7 @@ def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, begun: Ru
     held = {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
     assert same(held, state(begun))
     assert not same(state(run), held)
-    assert not run.model().projects
+    assert run.model().part == "concatenate"
 
 
 def test_features_are_those_of_the_encoder_and_are_kept(
@@ -200,7 +218,7 @@ def test_views_begin_with_weights_of_their_own_and_one_is_held(pairs: Dataset, b
     assert torch.equal(first.tower(0).mean, begun.model().tower(0).mean)
     assert same(state(run), state(begun))
     assert not same(dict(run.model().tower(1).encoder.state_dict()), dict(mlp.state_dict()))
-    assert not run.model().projects
+    assert run.model().part == "concatenate"
     shutil.rmtree(begun.path)
     (tmp_path / "mlp.pt").unlink()
     more = contraport.train(data=pairs, epochs=3, resume=True, out=run.path, progress=False)

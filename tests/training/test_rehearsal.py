@@ -80,13 +80,14 @@ def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [8, 32, 256])
 def test_what_is_proposed_are_enough_steps(items: int, size: int) -> None:
     size = min(size, items)
-    words = proposal(items, size, 10).split()
+    proposed, told = proposal(items, size, 10)
+    words = proposed.split()
     given = {name: int(words[place + 1]) for place, name in enumerate(words) if name.startswith("--")}
     batch = given.get("--batch_size", size)
     steps = given["--epochs"] * (items // batch)
     assert batch <= size
     assert steps >= 5 * FEW_STEPS
-    assert words[-1] == f"{steps:,}"
+    assert told == steps
 
 
 def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> None:
@@ -94,7 +95,11 @@ def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> 
         return advice_of_encoder(Settings(**given), images) or ""
 
     assert advice().startswith("96 items are few to teach an encoder from nothing")
-    assert "--encoder resnet18 --pretrained --freeze" in advice(encoder="resnet18")
+    assert "--encoder resnet18 --pretrained --freeze, or --init" in advice(encoder="resnet18")
+    assert "train --data 'my photos' --encoder gradients. " in advice(data="my photos")
+    wanted = advice_of_encoder(Settings(data="photos"), images, "--batch_size 64 --epochs 200") or ""
+    assert "contraport train --data photos --encoder gradients --batch_size 64 --epochs 200. " in wanted
+    assert not advice(encoder="gradients")
     assert "soon forgets" in advice(init="runs/a")
     assert "soon forgets" in advice(pretrained=True)
     assert not advice(init="runs/a", freeze=True)

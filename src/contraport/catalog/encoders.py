@@ -16,11 +16,13 @@ class Encoder(NamedTuple):
         name: what it is called.
         description: what it is.
         network: where the class of ours is, ``module:class``, which takes the shape of an item; nothing of others.
+        fixed: whether it has nothing to learn, so that only what follows it does.
     """
 
     name: str
     description: str
     network: str = ""
+    fixed: bool = False
 
 
 ENCODERS = {
@@ -30,6 +32,12 @@ ENCODERS = {
             "small-cnn",
             "a few convolutions for small images, trains on a processor",
             "contraport.encoders.networks:SmallCNN",
+        ),
+        Encoder(
+            "gradients",
+            "which way edges run in each part of an image (HOG); nothing of it learns, which suits a few hundred",
+            "contraport.encoders.networks:Gradients",
+            fixed=True,
         ),
         Encoder(
             "mlp",
@@ -55,7 +63,7 @@ def list_encoders() -> tuple[Encoder, ...]:
     """Return the rows of the table of encoders, and how those of others are named.
 
     >>> [encoder.name for encoder in list_encoders()][:4]
-    ['small-cnn', 'mlp', 'small-tcn', 'small-text']
+    ['small-cnn', 'gradients', 'mlp', 'small-tcn']
     """
     return (
         *ENCODERS.values(),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from contraport.encoders.build import Shape, check_trusted, default_encoder, described, is_described
 from contraport.encoders.tokenized import TextTransformer
-from contraport.encoders.tower import Tower
+from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower
 from contraport.encoders.view_names import each_view, view_called
 from contraport.errors import UsageError, check, reason
 from contraport.files import check_checksum, checksum_of, write_checksum
@@ -25,8 +25,6 @@ from contraport.texts import channels, joined, shape_of
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-CONCATENATE = "concatenate"
-PROJECTION = "projection"
 Encoders = str | nn.Module | Sequence[str | nn.Module] | Mapping[str, str | nn.Module] | None
 """An encoder for each tower, one per tower, or those of some views by what these are called: a name or a module each;
 or those that there are by default."""
@@ -53,7 +51,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             be subtracted; default: 0.
         std: the same, to be divided by; default: 1.
         representation: "concatenate" the features of the views, or what the one view to take is called, such as "0"
-            or its name; or "projection", those that the loss sees of the views, side by side.
+            or its name; or "projection", those that the loss sees of the views, side by side; or "both", the features
+            and the projection of each, which are divided by their lengths first.
         shared: one tower for all views, which then have one shape; a model of one view has one tower anyway.
         projection_layers: linear layers of the projector, 1, 2 or 3, where there is one.
         low_resolution: give a ResNet the stem for small images, as `build` says.
@@ -64,7 +63,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     Attributes:
         towers: the `Tower` that is shared, or one per view.
         num_features: length of the representation.
-        projects: whether the representation is the projection.
+        part: what the representation has of a view: "concatenate", what its encoder gives, "projection" or "both".
         built_from: the encoder of each tower as it was built: a name, a folder or a module.
 
     Raises:
@@ -123,11 +122,12 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             for shape, name, means, stds in zip(*rows, strict=True)
         )
         self.represented = self._represented(representation)
-        self.projects = representation == PROJECTION
-        check(projection > 0 or not self.projects, "representation: expected a projection of 1 feature or more for it.")
+        self.part = representation if representation in (PROJECTION, BOTH) else CONCATENATE
+        needs = f"representation: expected a projection of 1 feature or more for {representation!r}."
+        check(projection > 0 or self.part == CONCATENATE, needs)
         self.low_resolution = low_resolution
         towers = [self.tower(view) for view in self.represented]
-        self.num_features = sum(tower.num_projections if self.projects else tower.num_features for tower in towers)
+        self.num_features = sum(tower.width(self.part) for tower in towers)
         self.config: dict[str, Any] = {
             "encoder": described(list(encoder)),
             "shapes": [list(shape) for shape in self.shapes],
@@ -169,8 +169,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one = copy.copy(self)
         one._modules = {**self._modules, "towers": nn.ModuleList([tower])}  # of this one alone, not of both
         one.shapes, one.view_names, one.represented = (self.shapes[view],), (self.view_names[view],), (0,)
-        one.projects = kept["projection"] > 0
-        one.num_features = tower.num_projections if one.projects else tower.num_features
+        one.part = PROJECTION if kept["projection"] > 0 else CONCATENATE
+        one.num_features = tower.width(one.part)
         each = {name: [kept[name][number]] for name in ("encoder", "mean", "std")}
         one.config = (
             kept
@@ -178,7 +178,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             | {
                 "shapes": [list(self.shapes[view])],
                 "shared": False,
-                "representation": PROJECTION if one.projects else CONCATENATE,
+                "representation": one.part,
                 "view_names": [self.view_names[view]],
             }
         )
@@ -211,11 +211,16 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """Return what the loss sees, ``(b, projection)`` per view, of the features that `encode` gave."""
         return self._each(features, [self.tower(view).projector for view in range(len(self.towers))])
 
+    def represent(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return what a representation has of each view, of the features that `encode` gave."""
+        towers = [self.tower(view) for view in range(len(features))]
+        return tuple(tower.represent(one, self.part) for tower, one in zip(towers, features, strict=True))
+
     def _represented(self, representation: str) -> tuple[int, ...]:
         """Return the numbers of the views that a representation is made of."""
-        if representation in (CONCATENATE, PROJECTION):
+        others = (CONCATENATE, PROJECTION, BOTH)
+        if representation in others:
             return tuple(range(len(self.shapes)))
-        others = (CONCATENATE, PROJECTION)
         return (view_called("representation", representation, self.view_names, self.shapes, others=others),)
 
     def _each(self, inputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> tuple[Tensor, ...]:
@@ -232,7 +237,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """
         check(len(views) == len(self.shapes), f"views: expected {len(self.shapes)}, got {len(views)}.")
         towers = [self.tower(view) for view in self.represented]
-        return _side_by_side(towers, [views[view] for view in self.represented], project=self.projects)
+        return _side_by_side(towers, [views[view] for view in self.represented], self.part)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write the weights, and a checksum beside them."""
@@ -298,17 +303,17 @@ class Represented(nn.Module):
     def __init__(self, model: Model, views: Sequence[int] | None = None) -> None:
         super().__init__()
         self.towers = nn.ModuleList(model.tower(view) for view in (model.represented if views is None else views))
-        self.projects = model.projects
+        self.part = model.part
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the features, ``(b, F)``."""
-        return _side_by_side(self.towers, views, project=self.projects)
+        return _side_by_side(self.towers, views, self.part)
 
 
-def _side_by_side(towers: Iterable[nn.Module], views: Sequence[Tensor], *, project: bool) -> Tensor:
-    """Return what each tower, or with `project` its projector behind it, gives of its view."""
-    features = [(tower, tower(view)) for tower, view in zip(towers, views, strict=True)]
-    return torch.cat([cast(Tower, tower).projector(one) if project else one for tower, one in features], dim=1)
+def _side_by_side(towers: Iterable[nn.Module], views: Sequence[Tensor], part: str) -> Tensor:
+    """Return what a representation has of each view, by the tower that it goes through."""
+    features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
+    return torch.cat([tower.represent(one, part) for tower, one in features], dim=1)
 
 
 def _kept(number: int) -> str:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.encoders.build import Shape, build
 from contraport.encoders.networks import Projector
 from contraport.errors import check
 from contraport.texts import are_texts, channels
+
+CONCATENATE = "concatenate"
+PROJECTION = "projection"
+BOTH = "both"
 
 
 class Tower(nn.Module):
@@ -77,6 +82,20 @@ class Tower(nn.Module):
         if items.dtype == torch.uint8:
             items = items / 255.0
         return (items - self.mean) / self.std
+
+    def width(self, part: str) -> int:
+        """Return the length of what `represent` gives."""
+        projected = self.num_projections
+        return {PROJECTION: projected, BOTH: self.num_features + projected}.get(part, self.num_features)
+
+    def represent(self, features: Tensor, part: str) -> Tensor:
+        """Return what a representation has of features: them, their projection, or both, each of length one."""
+        if part == PROJECTION:
+            projected: Tensor = self.projector(features)
+            return projected
+        if part == BOTH:
+            return torch.cat([F.normalize(features, dim=1), F.normalize(self.projector(features), dim=1)], dim=1)
+        return features
 
     def forward(self, items: Tensor) -> Tensor:
         """Return the features of raw items, ``(b, num_features)``."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from contraport.catalog import resolve
 from contraport.catalog.augments import parse_augment
+from contraport.catalog.encoders import ENCODERS
 from contraport.catalog.versions import parse_corruption, parse_domains, parse_mismatch
 from contraport.course import SHAPES, is_learned, parse_learned, parse_momentum, parse_temperature
 from contraport.errors import UsageError, check
@@ -332,8 +333,9 @@ class Settings(Options):
     representation: str | None = option(
         None,
         "what the trained model gives of several views: concatenate what the encoder makes of them, or take one of "
-        "them by its name, number or kind; or projection, what the objective sees; default: concatenate, or projection "
-        "with `freeze`, where nothing else learns.",
+        "them by its name, number or kind; or projection, what the objective sees; or both, what the encoder makes of "
+        "them and the projection, each of length one; default: concatenate; with `freeze`, where nothing but the "
+        "projection learns, both for items of one view and projection for those of several.",
     )
     epochs: int = option(10, "passes over the data.", check=whole(1), grows=True, group="optimisation")
     steps: int | None = option(
@@ -566,20 +568,26 @@ class Settings(Options):
         """Whether the weights are those of each batch's own plan."""
         return str(self.weights).partition(":")[0] == "plan"
 
-    @property
-    def represented(self) -> str:
-        """What the trained model gives."""
-        return self.representation or ("projection" if self.freezes_all else "concatenate")
+    def represented(self, views: int) -> str:
+        """Return what the trained model gives of items of so many views."""
+        held = "both" if views == 1 else "projection"
+        return self.representation or (held if self.freezes_all else "concatenate")
 
     @property
     def freezes(self) -> bool:
         """Whether the encoder of some view is held to the end."""
-        return any(self.freeze.values()) if isinstance(self.freeze, Mapping) else self.freeze
+        return any(self.freeze.values()) if isinstance(self.freeze, Mapping) else self.freezes_all
 
     @property
     def freezes_all(self) -> bool:
-        """Whether those of all views are."""
-        return self.freeze is True
+        """Whether those of all views are, or have nothing to learn."""
+        return self.freeze is True or self._is_fixed
+
+    @property
+    def _is_fixed(self) -> bool:
+        """Whether nothing of the encoders that are named can learn."""
+        names = self.encoder if isinstance(self.encoder, list | tuple) else [self.encoder]
+        return all(isinstance(name, str) and name in ENCODERS and ENCODERS[name].fixed for name in names)
 
     @property
     def brings_weights(self) -> bool:
@@ -636,7 +644,7 @@ class Settings(Options):
         )
         check(self.predict is None, "freeze: predict decodes what the encoder gives; expected one of the two.")
         check(
-            self.brings_weights,
+            self.brings_weights or self._is_fixed,
             "freeze: an encoder that was never trained would stay so; expected pretrained (--pretrained) or weights of "
             "its own (--init) with it.",
         )

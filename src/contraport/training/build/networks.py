@@ -132,7 +132,7 @@ def build_model(settings: Settings, views: Views, begun: Initial | None, kept: P
         settings.projected,
         mean,
         std,
-        settings.represented,
+        settings.represented(len(views.plain_shapes)),
         shared=one,
         projection_layers=settings.projection_layers or 2,
         low_resolution=begun is None or begun.low_resolution,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 from pathlib import Path
 
 from contraport.data import Dataset
@@ -47,26 +48,27 @@ def foretell(settings: Settings, dataset: Dataset, comparison: StepComparison, *
     summed = f", {settings.accumulate} to a step" if settings.accumulate > 1 else ""
     rest = f"; an epoch leaves out {left_out} items, each time others" if left_out else ""
     log.info("%s steps: %d epochs of %d batches of %d items%s%s", f"{steps:,}", epochs, batches, size, summed, rest)
-    if steps < FEW_STEPS:
-        proposed = proposal(len(dataset), size, epochs)
-        log.warning("%d steps are few: below about %d little is learned; %s", steps, FEW_STEPS, proposed)
-    if advice := advice_of_encoder(settings, dataset):
+    proposed, enough = proposal(len(dataset), size, epochs) if steps < FEW_STEPS else ("", steps)
+    if proposed:
+        told = f"{proposed} take {enough:,}"
+        log.warning("%d steps are few: below about %d little is learned; %s", steps, FEW_STEPS, told)
+    if advice := advice_of_encoder(settings, dataset, proposed):
         log.warning("%s", advice)
     if doubt := comparison.doubt(size):
         log.warning("%s", doubt)
 
 
-def proposal(items: int, batch_size: int, epochs: int) -> str:
-    """Return options that give enough steps: batches of a quarter of the items at most, and epochs enough.
+def proposal(items: int, batch_size: int, epochs: int) -> tuple[str, int]:
+    """Return options that give enough steps, and how many: batches of a quarter of the items at most, epochs enough.
 
     >>> proposal(320, 256, 10)
-    '--batch_size 64 --epochs 200 take 1,000'
+    ('--batch_size 64 --epochs 200', 1000)
     """
     size = fitting_batch(items, batch_size)
     batches = items // size
     enough = max(epochs, math.ceil(ENOUGH_STEPS / batches))
     changed = f"--batch_size {size} --epochs {enough}" if size != batch_size else f"--epochs {enough}"
-    return f"{changed} take {enough * batches:,}"
+    return changed, enough * batches
 
 
 def fitting_batch(items: int, most: int) -> int:
@@ -79,8 +81,14 @@ def fitting_batch(items: int, most: int) -> int:
     return smaller[-1] if smaller else min(most, items)
 
 
-def advice_of_encoder(settings: Settings, dataset: Dataset) -> str | None:
-    """Return which encoder suits few images better, and why; None where there are many, or where it was chosen so."""
+def advice_of_encoder(settings: Settings, dataset: Dataset, proposed: str = "") -> str | None:
+    """Return which encoder suits few images better, and why; None where there are many, or where it was chosen so.
+
+    Args:
+        settings: of the training.
+        dataset: what is trained on.
+        proposed: the options that give enough steps, where there are few.
+    """
     items = len(dataset)
     if items >= FEW_ITEMS or not dataset.is_image or settings.freezes:
         return None
@@ -94,8 +102,18 @@ def advice_of_encoder(settings: Settings, dataset: Dataset) -> str | None:
         )
     if not (settings.encoder is None or isinstance(settings.encoder, str)) or ":" in str(settings.encoder):
         return None  # which may bring weights
-    of = "" if len(set(dataset.shapes)) == 1 else ".image"  # views of other kinds keep their own encoders
+    few = f"{items:,} items are few to teach an encoder from nothing"
+    if len(dataset.shapes) > 1:
+        of = "" if len(set(dataset.shapes)) == 1 else ".image"  # views of other kinds keep their own encoders
+        return (
+            f"{few}; one that was trained before on others knows more: --encoder{of} resnet18 --pretrained{of} "
+            f"--freeze{of}, or --init{of} with a file, a folder or a run"
+        )
+    options = " ".join(filter(None, ["--encoder gradients", proposed]))
+    named = isinstance(settings.data, str | Path)
+    command = f"contraport train --data {shlex.quote(str(settings.data))} {options}" if named else options
     return (
-        f"{items:,} items are few to teach an encoder from nothing; one that was trained before on others knows more: "
-        f"--encoder{of} resnet18 --pretrained{of} --freeze{of}, or --init{of} with a file, a folder or a run"
+        f"{few}; one that looks at edges, behind which only the projection learns, does better by them: {command}. "
+        "Weights that others trained may know more: --encoder resnet18 --pretrained --freeze, or --init with a file, a "
+        "folder or a run"
     )
