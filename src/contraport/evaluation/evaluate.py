@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from contraport.data import Dataset
-from contraport.embedding import RawInputs, Reader, check_shapes
+from contraport.embedding import RawInputs
 from contraport.encoders import Model
 from contraport.errors import UsageError, check
+from contraport.evaluation.bench import Bench
 from contraport.evaluation.kept import kept_models
-from contraport.evaluation.objective import objective_at_end
-from contraport.evaluation.opening import are_same_items, load_splits, open_device
+from contraport.evaluation.opening import are_same_items
 from contraport.evaluation.planned import course, plans
 from contraport.evaluation.samples import Arrays, samples_of
 from contraport.evaluation.worsened import worsened
@@ -36,9 +35,7 @@ from contraport.measures.intervals import (
 )
 from contraport.measures.probes import check_neighbors
 from contraport.measures.subject import Subject
-from contraport.objectives import Loss
 from contraport.runs import Run
-from contraport.training.build import build_untrained, build_views
 from contraport.verbs.evaluate import VERB, EvaluateOptions
 
 Numbers = Mapping[str, tuple[float, ByItem]]
@@ -102,81 +99,39 @@ def _write(one: Evaluated) -> None:
 
 def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     started = time.perf_counter()
-    measures = chosen(asked.measures)
-    reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, asked.progress)
-    settings, model = run.settings(), run.model(trust=asked.trust)
-    epochs, caveat = run.model_epochs(), run.caveat()
-    train, test = load_splits(settings, model, asked)
-    views = build_views(settings, train)
-    check_shapes(model, train, views)
-    raw = RawInputs(model.shapes)
-    baselines: dict[str, Model | RawInputs] = {}
-    if not asked.alone:
-        baselines = {"raw": raw, "untrained": build_untrained(settings, model, run.encoder)}
-    objective = objective_at_end(run, settings, epochs)
-    loss = None if isinstance(objective, str) else objective
-
-    def subject(name: str, encoder: Model | RawInputs) -> Subject:
-        return Subject(
-            encoder,
-            train,
-            test,
-            views,
-            reader,
-            name=name,
-            neighbors=asked.neighbors,
-            objective=loss,
-            classes=asked.classes,
-            templates=asked.templates,
-        )
-
-    trained = subject("trained", model)
+    measures, bench = chosen(asked.measures), Bench.of(run, asked)
+    trained, baselines = bench.subject("trained", bench.model), bench.baselines()
     if asked.classes:
         _check_classes(trained, asked.classes, run)
     possible = [measure for measure in measures if measure.lacks(trained) is None]
     if any(measure.key == "knn" for measure in possible):
-        check_neighbors(asked.neighbors, len(train))
-    found = {name: _measured(subject(name, encoder), possible) for name, encoder in baselines.items()}
+        check_neighbors(asked.neighbors, len(bench.train))
+    found = {name: _measured(bench.subject(name, encoder), possible) for name, encoder in baselines.items()}
     found["trained"] = _measured(trained, possible)
     planned: list[tuple[int, Arrays]] = []
     if asked.checkpoints == "all":
-        for epoch, then in kept_models(run, model, before=epochs):
-            found[f"epoch {epoch}"] = _measured(subject(f"epoch {epoch}", then), possible)
-            at_epoch = objective_at_end(run, settings, epoch)
-            if isinstance(at_epoch, Loss):
-                with suppress(UsageError):  # what it lacks is told of the last epoch
-                    planned.append((epoch, plans(then, at_epoch, test, views, reader)))
+        for epoch, then in kept_models(run, bench.model, before=bench.epochs):
+            found[f"epoch {epoch}"] = _measured(bench.subject(f"epoch {epoch}", then), possible)
+            planned += bench.plans_of(then, epoch)
     rows = {name: {key: _value(finding) for key, finding in of.items()} for name, of in found.items()}
     numbers = _numbers(found)
     differences = {name: _differences(numbers["trained"], numbers[name]) for name in baselines}
-
-    samples: Arrays = {}
-    if not asked.alone:
-        samples = samples_of(trained, probed="linear_probe" in found["trained"])
-        if asked.data is None:  # the pairs are those of the training
-            samples |= worst_pairs(run, train)
-    notes = _not_measured(measures, trained, by_name=len(asked.measures) > 0)
-    if caveat is not None:
-        notes.append(caveat)
-    if raw.side is not None and not asked.alone:
-        notes.append(f"Raw inputs: the images shrunk to {raw.side} × {raw.side} pixels.")
-    notes += worsened(rows, differences)
-    if isinstance(objective, str):
-        notes.append(objective)
-    elif not asked.alone:
-        try:
-            samples |= plans(model, objective, test, views, reader)
-            if planned and epochs is not None:
-                samples |= course([*planned, (epochs, samples)])
-        except UsageError as error:  # it asks for labels, say
-            notes.append(f"No plan of test items is drawn, as they lack what the objective asks for: {error}")
+    samples, lacking = (
+        ({}, []) if asked.alone else _drawn(bench, trained, planned, probed="linear_probe" in found["trained"])
+    )
+    notes = [
+        *_not_measured(measures, trained, by_name=len(asked.measures) > 0),
+        *_caveats(bench, baselines),
+        *worsened(rows, differences),
+        *([bench.objective] if isinstance(bench.objective, str) else lacking),
+    ]
     result = {
-        "data": test.name,
-        "epochs": epochs,
-        "train_items": len(train),
-        "test_items": len(test),
-        "uniformity_items": min(len(test), UNIFORMITY_ITEMS),
-        "classes": len(train.class_names) if train.class_names is not None else None,
+        "data": bench.test.name,
+        "epochs": bench.epochs,
+        "train_items": len(bench.train),
+        "test_items": len(bench.test),
+        "uniformity_items": min(len(bench.test), UNIFORMITY_ITEMS),
+        "classes": len(bench.train.class_names) if bench.train.class_names is not None else None,
         "neighbors": asked.neighbors,
         "seconds": round(time.perf_counter() - started, 3),
         "notes": notes,
@@ -188,7 +143,34 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
         "directions": _directions(found["trained"]),
     }
     items = {key: of.items for key, of in found["trained"].items() if isinstance(of, Finding) and of.statistic is mean}
-    return Evaluated(run, test, result, samples, numbers["trained"], items)
+    return Evaluated(run, bench.test, result, samples, numbers["trained"], items)
+
+
+def _drawn(
+    bench: Bench, trained: Subject, planned: Sequence[tuple[int, Arrays]], *, probed: bool
+) -> tuple[Arrays, list[str]]:
+    """Return what the page draws, and why it draws no plan where it does not."""
+    samples = samples_of(trained, probed=probed)
+    if bench.asked.data is None:  # the pairs are those of the training
+        samples |= worst_pairs(bench.run, bench.train)
+    if isinstance(bench.objective, str):
+        return samples, []
+    try:
+        samples |= plans(bench.model, bench.objective, bench.test, bench.views, bench.reader)
+    except UsageError as error:  # it asks for labels, say
+        return samples, [f"No plan of test items is drawn, as they lack what the objective asks for: {error}"]
+    if planned and bench.epochs is not None:
+        samples |= course([*planned, (bench.epochs, samples)])
+    return samples, []
+
+
+def _caveats(bench: Bench, baselines: Mapping[str, Model | RawInputs]) -> list[str]:
+    """Return what is to be known of the model and of the raw inputs before their numbers are read."""
+    caveat, raw = bench.run.caveat(), baselines.get("raw")
+    told = [] if caveat is None else [caveat]
+    if isinstance(raw, RawInputs) and raw.side is not None:
+        told.append(f"Raw inputs: the images shrunk to {raw.side} × {raw.side} pixels.")
+    return told
 
 
 def _measured(subject: Subject, measures: Sequence[Measure]) -> dict[str, Finding | float]:

@@ -1,0 +1,95 @@
+"""What a run is judged on: its encoder, the data, and those it is judged beside."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from contraport.data import Dataset, Views
+from contraport.embedding import RawInputs, Reader, check_shapes
+from contraport.encoders import Model
+from contraport.errors import UsageError
+from contraport.evaluation.objective import objective_at_end
+from contraport.evaluation.opening import load_splits, open_device
+from contraport.evaluation.planned import plans
+from contraport.evaluation.samples import Arrays
+from contraport.measures.subject import Subject
+from contraport.objectives import Loss
+from contraport.runs import Run
+from contraport.training.build import build_untrained, build_views
+from contraport.verbs.evaluate import EvaluateOptions
+from contraport.verbs.train import Settings
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a run is judged on.
+
+    Attributes:
+        run: its folder.
+        asked: how it is to be judged.
+        settings: those of its training.
+        model: its encoder.
+        epochs: after how many the model was saved, or None where that is not told.
+        train: the training items.
+        test: the test items.
+        views: their random views.
+        reader: how items are read.
+        objective: as it was at the training's end, or why none can be had.
+    """
+
+    run: Run
+    asked: EvaluateOptions
+    settings: Settings
+    model: Model
+    epochs: int | None
+    train: Dataset
+    test: Dataset
+    views: Views
+    reader: Reader
+    objective: Loss | str
+
+    @classmethod
+    def of(cls, run: Run, asked: EvaluateOptions) -> Bench:
+        """Return what a run is judged on.
+
+        Raises:
+            UsageError: the run or the data cannot be read, or do not go together.
+        """
+        reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, asked.progress)
+        settings, model, epochs = run.settings(), run.model(trust=asked.trust), run.model_epochs()
+        train, test = load_splits(settings, model, asked)
+        views = build_views(settings, train)
+        check_shapes(model, train, views)
+        objective = objective_at_end(run, settings, epochs)
+        return cls(run, asked, settings, model, epochs, train, test, views, reader, objective)
+
+    def subject(self, name: str, encoder: Model | RawInputs) -> Subject:
+        """Return an encoder by its name as what is measured."""
+        return Subject(
+            encoder,
+            self.train,
+            self.test,
+            self.views,
+            self.reader,
+            name=name,
+            neighbors=self.asked.neighbors,
+            objective=None if isinstance(self.objective, str) else self.objective,
+            classes=self.asked.classes,
+            templates=self.asked.templates,
+        )
+
+    def baselines(self) -> dict[str, Model | RawInputs]:
+        """Return what the encoder is judged beside, by name: nothing where it is judged alone."""
+        if self.asked.alone:
+            return {}
+        untrained = build_untrained(self.settings, self.model, self.run.encoder)
+        return {"raw": RawInputs(self.model.shapes), "untrained": untrained}
+
+    def plans_of(self, model: Model, epoch: int) -> list[tuple[int, Arrays]]:
+        """Return the plans of a model that was kept at an epoch: none where the page has none to draw."""
+        objective = objective_at_end(self.run, self.settings, epoch)
+        if isinstance(objective, Loss):
+            with suppress(UsageError):  # what it lacks is told of the last epoch
+                return [(epoch, plans(model, objective, self.test, self.views, self.reader))]
+        return []
