@@ -17,14 +17,14 @@ from contraport import compare
 from contraport.cli import main
 from contraport.comparing import running
 from contraport.comparing.grid import grid_of
-from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Verdict, verdict_of
+from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Entry, Verdict, verdict_of
 from contraport.comparing.running import Clock, Job, carry_out, job_of
 from contraport.comparing.statistics import MOST_SEEDS
 from contraport.comparing.tables import Comparison, in_words
 from contraport.comparing.tuning import SPACES, Space, best_trial, space_of, trials_of
 from contraport.errors import UsageError
 from contraport.measures import chosen as measures
-from contraport.measures.intervals import Difference
+from contraport.measures.intervals import Difference, Interval
 from contraport.runs import Run
 
 SMALL: dict[str, Any] = {
@@ -259,6 +259,42 @@ def test_claims_are_judged_from_the_items_that_runs_kept(folder: Path, tmp_path:
     welch = ttest_ind(apart.mean(axis=1), apart.mean(axis=0), equal_var=False).confidence_interval(0.95)
     assert gain.value == pytest.approx(apart.mean())
     assert gain.high - gain.low == pytest.approx(welch.high - welch.low)
+
+
+@pytest.mark.parametrize(
+    ("gains", "sentence"),
+    [
+        ([0.0], "on: base has the best kNN, 90.0 ± 1.0; row 1 cannot be told from base."),
+        ([0.0, 0.0], "on: base has the best kNN, 90.0 ± 1.0; none of the other 2 can be told from base."),
+        (
+            [0.05, 0.0, -0.05],
+            "on: row 1 has the best kNN, 95.0 ± 1.0; row 1 is surely better than base; row 3 is surely worse; row 2 "
+            "cannot be told from base.",
+        ),
+        (
+            [0.05, 0.0, 0.0],
+            "on: row 1 has the best kNN, 95.0 ± 1.0; row 1 is surely better than base; the other 2 cannot be told "
+            "from it.",
+        ),
+    ],
+)
+def test_a_sentence_tells_a_column(gains: list[float], sentence: str, tmp_path: Path) -> None:
+    rows = ["base", *(f"row {number + 1}" for number in range(len(gains)))]
+    entries = [
+        Entry(
+            row=row,
+            column="on",
+            measure="knn",
+            seeds=3,
+            mean=0.9 + gain,
+            interval=Interval(0.89 + gain, 0.91 + gain),
+            difference=None if row == "base" else Difference(gain, gain - 0.02, gain + 0.02),
+            seconds=1.0,
+            failed=None,
+        )
+        for row, gain in zip(rows, [0.0, *gains], strict=True)
+    ]
+    assert Comparison("", tmp_path, "base", rows, ["on"], entries).sentences == [sentence]
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -229,14 +229,13 @@ def _sentence(of: Comparison, column: str) -> str:
     below = [name for name, one in apart.items() if (one.high < 0 if higher else one.low > 0)]
     parts = [f"{_several(above, best.row)} surely better than {of.baseline}"] if above else []
     parts += [f"{_several(below)} surely worse"] if below else []
-    rest = len(apart) - len(above) - len(below)
-    if rest:
-        which = f"the other {rest}" if parts else f"none of the other {rest}"
-        parts.append(
-            f"{which} cannot be told from {'it' if parts else of.baseline}"
-            if parts
-            else f"{which} can be told from {of.baseline}"
-        )
+    rest = [name for name in apart if name not in above and name not in below]
+    if len(rest) == 1:
+        parts.append(f"{rest[0]} cannot be told from {of.baseline}")
+    elif rest and parts:
+        parts.append(f"the other {len(rest)} cannot be told from it")
+    elif rest:
+        parts.append(f"none of the other {len(rest)} can be told from {of.baseline}")
     lead = f"{column}: {best.row} has the best {_name(measure)}, {written(measure, best)}"
     return f"{lead}; {'; '.join(parts)}." if parts else f"{lead}."
 
