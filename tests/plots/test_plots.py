@@ -14,6 +14,7 @@ import contraport
 from contraport import plots
 from contraport.errors import UsageError
 from contraport.files import write_arrays
+from contraport.plots.names import places_of_names
 from contraport.runs import Run
 
 
@@ -65,11 +66,26 @@ def test_features_in_the_plane_are_their_principal_components():
     np.testing.assert_allclose(plane, features[:, :2])
 
 
-def test_classes_are_named_at_their_middle():
-    features = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 5.0]])
-    (first, second) = plots.embedding(features, ["x", "x", "y"]).axes[0].texts
+def test_classes_are_named_where_most_of_them_is():
+    features = torch.tensor([[0.0, 9.0], [1.0, 0.0], [1.0, 0.1], [5.0, 5.0]])
+    (first, second) = plots.embedding(features, ["x", "x", "x", "y"]).axes[0].texts
     assert (first.get_text(), first.get_position()) == ("x", (1.0, 0.0))
     assert (second.get_text(), second.get_position()) == ("y", (5.0, 5.0))
+
+
+def test_names_of_classes_stand_among_their_points_and_not_on_one_another():
+    random = np.random.default_rng(0)
+    middles = np.repeat([[0.0, 0.0], [0.0, 0.5], [20.0, 20.0]], 50, axis=0)
+    labels = np.repeat([0, 1, 2], 50)
+    points = np.concatenate([random.normal(size=(150, 2)) * 0.3 + middles, [[-20.0, 20.0]] * 2])
+    labels = np.concatenate([labels, [2, 2]])  # a mean or a median of the third would lie elsewhere
+    places = places_of_names(points, labels)
+    assert np.linalg.norm(places[2] - 20.0) < 1.5
+    assert abs(places[0][1] - places[1][1]) < 4, "all points lie too near for both: one stands on the other"
+    more = np.concatenate([points, [[0.0, 8.0]]])
+    assert places_of_names(more, np.concatenate([labels, [1]]))[1].tolist() == [0.0, 8.0], (
+        "a place that is free is better"
+    )
 
 
 def test_spectra_are_the_singular_values():

@@ -16,7 +16,7 @@ from contraport.reporting import drawing, pictures
 from contraport.reporting.canvas import Canvas
 from contraport.reporting.page import render
 from contraport.reporting.sections.confusion import confusion, most_confused
-from contraport.reporting.sections.embeddings import embeddings, places_of_names
+from contraport.reporting.sections.embeddings import embeddings
 from contraport.reporting.sections.epochs import course, epochs
 from contraport.reporting.sections.geometry import geometry
 from contraport.reporting.sections.neighbors import neighbors
@@ -227,19 +227,6 @@ def test_of_very_many_classes_only_the_worst_confusions_are_told(make_run) -> No
     assert len(worst) == 12
     assert worst[0] == "10% of class 0 taken for class 1"
     assert "class 0 taken for class 1" in render(shown([made]))
-
-
-def test_names_of_classes_stand_among_their_points_and_not_on_one_another() -> None:
-    random = np.random.default_rng(0)
-    middles = np.repeat([[0.0, 0.0], [0.0, 0.5], [20.0, 20.0]], 50, axis=0)
-    labels = np.repeat([0, 1, 2], 50)
-    points = np.concatenate([random.normal(size=(150, 2)) * 0.3 + middles, [[-20.0, 20.0]] * 2])
-    labels = np.concatenate([labels, [2, 2]])  # a mean or a median of the third would lie elsewhere
-    places = places_of_names(points, labels)
-    assert np.linalg.norm(np.array(places[2]) - 20.0) < 1.5
-    assert abs(places[0][1] - places[1][1]) < 4, "all points lie too near for both: one stands on the other"
-    more = np.concatenate([points, [[0.0, 8.0]]])
-    assert places_of_names(more, np.concatenate([labels, [1]]))[1] == (0.0, 8.0), "a place that is free is better"
 
 
 def test_cosines_are_averaged_within_and_between_classes(make_run) -> None:

@@ -14,6 +14,7 @@ from contraport.measures.geometry import spectrum as singular_values
 from contraport.measures.retrieval import nearest_others
 from contraport.plots.canvas import DASHES, canvas, ground, legend_above, panels
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
+from contraport.plots.names import places_of_names
 from contraport.plots.reading import Array, Folder, Values, array, is_folder, labels_of, named, run, sampled
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def embedding(
     class_names: Sequence[str] | None = None,
     width: float = 4.4,
 ) -> Figure:
-    """Draw items in the plane, coloured by their class, with the name of each class at its middle.
+    """Draw items in the plane, coloured by their class, with the name of each class where most of it is.
 
     Args:
         features: (n, 2) as they are, or (n, F), whose two principal components are drawn; or the folder of an evaluated
@@ -182,8 +183,9 @@ def _scatter(ax: Axes, points: Array, classes: Array | None, class_names: Sequen
         of_class = points[classes == label]
         ax.scatter(of_class[:, 0], of_class[:, 1], s=size, color=color, alpha=0.8, linewidth=0)
     halo = [effects.withStroke(linewidth=3, foreground=ground(ax))]
-    for label, name in zip(present, names, strict=True) if len(present) <= CLASSES_NAMED else ():
-        x, y = np.median(points[classes == label], 0)
+    if len(present) > CLASSES_NAMED:
+        return
+    for name, (x, y) in zip(names, places_of_names(points, classes), strict=True):
         ax.text(x, y, name, ha="center", va="center", fontweight="bold", path_effects=halo)
 
 

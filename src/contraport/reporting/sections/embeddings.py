@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 
 from contraport.plots.colors import class_colors
+from contraport.plots.names import places_of_names
 from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import INK, MUTED, Figure, escaped, figure, short
 from contraport.reporting.shown import ShownRun
 
 CLASSES_IN_LEGEND = 24
 """With more classes than this the colours have no legend, only the hover text."""
-
-NEAR = 0.05
-"""Points are about one another within so much of the span of a map."""
-
-NAME_SIZE = np.array([0.17, 0.045])
-"""How wide and high a name is, of the span of a map."""
 
 COLORED_BY = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
 
@@ -82,32 +77,11 @@ def _names_of_classes(run: ShownRun, points: np.ndarray, labels: np.ndarray) -> 
     if not 1 < len(run.class_names) <= CLASSES_IN_LEGEND:
         return []
     style = {"showarrow": False, "font": {"size": 11, "color": INK}, "bgcolor": "var(--veil)", "borderpad": 1}
+    places = zip(np.unique(labels).tolist(), places_of_names(points, labels).tolist(), strict=True)
     return [
         style | {"name": str(label), "text": escaped(short(run.class_names[label])), "x": x, "y": y}
-        for label, (x, y) in places_of_names(points, labels).items()
+        for label, (x, y) in places
     ]
-
-
-def places_of_names(points: np.ndarray, labels: np.ndarray) -> dict[int, tuple[float, float]]:
-    """Return for each class the point of it that has the most of its own about it, and where no other name stands.
-
-    >>> points = np.array([[0.0, 0.0], [0.1, 0.0], [9.0, 9.0], [5.0, 9.0], [5.0, 9.1]])
-    >>> places_of_names(points, np.array([0, 0, 0, 1, 1]))
-    {0: (0.0, 0.0), 1: (5.0, 9.0)}
-    """
-    span = float(np.ptp(points, axis=0).max()) or 1.0
-    apart = np.abs(points[:, None] - points)
-    near = (apart < NEAR * span).all(axis=2)
-    own = labels[:, None] == labels
-    crowds = (near & own).sum(axis=1) - (near & ~own).sum(axis=1)
-    taken: dict[int, int] = {}
-    for label in np.unique(labels):
-        best = np.flatnonzero(labels == label)
-        best = best[np.argsort(-crowds[best], kind="stable")]
-        others = apart[best][:, list(taken.values())] > NAME_SIZE * span
-        free = best[others.any(axis=2).all(axis=1)]
-        taken[int(label)] = int(free[0] if len(free) else best[0])
-    return {label: (float(points[place, 0]), float(points[place, 1])) for label, place in taken.items()}
 
 
 def known_of_items(run: ShownRun, sheet: str) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def _judged(canvas: Canvas, run: ShownRun) -> Judged:
     worst = [
         Pair(
             int(pair),
-            round(float(scores[pair]), 3) + 0.0,
+            float(scores[pair]),
             float(fdr[pair]),
             int(partners[pair]) if partners[pair] >= 0 else None,
             shown[place] if shown else None,

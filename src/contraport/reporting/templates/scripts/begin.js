@@ -14,7 +14,7 @@ function print(begins) {
 function next(waiting) {
   const box = waiting.shift();
   if (!box) {
-    document.documentElement.dataset.drawn = "all";
+    Object.assign(document.documentElement.dataset, { drawn: "all", drawnAfter: Math.round(performance.now()) });
     return;
   }
   draw(box);
