@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.auditing import Audit
@@ -122,6 +123,7 @@ def test_in_a_browser(tmp_path: Path) -> None:
         browser.tell("document.querySelector('.marks button').click()")
         assert choose(show="wrong") == (1, "1 of 200 pairs; marked wrong 1, right 0.")
         assert ATTACK in browser.tell("document.querySelector('.sketch p').textContent")
+        assert faults(browser) == []
         browser.resize(390, 800)
         assert choose() == (24, "200 of 200 pairs; marked wrong 1, right 0.")
         assert browser.tell("document.documentElement.scrollWidth") == 390

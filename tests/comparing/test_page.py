@@ -1,0 +1,72 @@
+"""The page of a comparison: its panels, and what a browser makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.accessible import faults
+from tests.browser import CHROMIUM, Browser
+
+from contraport.comparing.page import panels, render
+from contraport.comparing.results import Entry, Verdict
+from contraport.comparing.tables import Comparison
+from contraport.measures.intervals import Difference, Interval
+
+ATTACK = "<img src=x onerror=\"document.title='owned'\">"
+COLUMNS = ["digits, standard", "x" * 80]
+ROWS = ["nt-xent", "gca-uot", ATTACK, "failed"]
+
+
+def entry(row: str, column: str, measure: str) -> Entry:
+    mean = None if row == "failed" else 0.9 + 0.01 * ROWS.index(row)
+    interval = None if mean is None else Interval(mean - 0.01, mean + 0.01)
+    apart = None if mean is None or row == "nt-xent" else Difference(mean - 0.9, mean - 0.915, mean - 0.885)
+    why = "the loss is not finite" if mean is None else None
+    return Entry(row, column, measure, 2 if mean else 0, mean, interval, apart, 1.5 if mean else None, why)
+
+
+def comparison(folder: Path) -> Comparison:
+    entries = [entry(row, column, key) for key in ("knn", "uniformity") for column in COLUMNS for row in ROWS]
+    claim = Verdict(
+        f"{ATTACK} is better", "held", "knn", {"gca-uot on digits, standard": Difference(0.01, 0.005, 0.015)}
+    )
+    trial = {"row": "gca-uot", "column": COLUMNS[0], "trial": 1, "settings": "relaxation 0.2", "value": "93.1"}
+    return Comparison(
+        title="Three objectives",
+        folder=folder,
+        baseline="nt-xent",
+        rows=ROWS,
+        columns=COLUMNS,
+        entries=entries,
+        verdicts=[claim],
+        references={"raw inputs": {column: {"knn": 0.8, "uniformity": -1.0} for column in COLUMNS}},
+        trials=[trial | {"chosen": True}],
+        notes=["Two seeds."],
+    )
+
+
+def test_panels_reach_from_the_lowest_end_to_the_highest(tmp_path: Path) -> None:
+    first, _ = panels(comparison(tmp_path))
+    assert (first.column, first.low, first.high) == (COLUMNS[0], "89.0%", "93.0%")
+    assert [line.row for line in first.lines] == ROWS[:3], "what failed has no line"
+    assert (first.lines[0].begins, first.lines[0].length, first.lines[0].mean) == (0, 50, 25)
+    assert first.baseline == 25
+    assert [line.apart for line in first.lines] == [False, False, True]
+    nothing = Comparison("x", tmp_path, "a", ["a"], ["b"], [])
+    assert panels(nothing) == []
+    assert "<h2" in render(nothing, [])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
+def test_everyone_can_use_it_on_a_phone_too(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(render(comparison(tmp_path), ["contraport train --data digits"]), "utf-8")
+    with Browser(tmp_path / "profile", width=390, height=800) as browser:
+        browser.open(tmp_path / "page.html")
+        assert browser.said == []
+        assert browser.tell("document.title") == "Three objectives"
+        assert browser.tell("document.documentElement.scrollWidth") == 390
+        hints = "[...document.querySelectorAll('.scroll')].every((box) => box.previousElementSibling.hidden ==="
+        assert browser.tell(f"{hints} (box.scrollWidth <= box.clientWidth))")
+        browser.resize(1200, 900)
+        assert faults(browser) == []
