@@ -247,6 +247,7 @@ __all__ = [
     "guided",
     "hard_negative",
     "info_nce",
+    "integrations",
     "iot",
     "iot_quadratic",
     "iot_uniform",
@@ -282,7 +283,7 @@ def __getattr__(name: str) -> Any:
         module, extra = _LAZY[name]
         with needing(extra, f"contraport.{name}"):
             return getattr(import_module(module), name)
-    if name in ("engine", "objectives", "plots"):
+    if name in ("engine", "integrations", "objectives", "plots"):
         return import_module(f"contraport.{name}")
     rooms = ("contraport.catalog.objectives", "contraport.objectives", "contraport.engine")
     for room in rooms if name in __all__ else ():

@@ -1,0 +1,32 @@
+"""Who comes from another library finds, first on the page, the line that changes."""
+
+import ast
+import re
+import shlex
+from functools import reduce
+from importlib import import_module
+
+import pytest
+
+from contraport.cli.parsing import parse
+from contraport.cli.verbs import find
+from tests.docs.pages import PAGES
+
+MOVING = [name for name in PAGES if name.startswith("docs/moving/") and not name.endswith("README.md")]
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_the_line_that_changes_is_one_of_ours(name):
+    found = re.match(r"# [^\n]+\n\n```diff\n-([^\n]+)\n\+([^\n]+)\n```\n", PAGES[name].read_text())
+    assert found, "expected one line out and one line in below the heading"
+    theirs, ours = found.groups()
+    assert "contraport" not in theirs
+    if ours.startswith("contraport "):
+        _, verb, *given = shlex.split(ours)
+        assert parse(find(verb), given, prog="contraport")
+        return
+    calls = [node for node in ast.walk(ast.parse(ours)) if isinstance(node, ast.Call)]
+    names = [ast.unparse(call.func) for call in calls if re.fullmatch(r"contraport[.\w]+", ast.unparse(call.func))]
+    assert names
+    for one in names:
+        assert callable(reduce(getattr, one.split(".")[1:], import_module("contraport"))), one
