@@ -863,3 +863,9 @@ def test_settings_are_numbers_of_python_or_numpy():
 def test_a_setting_of_a_wrong_kind_is_told(make, message):
     with pytest.raises(UsageError, match=message):
         make()
+
+
+def test_more_than_two_views_show_the_same_items():
+    z = torch.randn(6, 5)
+    with pytest.raises(UsageError, match="z2: expected .* the same for all views"):
+        contraport.cmc()(z, z, z[:4])

@@ -921,3 +921,10 @@ def test_the_written_form_can_be_pasted_back(case):
     assert repr(again) == repr(loss)
     known = needed(case[0])
     torch.testing.assert_close(again(*views(), **known), loss(*views(), **known), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("temperature", [1e-2, 1e-3, 1e-5])
+def test_the_uniformity_penalty_of_views_that_agree_is_not_negative(temperature):
+    z0 = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    for moved in torch.randn(8, 6, 5, generator=torch.Generator().manual_seed(1)):
+        assert contraport.iot_uniform(temperature).terms(z0, z0 + 0.01 * moved)["PlanUniformity"] >= 0

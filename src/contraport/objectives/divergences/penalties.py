@@ -58,7 +58,8 @@ class PlanUniformity(Answer, Divergence):
         on_positives = plan.log_at(*outcome.block.pattern.positives).exp().sum()
         by_row, by_column = negatives.counts(plan.f), negatives.T.counts(plan.g)
         count = by_row.sum()
-        mean = (plan.mass() - on_positives) / count.clamp_min(1)
+        # A difference of nearly equal masses, where positives have almost all: below 0 it is rounding alone.
+        mean = (plan.mass() - on_positives).clamp_min(0) / count.clamp_min(1)
         log_total = plan.geometry.log_kernel.row_inner(negatives).sum()
         log_total = log_total + by_row @ plan.f + by_column @ plan.g
         # With no negatives, or none that has mass, there is nothing to spread: 0, without gradient.
