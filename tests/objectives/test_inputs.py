@@ -11,6 +11,7 @@ import contraport
 from contraport import UsageError
 from contraport.catalog import OBJECTIVES
 from contraport.engine import normalize
+from contraport.engine.kernels import COLDEST
 from contraport.objectives import PRESETS
 
 SETTINGS = {"direct-clr": {"dimensions": 3}}
@@ -180,7 +181,7 @@ def test_transforms_of_functions_and_tensors_without_storage(name):
 
 TRANSFORMED = {
     "sigmoid": (lambda: contraport.sigmoid(), {}),
-    "a temperature below the coldest": (lambda: contraport.nt_xent(temperature="learn:0.001"), {}),
+    "a learned temperature": (lambda: contraport.nt_xent(temperature="learn"), {}),
     "average": (lambda: contraport.cmc_nce().eval(), {}),
     "averages of items": (lambda: contraport.sog_clr(items=9).eval(), {"ids": torch.arange(6)}),
     "teacher": (lambda: contraport.x_clr(), {"features": torch.randn(6, 3, dtype=torch.float64)}),
@@ -209,8 +210,10 @@ def test_a_transform_changes_no_parameter():
     loss = contraport.nt_xent(temperature="learn")
     with torch.no_grad():
         loss.kernel.log_temperature.fill_(-9.0)
-    torch.func.grad(loss)(*torch.randn(2, 6, 5))
+    z0, z1 = torch.randn(2, 6, 5)
+    slopes = torch.func.grad(loss)(z0, z1)
     assert loss.kernel.log_temperature == -9.0
+    torch.testing.assert_close(slopes, torch.func.grad(contraport.nt_xent(COLDEST))(z0, z1))
     loss(*torch.randn(2, 6, 5))
     assert loss.kernel.log_temperature > -9.0
 
