@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from contraport.pairs import STATISTICS
 
 SEEDS = 3
 WITHIN = 0.05
+GAINED, GOAL = 0.02, 0.85
+PLANS = ("csls", "balanced", "unbalanced")
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "audit.json"
 NAMES = {
     "zer-kar": "UCI zer-kar, 1,600 pairs",
@@ -75,17 +78,20 @@ found as `audit_`.
 Networks remember wrong pairs, so that a score is worth what it does not remember.
 
 - **online** (the default): one training that looks at its pairs after epochs 1 and 2, and then about twelve times.
-  A look asks for each pair how many of the 15 nearest of its two members, among the pairs that are trained on, are
-  the same; what counts is the mean over the looks so far. The share of pairs that seems wrong is left out until the
-  next look.
+  A look asks for each pair how near the partners of one member's 15 nearest are to the other member, by rank, among
+  the pairs that are trained on; equal items, as captions that tell a class, count as one group. Where the training
+  compares the two embeddings, their similarity (`csls`) can count beside it: known mismatches choose what tells them
+  best from the given pairs. What counts is the mean over the looks so far. The share of pairs that seems wrong is left
+  out until the next look.
 - **crossfit**: encoders judge pairs that they have not seen (`--folds`, `--repeats`); what seems wrong is left out,
   and all is fitted again with other weights to begin with (`--rounds`). What counts is the mean over all rounds and
   repeats. Ten trainings as a rule, and the choice of statistics below.
 - **frozen**: the views are vectors that some encoder gave; nothing is trained.
 
-**How many are wrong** is told by pairs that are known to be wrong: the lowest 40 % of their scores say how wrong
-pairs are spread, and how many of the given pairs score as low, which share of them is wrong (Storey, 2002). What
-matters is that the known ones are treated as the unknown ones are. Pairs drawn anew after a training are not: they
+**How many are wrong** is told by pairs that are known to be wrong: the lower part of their scores says how wrong
+pairs are spread, and how many of the given pairs score as low, which share of them is wrong (Storey, 2002). The larger
+that part, the more mismatches tell it, and the more right pairs score as low: from 40 to 90 % the bootstrap chooses what
+errs least. What matters is that the known ones are treated as the unknown ones are. Pairs drawn anew after a training are not: they
 are not remembered, score lower than the wrong pairs that were trained on, and so far too few seem wrong. So an
 online audit has *decoys* from the first step on: a tenth of the items (200 to 2,000, at most a fifth) pass their
 second views on to one another, and are trained on, left out and judged like all pairs for a third of the training;
@@ -99,7 +105,7 @@ of all cases, at the last look that had them.
 
 `python -m benchmarks.audit`: shares of the training pairs shuffled, clean test pairs; mean ± the half-width of the 95 %
 interval over seeds (Student's t), 3 of them where no other number stands behind in brackets; encoders, temperature (.2)
-and steps the same for all trainings, 18 epochs (captions 8). Images are of 14 x 14 as vectors; a caption is one of five
+and steps the same for all trainings, 18 epochs (captions 8), on the right pairs alone too. Images are of 14 x 14 as vectors; a caption is one of five
 sayings with the name of the class, and a pair is right where image and caption are of one class.
 
 How well wrong pairs are told from right ones (area under the ROC curve). Baselines judge the pairs that a plain
@@ -117,11 +123,11 @@ judges labels, "LEMoN" the score of Zhang et al. (2025).
     }
 
 With its temperature chosen by the truth the plain cosine tells as much as an online audit where few pairs are wrong,
-and more where both views tell much of an item (zer-kar). The more pairs are wrong, and the less the views share, the
-more it falls behind: at 40 % on UCI's views and on halves of images an online audit is ahead of all four. Captions that
-say a class and no more are another matter: the baselines are better at each share, and so is the plain training; as all
-items of a class have one caption, neighbours tell little of a single pair. The vectors as they are do as well as the
-training's looks on UCI's views; that they do is of these data. One seed says little.
+and a little more where both views tell much of an item (zer-kar) or a caption tells only a class. The more pairs are
+wrong, and the less the views share, the more the baselines fall behind: at 40 % on UCI's views and on halves of images
+an online audit is ahead of all four; on captions it is their equal. Where the views are vectors that tell something as
+they are, as UCI's, to judge them frozen does as well as the training's looks, and better at 40 %, at no cost: these
+vectors were made by hand to tell digits apart. One seed says little.
 
 {of_crossfit(results)}
 
@@ -135,7 +141,8 @@ The estimated noise rate, and of the right pairs the share that is flagged:
         )
     }
 
-Of captions a shuffled pair is right in a tenth of the cases, as it has the class by chance.
+Of captions a shuffled pair is right in a tenth of the cases, as it has the class by chance: of 20 and 40 % that are
+shuffled 18 and 36 % are wrong. Of a known mismatch that holds too.
 
 Recall at 1 between the views of clean test pairs after a training (of captions: whether the nearest is of the class):
 
@@ -146,6 +153,8 @@ Recall at 1 between the views of clean test pairs after a training (of captions:
             ["on all pairs", "`--weights plan`", "with `--audit`", "on the right pairs alone"],
         )
     }
+
+{way(results)}
 
 Weights by the batch's own plan help where both views tell much (zer-kar), and far less than leaving out.
 
@@ -167,11 +176,23 @@ gained nothing, as wrong pairs are remembered by then; beside `--audit` it broug
 ## Statistics
 
 What a cross-fit or frozen vectors are judged by (`--statistic`; a cross-fit by `combined` unless it is said, frozen
-vectors by `neighbors`); an online audit by `neighbors` alone, as the others are remembered soonest.
+vectors by `neighbors`). Of an online audit known mismatches choose `neighbors` or `combined`; the others are remembered
+sooner, or tell less.
 
 {of_statistics(results)}
 
-Unbalanced transport has no edge over the balanced plan, nor plans over `csls`, as a statistic.
+{of_transport(results)}
+
+## What to use when
+
+- **A training on pairs of which some may be wrong**: `train --audit`. It costs little, and where no pair was wrong it
+  flagged at most two in a hundred and its encoder was as good within the intervals.
+- **The pairs themselves, to be mended**: `contraport audit`, and its page; `--method crossfit` where some more of the
+  wrong ones are worth tens of trainings.
+- **Vectors of an encoder that is good already**: `--method frozen`, which takes a second.
+- **Few pairs are wrong, and each view tells nearly all of the other**: the cosine of a plain training tells as much. What
+  it does not tell is how many to leave out.
+- **It does not win** where partners were exchanged among items that are alike: what suits as well seems right.
 
 ## What is not known
 
@@ -226,6 +247,36 @@ def measured_by(results: list[dict[str, Any]], part: str) -> list[tuple[str, flo
     return sorted({(one["data"], one["level"]) for one in results if part in one["measured"]})
 
 
+def way(results: list[dict[str, Any]]) -> str:
+    """Say how far the audit goes from the training on all pairs to that on the right ones."""
+    told = []
+    for name, level in measured_by(results, "oracle"):
+        plain, ours, best = (
+            statistics.mean(values(results, name, level, part, "recall") or [math.nan])
+            for part in ("plain", "online", "oracle")
+        )
+        if best - plain >= GAINED:
+            told.append((ours - plain) / (best - plain))
+    reached = sum(share >= GOAL for share in told)
+    return (
+        f"Where the right pairs alone give at least {GAINED} more than all of them, a training with `--audit` goes "
+        f"{min(told):.0%} to {max(told):.0%} of that way, by the means (median {statistics.median(told):.0%}; {GOAL:.0%} "
+        f"or more in {reached} of {len(told)} cases)."
+    )
+
+
+def of_transport(results: list[dict[str, Any]]) -> str:
+    """Say whether plans tell more than what needs none, where a cross-fit was judged by all."""
+    told = []
+    for name, level in measured_by(results, "crossfit"):
+        found = (f"`{one}` {written(values(results, name, level, 'crossfit', one))}" for one in PLANS)
+        told.append(f"on {name} at {level:.0%} " + ", ".join(found))
+    return (
+        "Unbalanced transport has no edge as a statistic over the balanced plan, nor have plans over `csls`, which needs "
+        f"none: {'; '.join(told)}."
+    )
+
+
 def covered(results: list[dict[str, Any]]) -> str:
     """Say how often the interval of the noise rate had the true one, and how far the estimate was from it."""
     told, off = [], []
@@ -233,13 +284,13 @@ def covered(results: list[dict[str, Any]]) -> str:
         facts = [one["measured"][method]["covered"] for one in results if method in one["measured"]]
         told.append(f"in {sum(facts):.0f} of {len(facts)} {method}")
     for name, level in measured_by(results, "online"):
-        true = level if name != "captions" else None
-        if true is not None and abs(statistics.mean(values(results, name, level, "online", "rate")) - true) > WITHIN:
+        true = level * (0.9 if name == "captions" else 1)
+        if abs(statistics.mean(values(results, name, level, "online", "rate")) - true) > WITHIN:
             off.append(f"{NAMES[name]} at {level:.0%}")
     near = f"but for {', '.join(off)}" if off else "at each level"
     return (
         f"The interval of the noise rate held the true share {' and '.join(told)} audits. The mean of the online "
-        f"estimate was within {WITHIN} of the truth {near} (captions left aside, whose truth is another)."
+        f"estimate was within {WITHIN} of the truth {near}."
     )
 
 

@@ -179,7 +179,14 @@ def test_what_is_flagged_is_chosen_one_way(frozen: Audit) -> None:
         ({"views": (1, 1)}, "views: expected two different names or numbers from 0 on"),
         ({"data": (np.diag([np.nan] + [1.0] * 59), np.ones((60, 2)))}, "expected .* finite|NaN"),
         ({"method": "offline"}, "method: unknown name 'offline'; did you mean 'online'"),
-        ({"statistic": "cosine"}, "statistic: a training judges its own pairs by neighbors alone"),
+        (
+            {"method": "frozen", "data": (np.arange(180.0).reshape(60, 3), np.ones((60, 2)))},
+            "data: 60 of 60 pairs seem wrong, which leaves too few to judge by",
+        ),
+        (
+            {"statistic": "cosine"},
+            "statistic: of a training known mismatches choose it, neighbors or combined; got 'cosine'",
+        ),
         ({"method": "frozen", "resume": True, "out": "x"}, "resume: goes on with the trainings of an audit in `out`"),
         ({"method": "crossfit", "resume": True}, "resume: goes on with the trainings of an audit in `out`"),
         ({"method": "crossfit", "folds": 2, "batch_size": 300}, "folds: 300 items in a batch need 300"),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contraport.errors import UsageError
 from contraport.pairs import STATISTICS, ItemPairs, Sides, scores
-from contraport.pairs.statistics import ITERATIONS, RELAXATION, TEMPERATURE, TIE
+from contraport.pairs.statistics import ITERATIONS, RELAXATION, TEMPERATURE
 
 ITEMS, WRONG = 120, 30
 
@@ -82,9 +82,45 @@ def test_neighbors_leaves_the_two_items_out_and_looks_among_the_kept(sides: Side
         others = [k for k in kept.tolist() if k not in (i, j)]
         near_i = sorted(others, key=lambda k: -float(x[i] @ x[k]))[:15]
         near_j = sorted(others, key=lambda k: -float(y[j] @ y[k]))[:15]
-        likeness = (np.mean([y[j] @ y[k] for k in near_i]) + np.mean([x[i] @ x[k] for k in near_j])) / 2
-        expected = len({*near_i} & {*near_j}) / 15 + TIE * likeness
-        assert float(found[i]) == pytest.approx(expected, abs=1e-5)
+        there = [share(y, j, k, kept) for k in near_i]
+        here = [share(x, i, k, kept) for k in near_j]
+        expected = -(np.log(there).mean() + np.log(here).mean()) / 2
+        assert float(found[i]) == pytest.approx(expected, abs=0.05)
+
+
+def share(values: np.ndarray, item: int, other: int, kept: Tensor) -> float:
+    """Of the kept, but the item itself, the share that is at least as near to it as another."""
+    rest = kept[kept != item].numpy()
+    near = values[rest] @ values[item] >= values[other] @ values[item] - 1e-6
+    return float(near.sum() / (len(kept) - 1))
+
+
+def test_equal_items_count_as_one_group() -> None:
+    """A caption for each class and no more: which of the equal ones are nearest is chance, and says nothing."""
+    generator = torch.Generator().manual_seed(0)
+    label = torch.arange(600) % 6
+    images = torch.randn(6, 8, generator=generator)[label] + 0.5 * torch.randn(600, 8, generator=generator)
+    given = label.clone()
+    given[:60] = (given[:60] + 1) % 6
+    captions = torch.randn(6, 8, generator=generator)[given]
+    both = Sides((images, captions))
+    judged = scores(both)
+    assert roc_auc_score(np.arange(600) >= 60, judged) > 0.98
+    assert judged[given == 2].std() > 0  # two images of one caption are judged each by itself
+    theirs = both.neighbors_of(both.given)[1]
+    near = both.surprise(1, torch.arange(600), theirs)
+    assert near.min() == near.max() == pytest.approx(np.log(599 / 99), abs=0.15)  # a hundred are as near: its group
+
+
+def test_ranks_of_many_items_are_told_by_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(900, 4, generator=generator)
+    views = (hidden, hidden + 0.3 * torch.randn(900, 4, generator=generator))
+    whole = scores(Sides(views))
+    monkeypatch.setattr("contraport.pairs.sides.REFERENCES", 300)
+    some = scores(Sides(views))
+    assert np.corrcoef(whole, some)[0, 1] > 0.9
+    assert not torch.equal(whole, some)
 
 
 @pytest.mark.parametrize("name", STATISTICS)

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
+from contraport.pairs import ItemPairs, Sides, scores
 from contraport.runs import Run
 from contraport.training import train
 
@@ -50,6 +52,20 @@ def test_it_trains_on_what_seems_right_and_keeps_the_scores(audited: dict[str, A
     kept_wrong, kept_right = found["kept"][:WRONG].mean(), found["kept"][WRONG:].mean()
     assert kept_wrong < 0.5 < kept_right
     assert [row["step"] for row in run.metrics()][-1] == 6 * (ITEMS // 50), "as many steps as without"
+
+
+@pytest.mark.parametrize(("useless", "chosen"), [("combined", "neighbors"), ("neighbors", "combined")])
+def test_known_mismatches_choose_the_statistic(
+    audited: dict[str, Any], monkeypatch: pytest.MonkeyPatch, useless: str, chosen: str
+) -> None:
+    def told(sides: Sides, pairs: ItemPairs | None = None, statistic: str = "neighbors") -> torch.Tensor:
+        found = scores(sides, pairs, statistic)
+        return found[torch.randperm(len(found))] if statistic == useless else found
+
+    monkeypatch.setattr("contraport.training.step.auditor.scores", told)
+    found = train(**{**audited, "epochs": 3}).pairs()
+    assert str(found["statistic"]) == chosen
+    assert roc_auc_score(np.arange(ITEMS) >= WRONG, found["scores"]) > 0.8
 
 
 @pytest.mark.parametrize("at", [9, 13, 24, 25, 33])

@@ -35,8 +35,17 @@ class Round(NamedTuple):
     noise: NoiseRate
 
     def kept(self) -> Tensor:
-        """Return the pairs that do not seem wrong, in order."""
+        """Return the pairs that do not seem wrong, in order.
+
+        Raises:
+            UsageError: they are too few to judge others by.
+        """
         number = round(self.noise.rate * len(self.scores))
+        check(
+            len(self.scores) - number >= NEIGHBORS + 2,
+            f"data: {number} of {len(self.scores)} pairs seem wrong, which leaves too few to judge by; expected two "
+            "views that tell something of one another.",
+        )
         return torch.from_numpy(np.sort(np.argsort(self.scores, kind="stable")[number:]))
 
 

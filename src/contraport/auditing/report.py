@@ -139,7 +139,7 @@ def of_training(data: str, found: Mapping[str, NDArray[Any]]) -> Audit:
     return Audit(
         data,
         "online",
-        "neighbors",
+        str(found["statistic"]),
         found["scores"],
         found["mismatched"],
         float(found["rate"]),

@@ -106,12 +106,16 @@ def _losses(subject: Subject, chosen: Tensor) -> Arrays:
 
 
 def _suspicion(subject: Subject, chosen: Tensor) -> Arrays:
-    """Return how little the two given views of each of some items have near each other in common, from 0 to 1."""
+    """Return how far apart the two given views of each of some items are, by rank, from 0 to 1.
+
+    It is the share of items that are at least as near to one view as the partners of the other's neighbours are: over a
+    third where the views have nothing in common.
+    """
     if len(subject.test.shapes) != 2 or len(chosen) < FEWEST_PAIRS or not subject.comparable:
         return {}
     both = subject.two_views if subject.shares_tower else subject.projections
-    shared = scores(Sides((both[0][chosen], both[1][chosen]))).clamp(0, 1)
-    return {"suspicion": (1 - shared).cpu().numpy()}
+    agreement = scores(Sides((both[0][chosen], both[1][chosen])))
+    return {"suspicion": (-agreement).exp().cpu().numpy()}
 
 
 def by_class(dataset: Dataset, chosen: Tensor) -> Tensor:

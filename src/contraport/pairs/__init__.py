@@ -2,7 +2,7 @@
 
 from contraport.pairs.decoys import Decoyed, check_pairs, with_decoys
 from contraport.pairs.exchange import couples, exchanged
-from contraport.pairs.noise import NoiseRate, false_discovery, noise, remembered
+from contraport.pairs.noise import NoiseRate, above, false_discovery, noise
 from contraport.pairs.partners import better_partners
 from contraport.pairs.sides import NEIGHBORS, ItemPairs, Sides
 from contraport.pairs.statistics import STATISTICS, Statistic, scores
@@ -15,13 +15,13 @@ __all__ = [
     "NoiseRate",
     "Sides",
     "Statistic",
+    "above",
     "better_partners",
     "check_pairs",
     "couples",
     "exchanged",
     "false_discovery",
     "noise",
-    "remembered",
     "scores",
     "with_decoys",
 ]

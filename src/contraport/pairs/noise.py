@@ -3,19 +3,19 @@
 The scores of the given pairs are a mixture: a share of them, the noise rate, are those of wrong pairs. Where the known
 mismatches are scored as wrong pairs are, their scores say how the wrong ones are spread, and as good pairs seldom score
 as low as many of the wrong ones do, the lower part of the mismatches' scores tells the share. The smaller that part,
-the fewer good pairs score as low, and the fewer mismatches it is told by.
+the fewer good pairs score as low, and the fewer mismatches it is told by. So of some parts that one is taken whose
+error the bootstrap finds least; off is what is above the least estimate of all, as good pairs can only add to it.
 
 That the mismatches are scored as the wrong pairs are is all that matters. Pairs drawn anew after a training are not:
 what was trained on is remembered, and scores higher. So a training that judges its own pairs has known mismatches among
 them from the start (`contraport.pairs.decoys`), and a cross-fit judges pairs that no encoder has seen.
 
-Source: the estimate is that of Storey (2002), A direct approach to false discovery rates, section 3, with the scores of
-known mismatches in the place of p-values.
+Source: Storey (2002), A direct approach to false discovery rates: the estimate is that of section 3, the choice of the
+part that of section 9, with the scores of known mismatches in the place of p-values.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from contraport.errors import check
 
-LOWER_PART = 0.4
-"""The part of the mismatches' scores below which good pairs are taken to be few."""
+LOWER_PARTS = np.arange(0.4, 0.91, 0.05)
+"""The parts of the mismatches' scores that are tried; fewer would be told by too few mismatches."""
 
 DRAWS = 500
 COVERED = 0.95
@@ -59,28 +59,35 @@ def noise(scores: Scores, mismatched: Scores, *, seed: int = 0) -> NoiseRate:
     for name, values in (("scores", scores), ("mismatched", mismatched)):
         good = len(values) > 0 and bool(np.isfinite(values).all())
         check(good, f"{name}: expected finite numbers, got {len(values)} of which not all are, or none.")
-    random, ranked = np.random.default_rng(seed), np.sort(scores)
-    drawn = np.empty(DRAWS)
+    random, ranked, again = np.random.default_rng(seed), np.sort(scores), np.sort(mismatched)
+    found = _shares(_below(ranked, _marks(again)), again)
+    drawn = np.empty((DRAWS, len(LOWER_PARTS)))
     for draw in range(DRAWS):
-        again = mismatched[random.integers(0, len(mismatched), len(mismatched))]
-        mark = _mark(again)
-        # Of pairs drawn anew as many are below a mark as a binomial says: they need not be drawn themselves.
-        below = random.binomial(len(ranked), _below(ranked, mark)) / len(ranked)
-        drawn[draw] = min(1.0, below / (again <= mark).mean())
-    low, high = np.quantile(drawn, ((1 - COVERED) / 2, (1 + COVERED) / 2))
-    mark = _mark(mismatched)
-    return NoiseRate(min(1.0, _below(ranked, mark) / float((mismatched <= mark).mean())), (float(low), float(high)))
+        again = np.sort(mismatched[random.integers(0, len(mismatched), len(mismatched))])
+        # Of pairs drawn anew as many are between two marks as a multinomial says: they need not be drawn themselves.
+        between = np.diff(_below(ranked, _marks(again)), prepend=0, append=1)
+        below = random.multinomial(len(ranked), between)[:-1].cumsum() / len(ranked)
+        drawn[draw] = _shares(below, again)
+    best = ((drawn - found.min()) ** 2).mean(axis=0).argmin()
+    low, high = np.quantile(drawn[:, best], ((1 - COVERED) / 2, (1 + COVERED) / 2))
+    return NoiseRate(float(found[best]), (float(low), float(high)))
 
 
-def _mark(mismatched: Scores) -> float:
-    """Return the score below which good pairs are taken to be few."""
-    place = math.ceil(LOWER_PART * (len(mismatched) - 1))
-    return float(np.partition(mismatched, place)[place])
+def _marks(mismatched: Scores) -> Scores:
+    """Return of sorted mismatches the score below which each part of them is."""
+    marks: Scores = mismatched[np.ceil(LOWER_PARTS * (len(mismatched) - 1)).astype(int)]
+    return marks
 
 
-def _below(ranked: Scores, mark: float) -> float:
-    """Return the share of sorted scores that are at most so high."""
-    return float(np.searchsorted(ranked, mark, side="right")) / len(ranked)
+def _below(ranked: Scores, marks: Scores) -> NDArray[np.float64]:
+    """Return the share of sorted scores that are at most as high as each mark."""
+    return np.searchsorted(ranked, marks, side="right") / len(ranked)
+
+
+def _shares(below: NDArray[np.float64], mismatched: Scores) -> NDArray[np.float64]:
+    """Return the share of wrong pairs that each part tells, from the share of pairs below its mark."""
+    shares: NDArray[np.float64] = below / _below(mismatched, _marks(mismatched))
+    return shares.clip(max=1.0)
 
 
 def false_discovery(scores: Scores, mismatched: Scores, rate: float) -> NDArray[np.float64]:
@@ -102,12 +109,12 @@ def false_discovery(scores: Scores, mismatched: Scores, rate: float) -> NDArray[
     return values
 
 
-def remembered(trained: Scores, fresh: Scores) -> float:
-    """Return how often a mismatch that was trained on scores above one that was not, ties as halves: .5 is never known.
+def above(first: Scores, second: Scores) -> float:
+    """Return how often one of the first scores above one of the second, ties as halves: .5 where they score alike.
 
-    >>> remembered(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
+    >>> above(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
     0.875
     """
-    ranked = np.sort(fresh)
-    below = (np.searchsorted(ranked, trained, "left") + np.searchsorted(ranked, trained, "right")) / 2
-    return float(below.mean() / len(fresh))
+    ranked = np.sort(second)
+    below = (np.searchsorted(ranked, first, "left") + np.searchsorted(ranked, first, "right")) / 2
+    return float(below.mean() / len(second))

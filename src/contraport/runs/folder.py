@@ -360,8 +360,8 @@ class Run:
         """Return what a training with `audit` found of its `n` pairs at its last look.
 
         `scores`, `fdr`, `kept`, and of a training that is done `partners` and `partner_scores`, each ``(n,)``;
-        `mismatched`, the scores of known mismatches; `epoch`, `rate`, `low`, `high` and `remembered`, without
-        dimensions. See `contraport.auditing.Audit`.
+        `mismatched`, the scores of known mismatches; `statistic`, `epoch`, `rate`, `low`, `high` and `remembered`,
+        without dimensions. See `contraport.auditing.Audit`.
 
         Raises:
             UsageError: the folder is no run, was not trained so, or its `pairs.npz` is corrupt.

@@ -53,8 +53,8 @@ class AuditOptions(Options):
     statistic: str | None = option(
         None,
         "what a cross-fit or frozen vectors are judged by: neighbors, likeness, or where both views are in one space "
-        "cosine, softmax, csls, rank, balanced, unbalanced or combined; default: combined for a cross-fit, else "
-        "neighbors.",
+        "cosine, softmax, csls, rank, balanced, unbalanced or combined; default: combined for a cross-fit, "
+        "neighbors for vectors. An online audit chooses neighbors or combined by itself.",
         check=one_of(
             "neighbors", "likeness", "cosine", "softmax", "csls", "rank", "balanced", "unbalanced", "combined"
         ),
@@ -121,9 +121,9 @@ class AuditOptions(Options):
         goes_on = self.method != "frozen" and self.out is not None
         check(not self.resume or goes_on, "resume: goes on with the trainings of an audit in `out`; expected both.")
         check(
-            self.method != "online" or self.judged_by == "neighbors",
-            f"statistic: a training judges its own pairs by neighbors alone, got {self.statistic!r}; networks remember "
-            "wrong pairs by the others. method='crossfit' takes it.",
+            self.method != "online" or self.statistic is None,
+            "statistic: of a training known mismatches choose it, neighbors or combined; got "
+            f"{self.statistic!r}, which method='crossfit' takes.",
         )
 
     @property
