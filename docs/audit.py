@@ -90,13 +90,13 @@ Networks remember wrong pairs, so that a score is worth what it does not remembe
 
 **How many are wrong** is told by pairs that are known to be wrong: the lower part of their scores says how wrong
 pairs are spread, and how many of the given pairs score as low, which share of them is wrong (Storey, 2002). The larger
-that part, the more mismatches tell it, and the more right pairs score as low: from 40 to 90 % the bootstrap chooses what
-errs least. What matters is that the known ones are treated as the unknown ones are. Pairs drawn anew after a training are not: they
-are not remembered, score lower than the wrong pairs that were trained on, and so far too few seem wrong. So an
-online audit has *decoys* from the first step on: a tenth of the items (200 to 2,000, at most a fifth) pass their
-second views on to one another, and are trained on, left out and judged like all pairs for a third of the training;
-then they get their own partners back. A cross-fit judges known mismatches by encoders that have seen neither
-member.
+that part, the more mismatches tell it, but the more right pairs score as low: from 40 to 90 % that one is taken which
+errs least by the bootstrap. What matters is that the known ones are treated as the unknown ones are. Pairs drawn anew
+after a training are not: they are not remembered, score lower than the wrong pairs that were trained on, and so far too
+few seem wrong. So an online audit has *decoys* from the first step on: a tenth of the items (200 to 2,000, at most a
+fifth) pass their second views on to one another, and are trained on, left out and judged like all pairs for a third of
+the training; then they get their own partners back. A cross-fit judges known mismatches by encoders that have seen
+neither member.
 
 A note says where scores look remembered: where decoys that were trained on score above fresh ones in more than 75 %
 of all cases, at the last look that had them.
@@ -105,8 +105,9 @@ of all cases, at the last look that had them.
 
 `python -m benchmarks.audit`: shares of the training pairs shuffled, clean test pairs; mean ± the half-width of the 95 %
 interval over seeds (Student's t), 3 of them where no other number stands behind in brackets; encoders, temperature (.2)
-and steps the same for all trainings, 18 epochs (captions 8), on the right pairs alone too. Images are of 14 x 14 as vectors; a caption is one of five
-sayings with the name of the class, and a pair is right where image and caption are of one class.
+and steps the same for all trainings, 18 epochs (captions 8), on the right pairs alone too. Images are of 14 x 14 as
+vectors; a caption is one of five sayings with the name of the class, and a pair is right where image and caption are of
+one class.
 
 How well wrong pairs are told from right ones (area under the ROC curve). Baselines judge the pairs that a plain
 training was trained on; of each the best of three temperatures of training and of all its own settings is *chosen with
@@ -190,8 +191,8 @@ sooner, or tell less.
 - **The pairs themselves, to be mended**: `contraport audit`, and its page; `--method crossfit` where some more of the
   wrong ones are worth tens of trainings.
 - **Vectors of an encoder that is good already**: `--method frozen`, which takes a second.
-- **Few pairs are wrong, and each view tells nearly all of the other**: the cosine of a plain training tells as much. What
-  it does not tell is how many to leave out.
+- **Few pairs are wrong, and each view tells nearly all of the other**: the cosine of a plain training tells as much.
+  What it does not tell is how many to leave out.
 - **It does not win** where partners were exchanged among items that are alike: what suits as well seems right.
 
 ## What is not known
@@ -260,8 +261,8 @@ def way(results: list[dict[str, Any]]) -> str:
     reached = sum(share >= GOAL for share in told)
     return (
         f"Where the right pairs alone give at least {GAINED} more than all of them, a training with `--audit` goes "
-        f"{min(told):.0%} to {max(told):.0%} of that way, by the means (median {statistics.median(told):.0%}; {GOAL:.0%} "
-        f"or more in {reached} of {len(told)} cases)."
+        f"{min(told):.0%} to {max(told):.0%} of that way, by the means (median {statistics.median(told):.0%}; "
+        f"{GOAL:.0%} or more in {reached} of {len(told)} cases)."
     )
 
 
@@ -272,8 +273,8 @@ def of_transport(results: list[dict[str, Any]]) -> str:
         found = (f"`{one}` {written(values(results, name, level, 'crossfit', one))}" for one in PLANS)
         told.append(f"on {name} at {level:.0%} " + ", ".join(found))
     return (
-        "Unbalanced transport has no edge as a statistic over the balanced plan, nor have plans over `csls`, which needs "
-        f"none: {'; '.join(told)}."
+        "Unbalanced transport has no edge as a statistic over the balanced plan, nor have plans over `csls`, which "
+        f"needs none: {'; '.join(told)}."
     )
 
 
