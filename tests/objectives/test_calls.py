@@ -867,5 +867,5 @@ def test_a_setting_of_a_wrong_kind_is_told(make, message):
 
 def test_more_than_two_views_show_the_same_items():
     z = torch.randn(6, 5)
-    with pytest.raises(UsageError, match="z2: expected .* the same for all views"):
+    with pytest.raises(UsageError, match=r"z2: expected .* the same for all views"):
         contraport.cmc()(z, z, z[:4])

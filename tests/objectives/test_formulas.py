@@ -928,3 +928,19 @@ def test_the_uniformity_penalty_of_views_that_agree_is_not_negative(temperature)
     z0 = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     for moved in torch.randn(8, 6, 5, generator=torch.Generator().manual_seed(1)):
         assert contraport.iot_uniform(temperature).terms(z0, z0 + 0.01 * moved)["PlanUniformity"] >= 0
+
+
+def test_the_debiased_mean_is_no_less_than_the_least_value_of_the_kernel():
+    prior, floored = 0.4, 0
+    z0, z1 = (torch.nn.functional.normalize(z) for z in views(n=6, d=2, seed=1))
+    z = torch.cat([z0, z1])
+    values = []
+    for i in range(12):
+        partner = (i + 6) % 12
+        positive = torch.exp(z[i] @ z[partner])
+        others = torch.stack([torch.exp(z[i] @ z[j]) for j in range(12) if j not in (i, partner)])
+        corrected = (others.mean() - prior * positive) / (1 - prior)
+        floored += int(0 < corrected < math.exp(-1))
+        values.append(-torch.log(positive / (positive + 10 * corrected.clamp_min(math.exp(-1)))))
+    assert floored > 0
+    torch.testing.assert_close(contraport.debiased(temperature=1.0, prior=prior)(z0, z1), torch.stack(values).mean())
