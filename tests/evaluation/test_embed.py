@@ -11,6 +11,7 @@ from PIL import Image
 from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
 
 from contraport.data import load
+from contraport.data.decoding import ImageStore
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed
@@ -171,3 +172,18 @@ def test_rows_of_a_table_are_those_of_its_file(tmp_path: Path) -> None:
     assert found.rows.tolist() == [0, 3, 6, 2, 5, 8]
     assert found.keys is None
     assert found.named(3) == "test row 2"
+
+
+def test_each_file_is_decoded_once(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    fetch = ImageStore.fetch
+
+    def counted(store: ImageStore, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        decoded.extend(positions.tolist())
+        return fetch(store, positions)
+
+    run = make_run(tmp_path / "run", Model(shapes=[(3, 8, 8)]))
+    data = load(photos, "train")
+    monkeypatch.setattr(ImageStore, "fetch", counted)
+    embed(run, data=data, out=tmp_path / "photos.npz", workers=0, progress=False)
+    assert sorted(decoded) == list(range(len(data)))

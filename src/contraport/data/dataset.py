@@ -328,10 +328,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         >>> from_arrays(counts).pixel_range(), from_arrays(counts / 63).pixel_range()
         (([0.0], [63.0]), None)
         """
+        if next(self._sampled(view, most=1)).dtype == torch.uint8:  # of files, none is read for what one tells
+            return None
         low = high = None
         for fetched in self._sampled(view):
-            if fetched.dtype == torch.uint8:
-                return None
             values = fetched.transpose(0, 1).flatten(1)
             least, most = values.amin(1), values.amax(1)
             low, high = (least, most) if low is None or high is None else (low.minimum(least), high.maximum(most))
@@ -344,10 +344,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def _check_view(self, view: int) -> None:
         check(0 <= view < len(self.shapes), f"view: expected one of {len(self.shapes)} views from 0, got {view}.")
 
-    def _sampled(self, view: int) -> Iterator[Tensor]:
+    def _sampled(self, view: int, most: int = STATISTICS_ITEMS) -> Iterator[Tensor]:
         """Yield one view of items that have it, spread evenly, some at a time."""
         self._check_view(view)
-        limit = STATISTICS_ITEMS if self.in_memory else STATISTICS_FILES
+        limit = min(most, STATISTICS_ITEMS if self.in_memory else STATISTICS_FILES)
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()
         chunk_items = max(1, min(_LARGEST_CHUNK, _CHUNK_VALUES // math.prod(self.shapes[view])))

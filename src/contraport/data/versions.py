@@ -20,6 +20,7 @@ from contraport.data.corruptions import NOISE, corrupt
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.stores import StoreOver
 from contraport.errors import check
+from contraport.seeding import reseed
 
 Change = Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
 """Of the views of the items at some positions makes others."""
@@ -158,7 +159,7 @@ class _Corrupting:
         items = []
         with torch.random.fork_rng(devices=[]):
             for place, row in enumerate(self.rows[positions].tolist()):
-                torch.manual_seed(row)
+                reseed(row)
                 of_item = (view[place : place + 1] for view in views)
                 items.append([self._worse(view, spread) for view, spread in zip(of_item, self.spread, strict=True)])
         return tuple(torch.cat(view) for view in zip(*items, strict=True))

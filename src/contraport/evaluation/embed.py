@@ -23,7 +23,7 @@ from contraport.evaluation.shards import this_process
 from contraport.features import Gathering, gathering, suffixes, write_features, write_shards
 from contraport.runs import Run
 from contraport.texts import decoded, is_text
-from contraport.training.build import build_views
+from contraport.training.build import build_plain_views
 from contraport.verbs.embed import VERB, EmbedOptions
 
 log = logging.getLogger("contraport.evaluation")
@@ -48,7 +48,7 @@ def embed(given: dict[str, Any]) -> Path:
     check(asked.shard_items is None or share.of == 1, "shard_items: several processes write a shard each; give none.")
     run = asked.run if isinstance(asked.run, Run) else Run(asked.run)
     settings, model = run.settings(), run.model(trust=asked.trust)
-    if caveat := run.caveat():
+    if caveat := run.caveat(settings):
         log.warning("%s", caveat)
     wanted: tuple[str, ...] = ("train", "test") if asked.split == "all" else (asked.split,)
     if isinstance(asked.data, AnyDataset) or is_stream(asked.data):
@@ -63,7 +63,7 @@ def embed(given: dict[str, Any]) -> Path:
     reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, asked.progress)
     with gathering(path) as gathered:
         for dataset, _ in share.part(datasets):
-            for features, batch in embed_batches(model, dataset, build_views(settings, dataset), reader):
+            for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), reader):
                 _add(gathered, dataset, batch, features.numpy(), by_text=view is not None)
         found = replace(gathered.features(_class_names(datasets[0]), str(run.path)), view=view)
         if asked.shard_items is None:

@@ -290,12 +290,16 @@ class Run:
         epochs: int = read(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
         return epochs
 
-    def caveat(self) -> str | None:
-        """Say which model the folder holds where it is not known to be that of the training's end."""
-        epochs, asked = self.model_epochs(), self.config().get("epochs")
+    def caveat(self, settings: Settings | None = None) -> str | None:
+        """Say which model the folder holds where it is not known to be that of the training's end.
+
+        Args:
+            settings: of the run, where they were read before.
+        """
+        epochs, asked = self.model_epochs(), (settings or self.settings()).epochs
         if epochs is None:
             return f"It is not told after how many epochs the model in {self.model_path} was saved."
-        if asked is None or epochs >= asked:
+        if epochs >= asked:
             return None
         return (
             f"The model in {self.model_path} is that after {epochs} epochs: the training was then extended to {asked}, "

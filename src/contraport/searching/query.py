@@ -18,7 +18,7 @@ from contraport.evaluation.opening import image_size_of
 from contraport.features import Features
 from contraport.runs import Run
 from contraport.texts import is_text
-from contraport.training.build import build_views
+from contraport.training.build import build_plain_views
 
 
 def position_of(query: int | str | Path, features: Features) -> int | None:
@@ -74,7 +74,7 @@ def embedded(
         f"query: expected a row of {len(features)}, a key of theirs or a file, got {str(query)!r}.",
     )
     item = from_arrays([str(query)], name="query", argument="query") if texts else _item(Path(query), model)
-    found, _ = embed_dataset(model, item, views=build_views(settings, item), device=device, workers=0)
+    found, _ = embed_dataset(model, item, views=build_plain_views(settings, item), device=device, workers=0)
     return found[0].to(device)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.loading import Share
 from contraport.errors import UsageError, check, reason
+from contraport.seeding import reseed
 
 _ON_BATCHES = "kornia"
 
@@ -76,7 +77,7 @@ class OwnChange:
         """
         drawn = int(torch.randint(2**31, ()))
         with torch.random.fork_rng(devices=[items.device] if items.device.type == "cuda" else []):
-            torch.manual_seed(drawn + (0 if share is None else share.start))
+            reseed(drawn + (0 if share is None else share.start))
             try:
                 changed = self.change(items)
             except Exception as error:  # a stranger's code
@@ -151,7 +152,7 @@ def _seeded(change: Any, seeds: Sequence[int]) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         random.seed(seed)
         np.random.seed(seed)
-        torch.manual_seed(seed)
+        reseed(seed)
         if hasattr(change, "set_random_seed"):  # albumentations draws from generators of its own
             change.set_random_seed(seed)
         try:

@@ -3,7 +3,14 @@
 Here alone they are made, for `contraport.train`, its replay, the evaluation of its run and the estimators.
 """
 
-from contraport.training.build.dataset import build_batches, build_dataset, build_views, draws_kept, in_epochs
+from contraport.training.build.dataset import (
+    build_batches,
+    build_dataset,
+    build_plain_views,
+    build_views,
+    draws_kept,
+    in_epochs,
+)
 from contraport.training.build.monitored import Monitored, build_monitored
 from contraport.training.build.networks import build_initial, build_untrained, fitted
 from contraport.training.build.objective import build_objective, build_schedules
@@ -20,6 +27,7 @@ __all__ = [
     "build_monitored",
     "build_objective",
     "build_pipeline",
+    "build_plain_views",
     "build_schedules",
     "build_untrained",
     "build_views",

@@ -19,6 +19,7 @@ from contraport.data.splits import Positions, split_positions
 from contraport.data.streams import Stream
 from contraport.data.versions import corrupted, in_domains, mismatched_partners, with_partners
 from contraport.data.views.own import Changed
+from contraport.data.views.views import COLOUR
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss
 from contraport.options import is_object
@@ -162,6 +163,15 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
         views.forgotten = settings.augment
         return views
     return Views(dataset, augment=settings.augment, views=settings.views)
+
+
+def build_plain_views(settings: Settings, dataset: Dataset) -> Views:
+    """Return what makes the plain views of some data, of which nothing is changed at random.
+
+    Raises:
+        UsageError: the data have no such views.
+    """
+    return Views(dataset, augment="none", views=settings.views if settings.views == COLOUR else None)
 
 
 def build_batches(settings: Settings, dataset: Dataset, views: Views, *, workers: int | None) -> Loader | StreamLoader:

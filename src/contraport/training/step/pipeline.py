@@ -14,6 +14,7 @@ from contraport.encoders import Model
 from contraport.objectives import Loss
 from contraport.objectives.schedules import Schedule
 from contraport.objectives.weighting import PlanWeights
+from contraport.seeding import reseed
 from contraport.training.step.comparison import Embedded, StepComparison
 from contraport.training.step.freezing import Freezing
 from contraport.training.step.gaps import Embed, of_those_present
@@ -93,12 +94,11 @@ class Pipeline(nn.Module):
         weighting = None if self.weights is None else self.weights.at(step)
         if self.freezing is not None:
             self.freezing.apply(step)
-        device = batch.views[0].device
-        self._seed(device, step, part, 0)
+        self._seed(step, part, 0)
         views = one_draw(batch.views) if self.encoded else self.views(batch.views, share)
-        self._seed(device, step, part, 1, 0 if share is None else share.start)
+        self._seed(step, part, 1, 0 if share is None else share.start)
         embedded = self._embed(batch, views, share)._replace(weighting=weighting)
-        self._seed(device, step, part, 2)
+        self._seed(step, part, 2)
         try:
             loss: Tensor = self.comparison(embedded)
         except Exception:
@@ -156,12 +156,8 @@ class Pipeline(nn.Module):
             outputs = in_chunks(embed, network, given, self.cache_chunk, share)
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
-    def _seed(self, device: torch.device, *position: int) -> None:
-        seed = int(np.random.SeedSequence([self.seed, *position]).generate_state(1, np.uint64)[0])
-        if device.type == "cpu":  # the other one also writes down, for devices that are not in use, where it was called
-            torch.default_generator.manual_seed(seed)
-        else:
-            torch.manual_seed(seed)
+    def _seed(self, *position: int) -> None:
+        reseed(int(np.random.SeedSequence([self.seed, *position]).generate_state(1, np.uint64)[0]))
 
 
 def keyed(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
