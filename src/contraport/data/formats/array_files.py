@@ -16,6 +16,7 @@ from contraport.errors import UsageError, cannot_read, check, unknown_name
 
 _OF_ITEMS = ("labels", "domains", "weights", "numbers")
 _KNOWN_KEYS = [name + suffix for name in ("x", "view0", "view1", "y", *_OF_ITEMS) for suffix in ("", "_test")]
+_NUMBERED = re.compile(r"view\d+")
 _KEY = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers)(_test)?")
 
 
@@ -23,9 +24,9 @@ _KEY = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers)(_test)?")
 def load_npz(path: str, split: str, test_fraction: float | None = None) -> Dataset:
     """Return one split of an `.npz` file.
 
-    Its keys are ``x``, or ``view0``, ``view1``, ... for several views; optionally ``labels`` (or ``y``), ``domains``,
-    ``weights`` and ``numbers``. The same keys with ``_test`` appended are the test split; without them
-    `test_fraction` of each class is held out, a fifth by default.
+    Its keys are ``x``, or for several views ``view0``, ``view1``, ... or two or more names of your own, which they
+    then have; optionally ``labels`` (or ``y``), ``domains``, ``weights`` and ``numbers``. The same keys with ``_test``
+    appended are the test split; without them `test_fraction` of each class is held out, a fifth by default.
 
     Raises:
         UsageError: the file is corrupt or pickled, has an unknown key, or its arrays do not fit together.
@@ -47,9 +48,10 @@ def dataset_of_arrays(arrays: Mapping[str, Any], path: str, split: str, test_fra
     _check_parts_agree(parts, path)
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     known = {name: joined.pop(name, None) for name in _OF_ITEMS}
+    views = tuple(joined.values()) if all(map(_KEY.fullmatch, joined)) else joined
     rows = [len(next(iter(part.values()))) for part in parts]
     is_test = np.arange(sum(rows)) >= rows[0] if len(parts) == 2 else None
-    return _split_of(path, split, is_test, list(joined.values()), known, test_fraction)
+    return _split_of(path, split, is_test, views, known, test_fraction)
 
 
 @data_format("an array", suffixes=[".npy"])
@@ -61,7 +63,7 @@ def load_npy(path: str, split: str, test_fraction: float | None = None) -> Datas
     Raises:
         UsageError: the file is corrupt or pickled, or no array of `from_arrays`.
     """
-    return _split_of(path, split, None, [read_npy("data", path)], {}, test_fraction)
+    return _split_of(path, split, None, (read_npy("data", path),), {}, test_fraction)
 
 
 def read_npy(argument: str, path: str) -> np.ndarray:
@@ -83,13 +85,13 @@ def _split_of(
     path: str,
     split: str,
     is_test: Marks | None,
-    views: list[np.ndarray],
+    views: tuple[np.ndarray, ...] | Mapping[str, np.ndarray],
     known: Mapping[str, np.ndarray | None],
     test_fraction: float | None,
 ) -> Dataset:
     try:
         whole = from_arrays(
-            tuple(views),
+            views,
             known.get("labels"),
             known.get("domains"),
             weights=known.get("weights"),
@@ -118,18 +120,27 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
 
 def _checked(given: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
     arrays = {key: array if isinstance(array, np.ndarray) else np.asarray(array) for key, array in given.items()}
+    own = len(_own_names(arrays)) > 1
     for key, array in arrays.items():
-        if not _KEY.fullmatch(key):
+        if not (own or _KEY.fullmatch(key)):
             raise unknown_name(f"data: {path}: key", key, _KNOWN_KEYS)
         good = isinstance(array, np.ndarray) and array.ndim > 0
         check(good, f"data: {path}: expected an array with a row for each item as {key!r}.")
     return arrays
 
 
+def _own_names(arrays: Mapping[str, Any]) -> list[str]:
+    """Return the names of views that are the caller's own; none where a view has one of ours."""
+    names = dict.fromkeys(key.removesuffix("_test") for key in arrays)
+    ours = any(name == "x" or _NUMBERED.fullmatch(name) for name in names)
+    return [] if ours else [name for name in names if not _KEY.fullmatch(name)]
+
+
 def _part(arrays: dict[str, np.ndarray], path: str, *, suffix: str) -> dict[str, np.ndarray]:
     """Return the arrays of one split by their plain names, the views in order."""
     names = {key.removesuffix("_test"): key for key in arrays if key.endswith("_test") == bool(suffix)}
     views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
+    views = views or [name for name in _own_names(arrays) if name in names]
     extra = [name for name in names if (name == "x" or name.startswith("view")) and name not in views]
     check(len(views) > 0, f"data: {path}: expected an array 'x{suffix}' or 'view0{suffix}', got {sorted(arrays)}.")
     check(not extra, f"data: {path}: expected either 'x' or 'view0', 'view1', ... without a gap, got {sorted(arrays)}.")

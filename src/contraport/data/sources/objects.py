@@ -39,7 +39,7 @@ def from_object(
     - a ``datasets.Dataset`` or ``DatasetDict``, as a folder of Hugging Face is read;
     - a data frame of pandas or polars, or an Arrow table, as a table in a file is read;
     - an array or tensor, one view; a list of arrays of one shape, an item each; a tuple of arrays, a view each; or a
-      dict of arrays by the keys of an ``.npz``;
+      dict of arrays by the keys of an ``.npz``, or by the names of several views;
     - a list of texts, of paths of images, or of PIL images.
 
     Where it marks no test split, `test_fraction` of each class is held out, a fifth by default, as of a file.
