@@ -6,7 +6,8 @@ A folder of them is `view0.npy`, `view1.npy` and so on, and `made_of.json`, whic
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,49 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
+from contraport.errors import UsageError
 from contraport.files import replacing, write_json
 
 MADE_OF = "made_of.json"
+
+
+def taken_or_made(
+    folder: Path,
+    made_of: Mapping[str, Any],
+    fill: Callable[[Sequence[np.ndarray]], None],
+    *,
+    what: str,
+    argument: str,
+    log: logging.Logger,
+) -> tuple[np.ndarray, ...]:
+    """Return the arrays in a folder where they were made of this, or else make them and put them there.
+
+    Args:
+        folder: where they are kept.
+        made_of: what they have to be made of, as `opened` takes it.
+        fill: fills arrays, which are empty and mapped to memory.
+        what: what the log calls them; it says where they are, and why they are made again.
+        argument: what messages call the folder.
+        log: is told.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
+    arrays, why = opened(folder, made_of)
+    if arrays is not None:
+        log.info("%s are those in %s", what, folder)
+        return arrays
+    if why:
+        log.warning("%s in %s are made again: %s", what, folder, why)
+    try:
+        with making(folder, made_of) as empty:
+            fill(empty)
+        arrays, why = opened(folder, made_of)
+        if arrays is None:
+            raise OSError(why)
+    except OSError as error:
+        raise UsageError(f"{argument}: {folder} cannot be written to: {error}.") from error
+    return arrays
 
 
 def path_of(folder: Path, view: int) -> Path:

@@ -41,7 +41,7 @@ def test_they_are_what_is_decoded_anew(photos: Path, tmp_path: Path, caplog: pyt
     assert ": 0.0 MB" in caplog.text
     caplog.clear()
     decoded(dataset, tmp_path / "kept")
-    assert caplog.messages == [f"the images are those decoded in {tmp_path / 'kept'}"]
+    assert caplog.messages == [f"the decoded images are those in {tmp_path / 'kept'}"]
 
 
 def test_they_are_decoded_again_for_other_data_or_a_damaged_file(
@@ -50,18 +50,18 @@ def test_they_are_decoded_again_for_other_data_or_a_damaged_file(
     kept = tmp_path / "kept"
     decoded(load(photos), kept, workers=0)
     decoded(load(photos, image_size=8), kept, workers=0)
-    assert "are decoded again: they are of other data and shapes" in caplog.text
+    assert "are made again: they are of other data and shapes" in caplog.text
     caplog.clear()
     changed = load(photos, image_size=8).keys[0]
     Image.new("RGB", (9, 9), (255, 0, 0)).save(changed)
     os.utime(changed, ns=(1, 1))
     again = decoded(load(photos, image_size=8), kept, workers=0)
-    assert "are decoded again: they are of other data" in caplog.text
+    assert "are made again: they are of other data" in caplog.text
     assert again.__getitems__([0]).views[0][0, 0].min() > 200
     caplog.clear()
     (kept / "view0.npy").write_bytes(b"nothing")
     decoded(load(photos, image_size=8), kept, workers=0)
-    assert "are decoded again: they are damaged" in caplog.text
+    assert "are made again: they are damaged" in caplog.text
 
 
 def test_a_full_disk_and_a_file_in_place_of_the_folder_are_told(

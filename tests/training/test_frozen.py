@@ -154,7 +154,7 @@ def test_features_of_something_else_are_made_again(
         given |= change
     again = train(data, begun, "again", **given)
     log = again.log_path.read_text()
-    assert f"the features in {features} are made again: {told}" in log
+    assert f"the features of the frozen encoder in {features} are made again: {told}" in log
     alone = train(data, begun, "alone", **(given | {"features": None}))
     assert same(dict(again.model().state_dict()), dict(alone.model().state_dict()))
 

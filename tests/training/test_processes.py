@@ -11,8 +11,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from contraport import distributed
 from contraport.errors import UsageError
@@ -87,6 +89,31 @@ def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) ->
     rows = Run(tmp_path / "two").metrics()
     assert [row["step"] for row in rows] == [row["step"] for row in one.metrics()]
     assert errors.count("waiting") == 1, "one process speaks"
+
+
+@pytest.mark.slow
+def test_two_processes_train_on_data_of_every_kind_what_one_does(tmp_path: Path) -> None:
+    """A stream, items that a callable changes one by one, and images in files, which the first process decodes."""
+    generator = np.random.default_rng(0)
+    for place in ("one", "two"):
+        (tmp_path / place / "photos").mkdir(parents=True)
+    for number in range(30):
+        photo = Image.fromarray(generator.integers(0, 255, (8, 8, 3)).astype(np.uint8))
+        for place in ("one", "two"):
+            photo.save(tmp_path / place / "photos" / f"{number}.png")
+    module, env = ["-m", "tests.training.of_every_kind"], {**os.environ, "OMP_NUM_THREADS": "1"}
+    for place, launch in (("one", []), ("two", ["-m", "torch.distributed.run", *ALONE])):
+        command = [sys.executable, *launch, *module, str(tmp_path / place)]
+        subprocess.run(command, check=True, env=env, stderr=subprocess.PIPE, timeout=240)
+    for kind in ("stream", "changed", "decoded"):
+        one, two = Run(tmp_path / "one" / kind), Run(tmp_path / "two" / kind)
+        expected, got = state_of(one), state_of(two)
+        assert got.keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.allclose(got[name], value, rtol=0, atol=1e-9), (kind, name)
+        assert [row["step"] for row in two.metrics()] == [row["step"] for row in one.metrics()]
+        assert files_of(one.path) == files_of(two.path)
+    assert (two.path / "decoded" / "made_of.json").exists()
 
 
 @pytest.mark.slow

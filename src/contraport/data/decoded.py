@@ -6,10 +6,9 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +19,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.decoding import ImageStore
 from contraport.data.loading import loader
 from contraport.data.stores import JoinedStore, Store, as_one
-from contraport.errors import UsageError
-from contraport.kept import making, opened, size_of
+from contraport.kept import opened, size_of, taken_or_made
 
 SAMPLED = 1_000
 """Of data in files so many items are read to tell whether they are still the same, beside their names."""
@@ -61,7 +59,7 @@ def holds_encoded(dataset: Dataset) -> bool:
 def decoded(dataset: Dataset, folder: Path, *, workers: int | None = None) -> Dataset:
     """Return the same items with their images decoded, taken from a folder, or decoded and put there.
 
-    They are decoded again where the folder has those of other data, of another size or version, and the log says so.
+    They are made again where the folder has those of other data, of another size or version, and the log says so.
     Where the disk has not twice the space, or no view is an encoded image, the data are returned as they are; the log
     says that too.
 
@@ -79,51 +77,47 @@ def decoded(dataset: Dataset, folder: Path, *, workers: int | None = None) -> Da
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
     made_of = {"version": __version__, "data": digest_of(dataset), "shapes": shapes, "dtype": "uint8"}
-    pixels, why = opened(folder, made_of)
-    if pixels is not None:
-        log.info("the images are those decoded in %s", folder)
-    else:
-        if why:
-            log.warning("the images in %s are decoded again: %s", folder, why)
-        try:
-            pixels = _make(dataset, encoded, folder, made_of, workers)
-        except OSError as error:
-            raise UsageError(f"decoded: {folder} cannot be written to: {error}.") from error
-        if pixels is None:
-            return dataset
+    if opened(folder, made_of)[0] is None and not _is_room(folder, size_of(made_of)):
+        return dataset
+    pixels = taken_or_made(
+        folder,
+        made_of,
+        lambda arrays: _fill(arrays, dataset, encoded, folder, workers),
+        what="the decoded images",
+        argument="decoded",
+        log=log,
+    )
     kept = iter(pixels)
     replaced = tuple(DecodedImages(next(kept)) if isinstance(store, ImageStore) else store for store in stores)
     return dataset.with_store(as_one(replaced))
 
 
-def _make(
-    dataset: Dataset, encoded: Sequence[ImageStore], folder: Path, made_of: Mapping[str, Any], workers: int | None
-) -> tuple[np.ndarray, ...] | None:
-    size = size_of(made_of)
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    if size > LARGEST_SHARE * free:
-        log.warning(
-            "decoded, the images take %.1f GB, and %.1f GB are free: each epoch decodes them anew",
-            size / 1e9,
-            free / 1e9,
-        )
-        return None
+def _is_room(folder: Path, size: int) -> bool:
+    """Return whether decoded images leave enough of the disk free; where they do not, the log says so."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+    free = shutil.disk_usage(there).free
+    if size <= LARGEST_SHARE * free:
+        return True
+    log.warning(
+        "decoded, the images take %.1f GB, and %.1f GB are free: each epoch decodes them anew", size / 1e9, free / 1e9
+    )
+    return False
+
+
+def _fill(
+    arrays: Sequence[np.ndarray], dataset: Dataset, encoded: Sequence[ImageStore], folder: Path, workers: int | None
+) -> None:
+    size = sum(array.nbytes for array in arrays)
     log.info("decoding %s images once, into %s: %.1f MB", f"{len(dataset):,}", folder, size / 1e6)
     images = Dataset(JoinedStore(tuple(encoded)), name=dataset.name, split=dataset.split)
     batches, first = loader(images, TOGETHER, workers=workers), 0
     try:
-        with making(folder, made_of) as arrays:
-            for batch in batches:
-                for array, view in zip(arrays, batch.views, strict=True):
-                    array[first : first + len(view)] = view.numpy()
-                first += len(batch.ids)
+        for batch in batches:
+            for array, view in zip(arrays, batch.views, strict=True):
+                array[first : first + len(view)] = view.numpy()
+            first += len(batch.ids)
     finally:
         batches.close()
-    pixels, why = opened(folder, made_of)
-    if pixels is None:
-        raise OSError(why)
-    return pixels
 
 
 def _stores(dataset: Dataset) -> tuple[Store, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from contraport.data import Dataset, Views, loader
 from contraport.data.decoded import digest_of
 from contraport.embedding import Reader, check_finite, frozen, seeded
 from contraport.encoders import Model
-from contraport.errors import UsageError
-from contraport.kept import making, opened, size_of
+from contraport.kept import size_of, taken_or_made
 from contraport.training.build import Built, draws_kept
 from contraport.training.step.kept_features import KeptFeatures
 from contraport.verbs.train import Settings
@@ -43,16 +42,14 @@ def on_features(built: Built, settings: Settings, folder: Path) -> Built:
     views = built.pipeline.views
     draws = 1 if views.augment == "none" else draws_kept(settings)
     made_of = _made_of(built, settings, views, draws)
-    arrays, why = opened(folder, made_of)
-    if arrays is not None:
-        log.info("the features of the frozen encoder are those in %s", folder)
-    else:
-        if why:
-            log.warning("the features in %s are made again: %s", folder, why)
-        try:
-            arrays = _make(built, settings, views, folder, made_of)
-        except OSError as error:
-            raise UsageError(f"features: {folder} cannot be written to: {error}.") from error
+    arrays = taken_or_made(
+        folder,
+        made_of,
+        lambda files: _fill(files, built, settings, views, folder, made_of),
+        what="the features of the frozen encoder",
+        argument="features",
+        log=log,
+    )
     dataset = built.dataset.with_store(KeptFeatures(arrays))
     batches = loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, workers=0, drop_last=True, shared=True
@@ -61,9 +58,14 @@ def on_features(built: Built, settings: Settings, folder: Path) -> Built:
     return built._replace(dataset=dataset, batches=batches)
 
 
-def _make(
-    built: Built, settings: Settings, views: Views, folder: Path, made_of: Mapping[str, Any]
-) -> tuple[np.ndarray, ...]:
+def _fill(
+    files: Sequence[np.ndarray],
+    built: Built,
+    settings: Settings,
+    views: Views,
+    folder: Path,
+    made_of: Mapping[str, Any],
+) -> None:
     model, shapes = built.pipeline.model, made_of["shapes"]
     log.info(
         "encoding %d random views of each item once, into %s: %.1f MB",
@@ -74,7 +76,7 @@ def _make(
     reader = Reader(256, device_of(settings.device), settings.workers, settings.progress)
     model.to(reader.device)
     views.to(reader.device)
-    with seeded(settings.seed, reader.device), frozen(model), making(folder, made_of) as files:
+    with seeded(settings.seed, reader.device), frozen(model):
         for draw in range(made_of["draws"]):
             first = 0
             for part in _encoded(model, views, built.dataset, reader, f"features, draw {draw + 1}"):
@@ -82,10 +84,6 @@ def _make(
                 for file, features in zip(files, part.split([shape[-1] for shape in shapes], dim=1), strict=True):
                     file[first : first + len(part), draw] = features.numpy()
                 first += len(part)
-    arrays, why = opened(folder, made_of)
-    if arrays is None:
-        raise OSError(why)
-    return arrays
 
 
 def _encoded(model: Model, views: Views, dataset: Dataset, reader: Reader, told: str) -> Iterator[Tensor]:

@@ -1,0 +1,45 @@
+"""Train on a stream, on items that are changed one by one, and on images in files, as one process of however many.
+
+    python -m tests.training.of_every_kind FOLDER
+
+FOLDER has `photos/`; the runs are FOLDER/stream, FOLDER/changed and FOLDER/decoded.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import contraport
+from contraport.distributed import joined
+
+torch.set_default_dtype(torch.float64)
+
+SETTINGS = {"batch_size": 9, "encoder": "mlp", "opt": "sgd", "progress": False, "device": "cpu", "log_every": 1}
+
+
+class Numbers(torch.utils.data.IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.from_numpy(np.random.default_rng(0).normal(size=(40, 5))))
+
+
+def shaken(item: torch.Tensor) -> torch.Tensor:
+    return item + torch.randn_like(item) / 10
+
+
+def main(folder: Path) -> None:
+    items = np.random.default_rng(1).normal(size=(40, 5))
+    kinds = {
+        "stream": {"data": Numbers(), "steps": 6, "augment": "noise"},
+        "changed": {"data": items, "augment": shaken, "epochs": 2, "workers": 0},
+        "decoded": {"data": folder / "photos", "encoder": "small-cnn", "image_size": 8, "epochs": 2, "workers": 0},
+    }
+    with joined("cpu"):
+        for name, given in kinds.items():
+            contraport.train(**SETTINGS | given, out=folder / name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
