@@ -239,6 +239,14 @@ def test_a_view_takes_the_tower_that_is_called_so_in_a_run(pairs: Dataset, image
     assert same(state(run), state(two))
 
 
+def test_an_encoder_with_nothing_to_learn_may_be_held_by_view(pairs: Dataset, tmp_path: Path) -> None:
+    torch.save(Model("mlp", [(5,)]).tower(0).encoder.state_dict(), tmp_path / "mlp.pt")
+    held: dict[str, Any] = {"init": {"sound": str(tmp_path / "mlp.pt")}, "freeze": {"photo": True, "sound": True}}
+    settings = held | {"encoder": {"photo": "gradients"}}
+    run = contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "run", progress=False, **settings)
+    assert run.model().built_from == ["gradients", "mlp"]
+
+
 def test_an_encoder_that_would_stay_as_it_was_drawn_is_told(pairs: Dataset, begun: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"freeze: the encoder of the view 'sound' was never trained, .*--init.sound"):
         contraport.train(data=pairs, init={"photo": begun.path}, freeze=True, out=tmp_path / "run", progress=False)

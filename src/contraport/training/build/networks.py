@@ -175,6 +175,7 @@ def _check_learned(argument: str, settings: Settings, model: Model, given: Seque
     for number, (holds, trained) in enumerate(zip(held, given, strict=True)):
         encoder = model.built_from[number]
         brought = isinstance(encoder, nn.Module) or bool(code_named(encoder))
+        brought = brought or next(model.tower(number).encoder.parameters(), None) is None  # which has nothing to learn
         check(
             not holds or trained or brought,
             f"{argument}: the encoder of the view {model.view_names[number]!r} was never trained, and would stay so; "

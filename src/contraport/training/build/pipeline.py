@@ -105,7 +105,7 @@ def _freezing(settings: Settings, model: Model, target: MomentumTarget | None, e
     if not (settings.freezes or settings.freeze_epochs or settings.lora):
         return None
     steps = settings.freeze_epochs * epoch or None
-    held = each_tower("freeze", settings.freeze or steps is not None, model)
+    held = each_tower("freeze", settings.freezes_all or steps is not None or settings.freeze, model)
     adapted = each_tower("lora", settings.lora, model)
 
     def of(one: Model | None, which: Sequence[Any]) -> list[nn.Module]:
