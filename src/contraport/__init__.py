@@ -14,7 +14,7 @@ from contraport._version import __version__
 from contraport.errors import UsageError, needing
 
 if TYPE_CHECKING:
-    from contraport import engine, objectives, plots
+    from contraport import engine, integrations, objectives, plots
     from contraport.auditing.audit import audit
     from contraport.catalog.objectives import (
         align_uniform,

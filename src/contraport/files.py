@@ -40,6 +40,11 @@ def replacing(path: Path, *, checksum: bool = False) -> Iterator[Path]:
         checksum_of(temporary).unlink(missing_ok=True)
 
 
+def halves(folder: Path) -> Iterator[Path]:
+    """Return the temporary files of a folder that a killed process left."""
+    return folder.glob(f".*-{'[0-9a-f]' * 32}.*")
+
+
 @contextmanager
 def replacing_files(folder: Path) -> Iterator[Path]:
     """Give a temporary folder beside `folder`, whose files go there, each as a whole, when the block ends well.

@@ -21,6 +21,22 @@ def test_create_takes_an_empty_folder(tmp_path: Path) -> None:
     assert Run.create(tmp_path, {"data": "digits"}).config() == {"data": "digits"}
 
 
+def test_what_a_process_leaves_that_is_killed_at_once_is_no_run(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.checkpoints.mkdir()
+    run.lock_path.write_text("{}")
+    (tmp_path / f".config-{'0a' * 16}.yaml").write_text("data: dig")
+    assert Run.create(tmp_path, {"data": "digits"}).config() == {"data": "digits"}
+
+
+def test_a_checkpoint_without_a_configuration_is_never_written_over(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").write_text("weights")
+    with pytest.raises(UsageError, match="not empty"):
+        Run.create(tmp_path, {"data": "digits"})
+    assert not (tmp_path / "config.yaml").exists()
+
+
 def test_create_refuses_a_folder_in_use_and_changes_nothing(run: Run) -> None:
     with pytest.raises(UsageError, match=r"out: .* is not empty; overwrite=True"):
         Run.create(run.path, {"data": "other"})

@@ -36,7 +36,7 @@ import numpy as np
 import yaml
 
 from contraport.errors import UsageError, check, check_regular
-from contraport.files import replacing_files, write_arrays, write_text
+from contraport.files import halves, replacing_files, write_arrays, write_text
 from contraport.notebook import html_table
 from contraport.options import is_object
 from contraport.runs.reading import (
@@ -176,16 +176,22 @@ class Run:
         run.replaced.settle()
         if run.config_path.exists():
             run.replaced.set_aside()
-        run.checkpoints.mkdir(parents=True)
+        run.checkpoints.mkdir(parents=True, exist_ok=True)  # one that is there is empty
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run
 
     def check_free(self, *, overwrite: bool = False) -> None:
-        """Raise `UsageError` unless a run may start here, as `create` says; a lock is no content of the folder."""
+        """Raise `UsageError` unless a run may start here, as `create` says.
+
+        A lock is no content of the folder, nor is what a process leaves that is killed before `config.yaml` is there.
+        """
         if not self.path.exists():
             return
         check(self.path.is_dir(), f"out: {self.path} is a file; expected a folder or a new path.")
-        empty = all(file == self.lock_path for file in self.path.iterdir())
+        begun = {self.lock_path, *halves(self.path)}
+        if self.checkpoints.is_dir() and not any(self.checkpoints.iterdir()):
+            begun.add(self.checkpoints)
+        empty = begun.issuperset(self.path.iterdir())
         check(empty or overwrite, f"out: {self.path} is not empty; overwrite=True (--overwrite) replaces it.")
         check(
             empty or self.config_path.is_file(),

@@ -13,7 +13,7 @@ import yaml
 
 from contraport.distributed import is_first
 from contraport.errors import check, explained
-from contraport.files import check_checksum, write_text
+from contraport.files import check_checksum, halves, write_text
 from contraport.runs import Run, read
 from contraport.verbs.train import Settings
 
@@ -76,7 +76,7 @@ def replacing_run(run: Run) -> Iterator[None]:
 def _remove_halves(run: Run) -> None:
     """Remove what a killed process was about to put in its place."""
     for folder in (run.path, run.checkpoints, run.model_path):
-        for half in folder.glob(f".*-{'[0-9a-f]' * 32}.*"):
+        for half in halves(folder):
             half.unlink()
     for half in run.path.glob(".model-*"):
         shutil.rmtree(half)
