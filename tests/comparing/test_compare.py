@@ -21,7 +21,7 @@ from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Entry, Verdi
 from contraport.comparing.running import Clock, Job, carry_out, job_of
 from contraport.comparing.statistics import MOST_SEEDS
 from contraport.comparing.tables import Comparison, in_words
-from contraport.comparing.tuning import SPACES, Space, best_trial, space_of, trials_of
+from contraport.comparing.tuning import SPACES, Space, best_trial, space_of, trials_of, unequal
 from contraport.errors import UsageError
 from contraport.measures import chosen as measures
 from contraport.measures.intervals import Difference, Interval
@@ -186,6 +186,8 @@ def test_what_a_row_fixes_is_not_searched() -> None:
     assert space_of(rows[2]) == {}
     assert space_of(rows[3])["temperature"] == Space(1.0, 32.0)
     assert SPACES["iterations"].at(0.0) == 1
+    assert unequal(rows) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
+    assert unequal(rows[1:2]) == {}
 
 
 def test_a_mistake_is_told_before_anything_is_trained(tmp_path: Path) -> None:

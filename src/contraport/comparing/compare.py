@@ -20,7 +20,7 @@ from contraport.comparing.page import draw, render
 from contraport.comparing.results import Results, chosen_in_order, entries_of, verdicts_of
 from contraport.comparing.running import Clock, Found, Job, carried_out, job_of
 from contraport.comparing.tables import Comparison
-from contraport.comparing.tuning import as_text, best_trial, settled, space_of, trials_of
+from contraport.comparing.tuning import as_text, best_trial, settled, space_of, trials_of, unequal
 from contraport.errors import UsageError, check
 from contraport.files import write_json, write_text
 from contraport.measures import Measure
@@ -314,6 +314,10 @@ def _notes(grid: Grid, found: Mapping[str, Found], results: Results, lacking: in
             f"{grid.asked.validation:.0%} of the training items, which were then trained on too; an objective without "
             "any has its one."
         )
+        notes += [
+            f"{name} fixes {', '.join(fixed)}, which was searched of others: it was not tuned as hard."
+            for name, fixed in unequal(grid.rows).items()
+        ]
     return notes
 
 

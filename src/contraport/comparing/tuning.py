@@ -69,6 +69,13 @@ def space_of(row: Row) -> dict[str, Space]:
     return {key: space for key, space in spaces.items() if key in known and key not in fixed}
 
 
+def unequal(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return what rows fix of settings that are searched of another row, by the name of the row."""
+    searched = {key for row in rows for key in space_of(row)}
+    fixed = {row.name: sorted(searched & parameters_of(row.options).keys() - space_of(row).keys()) for row in rows}
+    return {name: keys for name, keys in fixed.items() if keys}
+
+
 def trials_of(grid: Grid, row: Row, column: Column) -> list[Cell]:
     """Return the trainings of a search, by which the settings of a row in a column are chosen."""
     space = space_of(row)
