@@ -1,0 +1,33 @@
+"""What stores over other ones give, and what they pass on."""
+
+import numpy as np
+import torch
+
+from contraport.data import from_arrays
+from contraport.data.stores import ChosenStore, ChosenViews, JoinedStore, as_one
+
+ITEMS = from_arrays((np.arange(5.0)[:, None], np.arange(10.0).reshape(5, 2)))
+
+
+def test_chosen_items_are_those_at_the_positions() -> None:
+    chosen = ChosenStore(ITEMS.store, torch.tensor([4, 1, 3]))
+    first, second = chosen.fetch(torch.tensor([2, 0]))
+    assert first.flatten().tolist() == [3, 4]
+    assert second.tolist() == [[6, 7], [8, 9]]
+    assert len(chosen) == 3
+    assert (chosen.shapes, chosen.in_memory) == (ITEMS.shapes, ITEMS.in_memory)
+
+
+def test_chosen_views_keep_their_items() -> None:
+    chosen = ChosenViews(ITEMS.store, (1,))
+    (only,) = chosen.fetch(torch.tensor([4]))
+    assert only.tolist() == [[8, 9]]
+    assert (chosen.shapes, len(chosen)) == (((2,),), 5)
+
+
+def test_stores_as_one_give_the_views_of_all() -> None:
+    store = ITEMS.store
+    assert as_one([store]) is store
+    both = as_one([store, ChosenViews(store, (0,))])
+    assert isinstance(both, JoinedStore)
+    assert [view.tolist() for view in both.fetch(torch.tensor([3]))] == [[[3]], [[6, 7]], [[3]]]
