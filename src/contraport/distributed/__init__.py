@@ -1,14 +1,13 @@
 """Many processes: who takes part, what they exchange, and how they start, agree and fail together."""
 
 from contraport.distributed.launching import anywhere, from_first, is_first, joined, machines, raise_once, together
-from contraport.distributed.processes import Processes, gather, gather_batch, local, world
+from contraport.distributed.processes import Processes, gather, local, world
 
 __all__ = [
     "Processes",
     "anywhere",
     "from_first",
     "gather",
-    "gather_batch",
     "is_first",
     "joined",
     "local",

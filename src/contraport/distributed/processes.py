@@ -16,7 +16,7 @@ which thread backward runs makes no difference. With one process, or within `loc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -108,25 +108,21 @@ class Processes(NamedTuple):
         return tuple(counts.tolist())
 
 
+_ALONE = Processes()
+
+_DISTRIBUTED = dist.is_available()
+
+
 def world() -> Processes:
     """Return the processes that share a plan here and now."""
-    if _local.get() or not (dist.is_available() and dist.is_initialized()):
-        return Processes()
+    if not _DISTRIBUTED or not dist.is_initialized() or _local.get():
+        return _ALONE
     return Processes(dist.get_rank(), dist.get_world_size())
 
 
 def gather(value: Tensor) -> Tensor:
     """Return the rows of all processes; see `Processes.gather`."""
     return world().gather(value)
-
-
-def gather_batch(views: Sequence[Tensor], attributes: Mapping[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Return the views, (n, d) each, and what is known of the items, (n, ...), over all processes."""
-    processes = world()
-    if processes.size == 1:
-        return list(views), dict(attributes)
-    stacked = processes.gather(torch.stack(list(views), 1))
-    return list(stacked.unbind(1)), {name: processes.gather(value) for name, value in attributes.items()}
 
 
 class _Gather(torch.autograd.Function):

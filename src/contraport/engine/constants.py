@@ -8,7 +8,6 @@ tensors that stand for others, nothing is kept.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import TypeVar
@@ -17,32 +16,31 @@ import torch
 from torch import Tensor
 
 MOST_KEPT = 64
-"""How many values of one function are kept, the last ones used."""
+"""How many values of one function are kept, the last ones made."""
 
 Value = TypeVar("Value")
 
 
 def remembered(make: Callable[..., Value]) -> Callable[..., Value]:
     """Let a function of hashable arguments remember what it has made."""
-    kept: OrderedDict[Hashable, Value] = OrderedDict()
+    kept: dict[Hashable, Value] = {}
     lock = threading.Lock()
 
     @wraps(make)
     def get(*key: Hashable) -> Value:
         if torch.compiler.is_compiling():
             return make(*key)
-        with lock:
-            if key in kept:
-                kept.move_to_end(key)
-                return kept[key]
+        value = kept.get(key)
+        if value is not None:
+            return value
         with torch.inference_mode(False), torch.no_grad():
             value = make(*key)
             real = type(torch.empty(0)) is Tensor
         if real:
             with lock:
+                if len(kept) >= MOST_KEPT:
+                    del kept[next(iter(kept))]
                 kept[key] = value
-                if len(kept) > MOST_KEPT:
-                    kept.popitem(last=False)
         return value
 
     return get

@@ -160,18 +160,26 @@ class HalfSteps(NamedTuple):
         self, geometry: Geometry, log_marginals: tuple[Tensor, Tensor], slack: Slack, given: Sequence[Tensor]
     ) -> list[Tensor]:
         """Return the potential of each step by the definition, for autograd to differentiate."""
-        s = geometry.dense()
+        s, empty = geometry.dense(), None if geometry.full else self.empty
+        # MODERATE is for factors of which two meet in a product; here is one.
+        moderate = geometry.log_kernel.reach <= 2 * MODERATE.get(s.dtype, 0.0)
+        kernel = s.exp() if moderate and self.steps[0].source is None else None
         potentials = list(given)
         for k, step in enumerate(self.steps):
-            oriented, log_marginal = (s, log_marginals[0]) if step.axis == "rows" else (s.T, log_marginals[1])
-            if step.source is not None:
-                oriented = oriented + potentials[step.source]
-            log_sum = log_sum_exp(oriented, None if geometry.full else self.empty)
-            potentials.append(slack.potential(k, step.axis, log_marginal, log_sum))
+            side = int(step.axis == "columns")
+            if step.source is None and kernel is not None:
+                log_sum = _log(kernel.sum(1 - side), empty)
+            else:
+                oriented = s.T if side else s
+                log_sum = log_sum_exp(oriented if step.source is None else oriented + potentials[step.source], empty)
+            potentials.append(slack.potential(k, step.axis, log_marginals[side], log_sum))
         return potentials[len(given) :]
 
 
 LOG2E = math.log2(math.e)
+
+MODERATE = {torch.float32: 36.0, torch.float64: 300.0}
+"""Exponents up to this are taken as they are: the product of two such factors, summed over a row, stays in range."""
 
 
 def log_sum_exp(values: Tensor, empty: float | None) -> Tensor:
@@ -183,12 +191,19 @@ def log_sum_exp(values: Tensor, empty: float | None) -> Tensor:
             be.
     """
     maximum = values.detach().amax(1)
-    if empty is None:
-        return (values - maximum[:, None]).mul_(LOG2E).exp2_().sum(1).log() + maximum
-    maximum = maximum.masked_fill(maximum == -torch.inf, 0)
+    if empty is not None:
+        maximum = maximum.masked_fill(maximum == -torch.inf, 0)
     total = (values - maximum[:, None]).mul_(LOG2E).exp2_().sum(1)
+    return _log(total, empty, maximum)
+
+
+def _log(total: Tensor, empty: float | None, shift: Tensor | None = None) -> Tensor:
+    """Return log total + shift, and `empty` where the total is 0, if it can be."""
+    if empty is None:
+        return total.log() if shift is None else total.log() + shift
     weightless = total == 0
-    return (total.masked_fill(weightless, 1).log() + maximum).masked_fill(weightless, empty)
+    log_total = total.masked_fill(weightless, 1).log()
+    return (log_total if shift is None else log_total + shift).masked_fill(weightless, empty)
 
 
 class Scaled(torch.autograd.Function):

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -166,14 +166,22 @@ class Kernel(nn.Module, ABC):
             # Distances do not change when all points move together, and near the origin less cancels in the square.
             centre = x.detach().mean(0)
             x, y = (x - centre, y - centre) if x is not y else (x - centre,) * 2
-        same = x is y
         rows = _SIDES[self.cost](x, unit)
-        columns = rows if same else _SIDES[self.cost](y, unit)
-        (x, row_bias), (y, column_bias) = rows, columns
-        level = row_bias + column_bias if isinstance(row_bias, float) and isinstance(column_bias, float) else None
-        r = _vector(row_bias, x)
-        c = r if same else _vector(column_bias, y)
-        return AffineLogKernel(x, y, r, c, temperature, unit, level=level, of_distance=self.cost in _DISTANCES)
+        columns = rows if x is y else _SIDES[self.cost](y, unit)
+        r = rows.biases()
+        c = r if x is y else columns.biases()
+        level = None if isinstance(rows.bias, Tensor) else 2 * rows.bias
+        return AffineLogKernel(
+            rows.z,
+            columns.z,
+            r,
+            c,
+            temperature,
+            unit,
+            level=level,
+            spread=rows.square,
+            of_distance=self.cost in _DISTANCES,
+        )
 
     def _written(self) -> str:
         """Return the temperature as written; one that is a tensor has the digits of single precision."""
@@ -390,32 +398,37 @@ def _directions(z: Tensor) -> tuple[Tensor, Tensor]:
     return units, (units.square().sum(1, keepdim=True) + zero).rsqrt()
 
 
-_Bias: TypeAlias = Tensor | float
-"""The bias of each embedding, (n,), or of all of them."""
+class _Scaled(NamedTuple):
+    """What a cost makes of one side's embeddings in T = <x, y> + r + c, in some unit.
 
-_Scaled: TypeAlias = tuple[Tensor, _Bias]
-"""What a cost makes of one side's embeddings in T = <x, y> + r + c: the embeddings and their bias, in some unit."""
+    Attributes:
+        z: the embeddings, (n, d).
+        bias: of each embedding, (n,), or of all of them.
+        square: their squared length where all have one that is known beforehand, else infinity.
+    """
 
+    z: Tensor
+    bias: Tensor | float
+    square: float = math.inf
 
-def _vector(bias: _Bias, z: Tensor) -> Tensor:
-    """Return the bias of each embedding."""
-    if isinstance(bias, Tensor):
-        return bias.expand(len(z))
-    return constant(len(z), bias, z)
+    def biases(self) -> Tensor:
+        """Return the bias of each embedding, (n,)."""
+        size = self.z.shape[0]
+        return self.bias.expand(size) if isinstance(self.bias, Tensor) else constant(size, self.bias, self.z)
 
 
 def _dot(z: Tensor, unit: float | Tensor) -> _Scaled:
-    return z / unit**0.5, 0.0
+    return _Scaled(z / unit**0.5, 0.0)
 
 
 def _negative_cosine(z: Tensor, unit: float | Tensor) -> _Scaled:
     units, inverse = _directions(z)
-    return units * (inverse * unit**-0.5), 0.0
+    return _Scaled(units * (inverse * unit**-0.5), 0.0, math.inf if isinstance(unit, Tensor) else 1 / unit)
 
 
 def _cosine(z: Tensor, unit: float | Tensor) -> _Scaled:
-    z, _ = _negative_cosine(z, unit)
-    return z, -0.5 / unit
+    units, _, square = _negative_cosine(z, unit)
+    return _Scaled(units, -0.5 / unit, square)
 
 
 def _chordal(z: Tensor, unit: float | Tensor) -> _Scaled:
@@ -424,7 +437,7 @@ def _chordal(z: Tensor, unit: float | Tensor) -> _Scaled:
 
 def _sqeuclidean(z: Tensor, unit: float | Tensor) -> _Scaled:
     z = z * (2 / unit) ** 0.5
-    return z, -z.square().sum(-1) / 2
+    return _Scaled(z, -z.square().sum(-1) / 2)
 
 
 _SIDES: dict[str, Callable[[Tensor, float | Tensor], _Scaled]] = {

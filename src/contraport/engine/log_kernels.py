@@ -22,6 +22,7 @@ from typing import Protocol, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from contraport.engine.constants import constant
 from contraport.engine.links import Link
 from contraport.engine.row_blocks import by_row_blocks
 from contraport.errors import UsageError
@@ -110,6 +111,11 @@ class LogKernel(ABC):
         """Whether log K is known to be finite everywhere, as far as the numbers reach."""
         return False
 
+    @property
+    def reach(self) -> float:
+        """How far log K may lie from zero, as far as that is known beforehand; infinity where it is not."""
+        return math.inf
+
     @abstractmethod
     def dense(self) -> Tensor:
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
@@ -169,6 +175,7 @@ class AffineLogKernel(LogKernel):
         column_bias: c, (M,).
         level: r_i + c_j where it is one known number.
         of_distance: whether no T is above 0.
+        spread: what <x_i, y_j> is known beforehand not to exceed, either way; infinity where nothing is.
     """
 
     x: Tensor
@@ -180,6 +187,7 @@ class AffineLogKernel(LogKernel):
     link: Link | None = None
     level: float | None = None
     of_distance: bool = False
+    spread: float = math.inf
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -207,7 +215,8 @@ class AffineLogKernel(LogKernel):
             y = x if self.y is self.x else self.y * scale**0.5
             r = self.row_bias * scale
             c = r if self.column_bias is self.row_bias else self.column_bias * scale
-            changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, unit=self.unit / scale, level=None)
+            changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, unit=self.unit / scale)
+            changed = replace(changed, level=None, spread=math.inf)
         if row_bias is not None:
             changed = replace(changed, row_bias=changed.row_bias + row_bias, level=None, of_distance=False)
         return replace(changed, link=link)
@@ -218,7 +227,7 @@ class AffineLogKernel(LogKernel):
         return self._linked(inner + self._bias_at(rows, columns))
 
     def along(self, columns: Tensor, *, own: bool = False) -> Tensor:
-        y = self.y if own and len(self.y) == len(columns) else self.y.index_select(0, columns)
+        y = self.y if own and self.y.shape == self.x.shape else self.y.index_select(0, columns)
         inner = torch.linalg.vecdot(self.x, y)
         if self.level is not None:
             return self._linked(inner + self.level)
@@ -231,7 +240,8 @@ class AffineLogKernel(LogKernel):
 
     def dense(self) -> Tensor:
         if self.level is not None:
-            return self._linked(torch.mm(self.x, self.y.T) + self.level)
+            level = constant(self.shape[1], self.level, self.x)
+            return self._linked(torch.addmm(level, self.x, self.y.T))
         return self._linked(torch.addmm(self.column_bias, self.x, self.y.T) + self.row_bias[:, None])
 
     def row_inner(self, weight: Weight) -> Tensor:
@@ -264,6 +274,10 @@ class AffineLogKernel(LogKernel):
     @property
     def finite(self) -> bool:
         return self.link is None
+
+    @property
+    def reach(self) -> float:
+        return math.inf if self.level is None or self.link is not None else abs(self.level) + self.spread
 
     @property
     def symmetric(self) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.distributed import Processes, gather_batch
+from contraport.distributed import Processes
 from contraport.errors import UsageError, check, check_each, in_short
 from contraport.objectives.layouts import check_negatives, check_views
 
@@ -37,17 +37,21 @@ class Call(NamedTuple):
     present: Tensor | None = None
     apart: int | None = None
 
-    def gathered(self) -> Call:
+    def gathered(self, processes: Processes) -> Call:
         """Return the items of all processes, in the order of their ranks.
 
         Raises:
             UsageError: the weights of all are zero.
         """
-        known = self.attributes if self.present is None else self.attributes | {_PRESENT: self.present}
-        views, attributes = gather_batch(self.views, known)
-        weights = attributes.get("weights")
+        call = self
+        if processes.size > 1:
+            views = processes.gather(torch.stack(self.views, 1)).unbind(1)
+            attributes = {name: processes.gather(value) for name, value in self.attributes.items()}
+            present = None if self.present is None else processes.gather(self.present)
+            call = Call(tuple(views), attributes, present, self.apart)
+        weights = call.attributes.get("weights")
         check(weights is None or bool((weights > 0).any()), "weights: expected numbers that are not all zero.")
-        return Call(tuple(views), attributes, attributes.pop(_PRESENT, None), self.apart)
+        return call
 
 
 class Negatives(NamedTuple):
@@ -62,9 +66,6 @@ class Negatives(NamedTuple):
     embeddings: Tensor
     ids: Tensor | None = None
     owners: Tensor | None = None
-
-
-_PRESENT = "present"
 
 
 def views_of(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -86,10 +87,7 @@ def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any)
         UsageError: shapes or types do not fit, or weights are negative or not finite.
     """
     given = {name: value for name, value in facts.items() if value is not None}
-    sizes = [len(view) if isinstance(view, Tensor) and view.ndim == 2 else -1 for view in views]
-    separate = any(_is_pair(value) for value in given.values()) or (len(views) == 2 and len(set(sizes)) == 2)
-    separate = separate and min(sizes) >= 0
-    if not separate:
+    if not _show_different_items(views, given):
         check_views(views)
         attributes = {name: _fact(name, value, len(views[0]), views[0].device) for name, value in given.items()}
         _check_weights(attributes)
@@ -103,9 +101,10 @@ def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any)
     check(len(views) == 2, f"views: expected 2 where they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first=v)
-    check(views[0].shape[1] == views[1].shape[1], f"z1: expected {views[0].shape[1]} columns, got {views[1].shape[1]}.")
+    (n, d), (m, columns) = views[0].shape, views[1].shape
+    check(columns == d, f"z1: expected {d} columns, got {columns}.")
     check(views[0].device == views[1].device, f"z1: is on {views[1].device}, but z0 is on {views[0].device}.")
-    (n, m), (z0, z1) = sizes, _in_one_precision(views)
+    z0, z1 = _in_one_precision(views)
     attributes = {}
     for name, value in given.items():
         check(
@@ -115,32 +114,32 @@ def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any)
         attributes[name] = torch.cat(
             [
                 _fact(f"{name}[{v}]", part, size, z0.device)
-                for v, (part, size) in enumerate(zip(value, sizes, strict=True))
+                for v, (part, size) in enumerate(zip(value, (n, m), strict=True))
             ]
         )
     _check_weights(attributes)
-    padded = torch.cat([z0, z0.new_zeros(m, z0.shape[1])]), torch.cat([z1.new_zeros(n, z1.shape[1]), z1])
+    padded = torch.cat([z0, z0.new_zeros(m, d)]), torch.cat([z1.new_zeros(n, d), z1])
     first = torch.arange(n + m, device=z0.device) < n
     return Call(padded, attributes, torch.stack([first, ~first], 1), n)
 
 
-def read_negatives(call: Call, known: dict[str, Any], processes: Processes) -> Negatives | None:
-    """Take the negatives from what is known in a call, checked, with those of all processes.
+def read_negatives(call: Call, known: Mapping[str, Any], processes: Processes) -> Negatives | None:
+    """Return the negatives of a call, checked, with those of all processes.
 
     Args:
         call: that of this process alone.
-        known: of the call; what concerns negatives is taken out of it.
+        known: its keywords.
         processes: who brings some.
 
     Raises:
         UsageError: shapes do not fit, or one keyword needs another.
     """
-    negatives, ids, shared = (known.pop(name, None) for name in ("negatives", "negative_ids", "shared_negatives"))
-    check(ids is None or negatives is not None, "negative_ids: expected negatives= with them.")
-    check(ids is None or "ids" in call.attributes, "negative_ids: expected ids= of the items with them.")
-    check(not shared or negatives is not None, "shared_negatives: expected negatives= with it.")
+    negatives, ids, shared = known.get("negatives"), known.get("negative_ids"), known.get("shared_negatives")
     if negatives is None:
+        check(ids is None, "negative_ids: expected negatives= with them.")
+        check(not shared, "shared_negatives: expected negatives= with it.")
         return None
+    check(ids is None or "ids" in call.attributes, "negative_ids: expected ids= of the items with them.")
     rows = len(call.views[0]) if call.apart is None else call.apart
     ids = None if ids is None else as_numbers("negative_ids", ids)
     if ids is not None:
@@ -177,6 +176,13 @@ def as_numbers(name: str, value: object) -> Tensor:
         raise UsageError(f"{expected}, got lists of unequal lengths.") from error
     check(array.ndim > 0 and array.dtype.kind in "biuf", f"{expected}, got {type(value).__name__} of {array.dtype}.")
     return torch.from_numpy(np.array(array))
+
+
+def _show_different_items(views: Sequence[object], given: Mapping[str, Any]) -> bool:
+    """Return whether two views show different items: other numbers of rows, or facts of each."""
+    sizes = [view.shape[0] if isinstance(view, Tensor) and view.ndim == 2 else -1 for view in views]
+    apart = (len(sizes) == 2 and sizes[0] != sizes[1]) or any(map(_is_pair, given.values()))
+    return apart and min(sizes, default=-1) >= 0
 
 
 def _is_pair(value: object) -> bool:

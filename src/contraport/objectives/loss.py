@@ -185,15 +185,18 @@ class Loss(nn.Module, ABC):
             UsageError: what is given does not fit, or not together.
         """
         check(self.tempered or temperature is None, "temperature: expected none, as this objective has none to choose.")
-        parts = self.parts(
-            *views, labels=labels, domains=domains, ids=ids, weights=weights, column_weights=column_weights,
-            features=features, target=target, negatives=negatives, negative_ids=negative_ids,
-            shared_negatives=shared_negatives or None, present=present, similarities=similarities,
-            temperature=temperature, reduction=reduction,
-        )  # fmt: skip
-        lengths = {tuple(value.shape) for value in parts.values()}
-        check(len(lengths) == 1, f"reduction: expected 'mean', as parts have different numbers of rows, {lengths}.")
-        return reduce(torch.add, parts.values())
+        known = {
+            "labels": labels, "domains": domains, "ids": ids, "weights": weights, "column_weights": column_weights,
+            "features": features, "target": target, "negatives": negatives, "negative_ids": negative_ids,
+            "shared_negatives": shared_negatives or None, "present": present, "similarities": similarities,
+            "temperature": temperature,
+        }  # fmt: skip
+        given = {name: value for name, value in known.items() if value is not None}
+        values = list(self.parts(*views, **given, reduction=reduction).values())
+        lengths = {tuple(value.shape) for value in values}
+        if len(lengths) > 1:
+            raise UsageError(f"reduction: expected 'mean', as parts have different numbers of rows, {lengths}.")
+        return reduce(torch.add, values)
 
     def terms(self, *views: Tensor, **known: Known) -> dict[str, float]:
         """Return the named parts of the value as numbers, their factors included; the keywords are those of the

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from contraport.distributed import Processes, world
+from contraport.distributed import world
 from contraport.engine import Kernel, without_autocast
 from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.objectives.call import Attributes, views_of
@@ -199,7 +199,7 @@ class Objective(Loss):
 
     def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
-        temperature = _temperature(known.pop("temperature", None), world())
+        temperature = _temperature(known.pop("temperature", None))
         weighting = as_weighting(known.get("weights"))
         if weighting is not None:
             known["weights"] = weighting.given
@@ -208,13 +208,14 @@ class Objective(Loss):
             posed = posed.weighed(weighting, self.kernel)
         if posed.negatives is not None and self.constraint.weighted:
             raise UsageError(f"negatives: {self.constraint!r} gives columns the weights of items, and these show none.")
+        attributes = posed.attributes
         with without_autocast(posed.call.views[0]):
             for sides in posed.sides():
-                marginals = self._marginals(sides[0].block, posed.attributes.get("weights"))
+                marginals = self._marginals(sides[0].block, attributes.get("weights"))
                 plans = self._plans(posed, sides, marginals, temperature)
                 for side, plan in zip(sides, plans, strict=True):
                     block, wanted, importance = side if marginals is None else side.weighted()
-                    yield Outcome(block, wanted, plan, importance, posed.attributes.get("ids"))
+                    yield Outcome(block, wanted, plan, importance, attributes.get("ids"))
 
     def _plans(
         self, posed: Posed, sides: Sequence[Side], marginals: Marginals | None, temperature: float | Tensor | None
@@ -293,7 +294,7 @@ def _reduced(outcome: Outcome, term: Divergence, by_row: bool) -> Tensor:
     return outcome.by_row(values)
 
 
-def _temperature(value: object, processes: Processes) -> float | Tensor | None:
+def _temperature(value: object) -> float | Tensor | None:
     """Return the temperature of a call, checked."""
     if not isinstance(value, Tensor):
         if value is not None:
@@ -301,7 +302,7 @@ def _temperature(value: object, processes: Processes) -> float | Tensor | None:
         return value  # type: ignore[return-value]
     got = f"shape {tuple(value.shape)}"
     check(value.numel() == 1, f"temperature: expected a number or a tensor of one element, got {got}.")
-    return processes.shared(value.reshape(()))
+    return world().shared(value.reshape(()))
 
 
 def _unlinked(value: Tensor) -> Tensor:

@@ -127,7 +127,8 @@ class Plan:
         """Return sum_j target_ij log P_ij, (N,), without a pass over the pairs; masks aside, where no target has
         mass.
         """
-        f, g = (None if axis in self.zero else v for axis, v in (("rows", self.f), ("columns", self.g)))
+        f = None if "rows" in self.zero else self.f
+        g = None if "columns" in self.zero else self.g
         return target.row_log(self.geometry.log_kernel, f, g)
 
     def row_square_mass(self) -> Tensor:

@@ -94,22 +94,23 @@ class Posed:
 
     def sides(self) -> Iterator[list[Side]]:
         """Yield the directions of each block: one, or both where the columns are matched to the rows as well."""
-        weights = self.attributes.get("weights")
+        attributes = self.attributes
+        weights = attributes.get("weights")
         for block in self._blocks():
-            if "ids" in self.attributes:
-                block = replace(block, pattern=block.pattern.without_duplicates(self.attributes["ids"]))
+            if "ids" in attributes:
+                block = replace(block, pattern=block.pattern.without_duplicates(attributes["ids"]))
             directions = [(block, self.rule)]
             if block.pattern.reciprocal:
                 directions.append((block.T, self.rule.mirrored()))
             if self.layout.traits.guided:
                 directions = [
-                    (self.layout.guide(side, features_of_call(self.attributes, side, backward=k > 0)), rule)
+                    (self.layout.guide(side, features_of_call(attributes, side, backward=k > 0)), rule)
                     for k, (side, rule) in enumerate(directions)
                 ]
             complete = self.rule.complete and not (self.rule.from_views and block.pattern.chosen is not None)
             sides = []
             for side, rule in directions:
-                wanted = rule(side, self.attributes)
+                wanted = rule(side, attributes)
                 sides.append(Side(side, wanted, _importance(side, wanted, weights, complete=complete)))
             yield sides if self.negatives is None else [self._beside(side, self.negatives) for side in sides]
 
@@ -161,12 +162,10 @@ def pose(layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mappi
     if not layout.traits.of_items:
         _check_no_items(layout, call, facts)
     negatives = read_negatives(call, facts, processes)
-    alone = negatives is None and not layout.traits.shared_columns
-    check(
-        alone or "column_weights" not in call.attributes,
-        "column_weights: expected none, as there are columns that show no items.",
-    )
-    return Posed(layout, rule, call.gathered(), negatives, columns, similarities)
+    if "column_weights" in call.attributes:
+        alone = negatives is None and not layout.traits.shared_columns
+        check(alone, "column_weights: expected none, as there are columns that show no items.")
+    return Posed(layout, rule, call.gathered(processes), negatives, columns, similarities)
 
 
 def as_target(target: object) -> Target:

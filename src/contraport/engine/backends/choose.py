@@ -13,7 +13,7 @@ from contraport.distributed import world
 from contraport.engine.backends.backend import Backend
 from contraport.engine.backends.cuda import TRITON, Cuda, obstacle
 from contraport.engine.backends.dense import Dense
-from contraport.engine.backends.tiled import Stored, Streamed
+from contraport.engine.backends.tiled import STORED_BYTES, Stored, Streamed
 from contraport.engine.geometry import Geometry
 from contraport.engine.transforms import within_transform
 from contraport.errors import unknown_name
@@ -48,9 +48,6 @@ class Few(NamedTuple):
 FEW: dict[str, Few] = {"cpu": Few(1 << 16, 1 << 21), "cuda": Few(1 << 22, 1 << 26)}
 """By device: 256 by 256 pairs and 32 half steps of them on a CPU; 2,048 by 2,048 and 16 on a GPU, where a pass is over
 before the next is launched."""
-
-STORED_BYTES = 256 << 20
-"""Up to so many bytes (8,192 by 8,192 in single precision) log K is kept rather than recomputed."""
 
 Value = TypeVar("Value")
 

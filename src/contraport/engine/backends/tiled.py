@@ -24,14 +24,15 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine.backends.backend import Collapsing
 from contraport.engine.geometry import Geometry, Mask
+from contraport.engine.half_steps import MODERATE
 from contraport.engine.passes import Term
 
-TILE = 512, 2048
+TILE = 512, 512
 """Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache. The second
 is a multiple of the first, which is also the side of the squares on the diagonal of a symmetric problem."""
 
-MODERATE = {torch.float32: 36.0, torch.float64: 300.0}
-"""Exponents up to this are taken as they are: the product of two such factors, summed over a row, stays in range."""
+STORED_BYTES = 256 << 20
+"""Up to so many bytes (8,192 by 8,192 in single precision) log K is kept rather than recomputed."""
 
 REACH = 16.0
 """How far (in the exponent) a term may lie from its group's: e^{2 REACH} amplifies what has underflowed below e^-87."""
@@ -121,10 +122,13 @@ class Streamed(Collapsing):
 
     def gradient(self, terms: Sequence[Term], wanted: Sequence[bool], *, held: bool = False) -> list[Tensor | None]:
         gradients, link = self._slots(wanted), None if held else self.log_kernel.link
+        of_rows = [gradients[0], None, gradients[2], None] if self.symmetric else gradients
         for tile, weight in self._weights(terms):
             if link is not None and tile.t is not None:
                 weight.mul_(link.derivative(tile.t))
-            self.log_kernel.pull(tile.rows, tile.columns, tile.memory, weight, gradients)
+            # A square on the diagonal is its own mirror image, so that its rows have the whole.
+            slots = gradients if tile.mirrored else of_rows
+            self.log_kernel.pull(tile.rows, tile.columns, tile.memory, weight, slots)
         return self._contributed(gradients)
 
     def sums_of_t(self, f: Tensor, g: Tensor) -> Tensor:
@@ -166,14 +170,18 @@ class Streamed(Collapsing):
         if labels is not None and mask.count_nonzero() <= TILE[0]:
             self._thin[key] = mask.nonzero(as_tuple=True)
 
-    def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor | None:
+    def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
         """Return where a tile is to be written: every tile overwrites the one before."""
         return self._space[number, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _tiles(self, *, exponential: bool, with_t: bool = False) -> Iterator[Tile]:
-        rank, processes = self.processes
-        for rows, columns in islice(self._rectangles(), rank, None, processes):
+        for rows, columns in self._own_rectangles():
             yield self._tile(rows, columns, exponential=exponential, with_t=with_t)
+
+    def _own_rectangles(self) -> Iterator[tuple[slice, slice]]:
+        """Yield where the tiles of this process are."""
+        rank, processes = self.processes
+        return islice(self._rectangles(), rank, None, processes)
 
     def _rectangles(self) -> Iterator[tuple[slice, slice]]:
         """Yield where the tiles are; in a symmetric problem the squares on the diagonal and what is right of them."""
@@ -213,7 +221,7 @@ class Streamed(Collapsing):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _weights(self, terms: Sequence[Term]) -> Iterator[tuple[Tile, Tensor]]:
-        """Yield each tile with its part of W, added to the transposed part of its mirror image where it has one."""
+        """Yield each tile with its part of W; in a symmetric problem that of its mirror image is transposed and added."""
         groups = self._collapse(terms)
         for tile in self._tiles(exponential=groups[0].base is None):
             parts = [group.weight(tile, self) for group in groups]
@@ -269,10 +277,24 @@ class Stored(Streamed):
     def __init__(self, geometry: Geometry, processes: Processes) -> None:
         super().__init__(geometry, processes)
         self._kept: dict[tuple[int, int, bool, bool], Tile] = {}
+        self._pieces: list[Tensor] = []
+        self._free = 0
 
-    def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor | None:
-        """Return no common place for the tiles, which are kept."""
-        return None if number == 0 else super()._buffer(number, rows, columns)
+    def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
+        """Return a place of its own for each tile, as they are kept."""
+        if number > 0:
+            return super()._buffer(number, rows, columns)
+        height, width = rows.stop - rows.start, columns.stop - columns.start
+        size = height * width
+        if size > self._free:  # what is kept of other tiles has filled its piece
+            self._free = sum((r.stop - r.start) * (c.stop - c.start) for r, c in self._own_rectangles())
+            self._pieces.append(_memory(self._free, self.row_bias))
+        self._free -= size
+        return self._pieces[-1][self._free : self._free + size].view(height, width)
+
+    def __del__(self) -> None:
+        for piece in self._pieces:
+            _leave(piece)
 
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
         key = (rows.start, columns.start, exponential, with_t)
@@ -326,11 +348,11 @@ class _Group(NamedTuple):
     column_factors: Tensor
 
     def weight(self, tile: Tile, passes: Streamed) -> Tensor:
-        """Return its part of W on a tile, with that of the mirror image transposed and added."""
+        """Return its part of W on a tile; in a symmetric problem that of the mirror image is transposed and added."""
         rows, columns = tile.rows, tile.columns
         u, v = self.row_factors, self.column_factors
         out = passes._buffer(1, rows, columns)
-        if self.base is None and tile.mirrored:
+        if self.base is None and passes.symmetric:
             both = torch.cat([u[:, rows], v[:, rows]]), torch.cat([v[:, columns], u[:, columns]])
             return _outer(*both, out).mul_(tile.core)
         if self.base is None:
@@ -338,7 +360,7 @@ class _Group(NamedTuple):
         a, b = self.base
         weight = _exponential(tile.core, a[rows], b[columns], passes, rows, columns)
         weight.mul_(_outer(u[:, rows], v[:, columns], out))
-        if tile.mirrored:
+        if passes.symmetric:
             image = _exponential(tile.core, b[rows], a[columns], passes, rows, columns)
             weight.addcmul_(image, _outer(v[:, rows], u[:, columns], out))
         return weight
@@ -364,6 +386,30 @@ def _outer(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
 
 
 _THIN = 6
+
+
+_SPARE: dict[torch.dtype, Tensor] = {}
+"""Memory of tiles that nobody needs any more, one piece of each precision."""
+
+
+def _memory(size: int, like: Tensor) -> Tensor:
+    """Return memory for so many numbers or more, in the precision and on the device of another tensor.
+
+    On a CPU it is what the last call has left, if that suffices: to touch new memory for the first time takes a quarter
+    of the time of the product that is written there.
+    """
+    spare = _SPARE.pop(like.dtype, None) if like.device.type == "cpu" else None
+    if spare is not None and len(spare) >= size:
+        return spare
+    with torch.inference_mode(False):  # so that it serves other calls too
+        return torch.empty(size, dtype=like.dtype, device=like.device)
+
+
+def _leave(memory: Tensor) -> None:
+    """Leave memory to the next call; the larger piece stays."""
+    spare = _SPARE.get(memory.dtype)
+    if memory.device.type == "cpu" and memory.nbytes <= STORED_BYTES and (spare is None or len(spare) < len(memory)):
+        _SPARE[memory.dtype] = memory
 
 
 def _stretches(start: int, stop: int, length: int) -> Iterator[slice]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.engine import OTHER, Axis, Geometry, Slack, Step, constant, converge, scale
+from contraport.engine import OTHER, Axis, Geometry, Slack, Step, constant, converge, remembered, scale
 from contraport.errors import check, check_positive, check_whole, unknown_name
 from contraport.objectives.constraints.constraint import (
     ASKED,
@@ -90,11 +90,14 @@ class Scaling(Constraint):
         self, leeways: Sequence[Leeway], geometry: Geometry, reference: Marginals | None, directions: int
     ) -> Slack:
         """Return the slack of each half step of all directions."""
+        references = None if reference is None else _again(reference)
+        if all(leeway is STRICT for leeway in leeways):
+            return Slack(references=references)
         like = geometry.log_kernel.inputs[0]
         return Slack(
             _per_step([leeway.damping for leeway in leeways], 1.0, like, directions),
             _per_step([leeway.bound for leeway in leeways], math.inf, like, directions),
-            None if reference is None else _again(reference),
+            references,
         )
 
     def _unrolled(
@@ -107,11 +110,7 @@ class Scaling(Constraint):
         axes, temperature = self.half_steps(), geometry.log_kernel.temperature
         seen = directions(geometry, Asked(masses, reciprocal))
         given = [] if reference is None else list(_again(reference)[::-1])[: len(seen)]
-        steps = [
-            Step(axis if c == 0 else OTHER[axis], self._source(k, c, len(seen), bool(given)))
-            for k, axis in enumerate(axes)
-            for c in range(len(seen))
-        ]
+        steps = _chain(axes, len(seen), bool(given))
         leeways = [self.slack(axis, temperature) for axis in axes]
         slack = self._slack(leeways, geometry, reference, len(seen))
         potentials = scale(geometry, steps, masses, slack, given)
@@ -120,13 +119,6 @@ class Scaling(Constraint):
             self._plan(pairs, log_marginals, of[c], axes, potentials[c :: len(seen)], leeways[-1])
             for c, (pairs, log_marginals) in enumerate(seen)
         ]
-
-    @staticmethod
-    def _source(k: int, direction: int, count: int, given: bool) -> int | None:
-        """Return which potential step k of a direction reads; those given, one of each direction, come first."""
-        if given:
-            return k * count + direction
-        return (k - 1) * count + direction if k else None
 
     def _plan(
         self,
@@ -139,16 +131,18 @@ class Scaling(Constraint):
     ) -> Plan:
         """Return the plan at the end of a chain of half steps; the mass of its last axis needs no further pass."""
         of = dict(zip(OTHER, marginals, strict=True))
-        zeros = (constant(len(v), 0.0, v) for v in marginals)
-        start = dict(zip(OTHER, zeros if reference is None else reference, strict=True))
+        start: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER, reference, strict=True))
         latest = start | dict(zip(axes, potentials, strict=True))
+        unset = [axis for axis in OTHER if axis not in latest]
+        for axis in unset:
+            latest[axis] = constant(of[axis].shape[0], 0.0, of[axis])
         final = axes[-1]
         known: dict[Axis, Tensor] = {}
         if last.bound is None:
             known[final] = of[final]
             if last.damping is not None:
                 # With p - r = damping (log m - r - L), the mass exp(p + L) is m exp((p - r) (1 - 1/damping)).
-                step = latest[final] - start[final]
+                step = latest[final] - start[final] if start else latest[final]
                 known[final] = of[final] + step * (1 - 1 / last.damping)
         return Plan(
             geometry,
@@ -156,11 +150,25 @@ class Scaling(Constraint):
             latest["columns"],
             known.get("rows"),
             known.get("columns"),
-            tuple(axis for axis in OTHER if axis not in axes) if reference is None else (),
+            tuple(unset),
             last == STRICT and geometry.full,
             marginals,
             len(axes) // 2 or None,
         )
+
+
+@remembered
+def _chain(axes: tuple[Axis, ...], directions: int, given: bool) -> tuple[Step, ...]:
+    """Return the half steps of all directions, in each place those of all of them, each reading the one before.
+
+    The first read what is given, one potential of each direction, or else zero.
+    """
+    before = 0 if given else -1
+    return tuple(
+        Step(axis if c == 0 else OTHER[axis], None if k + before < 0 else (k + before) * directions + c)
+        for k, axis in enumerate(axes)
+        for c in range(directions)
+    )
 
 
 def _again(masses: Marginals) -> Marginals:

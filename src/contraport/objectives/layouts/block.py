@@ -50,7 +50,7 @@ class Pattern:
     @property
     def shape(self) -> tuple[int, int]:
         """(N, M)."""
-        return len(self.row_items), len(self.column_items)
+        return self.row_items.shape[0], self.column_items.shape[0]  # len() of a tensor takes three times as long
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return what a function makes, made at its first call; it must follow from the pattern and the key alone."""

@@ -20,14 +20,17 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
     """
     check(len(views) >= 1, "views: expected embeddings, got none.")
     for k, view in enumerate(views, first):
-        check(isinstance(view, Tensor), f"z{k}: expected a tensor, got {type(view).__name__}.")
-        check(view.layout == torch.strided, f"z{k}: expected a dense tensor, got {view.layout}; use to_dense().")
+        if not isinstance(view, Tensor):
+            raise UsageError(f"z{k}: expected a tensor, got {type(view).__name__}.")
+        if view.layout != torch.strided:
+            raise UsageError(f"z{k}: expected a dense tensor, got {view.layout}; use to_dense().")
         shared = shared_columns and k == first + len(views) - 1
         if view.ndim != 2 or view.shape[shared:] != views[0].shape[shared:]:
             expected = "(k, d), d that of z0" if shared else "(n, d), the same for all views"
             raise UsageError(f"z{k}: expected shape {expected}, got {[tuple(v.shape) for v in views]}.")
         _check_floating(f"z{k}", view, views[0])
-        check(view.numel() > 0, f"z{k}: expected at least one item and one coordinate, got shape {tuple(view.shape)}.")
+        if view.numel() == 0:
+            raise UsageError(f"z{k}: expected at least one item and one coordinate, got shape {tuple(view.shape)}.")
 
 
 def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tensor], rows: int) -> None:
@@ -52,5 +55,7 @@ def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tenso
 
 
 def _check_floating(name: str, value: Tensor, first: Tensor) -> None:
-    check(value.is_floating_point(), f"{name}: expected floating point embeddings, got {value.dtype}.")
-    check(value.device == first.device, f"{name}: is on {value.device}, but z0 is on {first.device}.")
+    if not value.is_floating_point():
+        raise UsageError(f"{name}: expected floating point embeddings, got {value.dtype}.")
+    if value.device != first.device:
+        raise UsageError(f"{name}: is on {value.device}, but z0 is on {first.device}.")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine import Mask, remembered
-from contraport.errors import check, unknown_name
+from contraport.errors import UsageError, check, unknown_name
 from contraport.objectives.layouts.block import Block, Pattern, nobody, paired
 from contraport.objectives.layouts.layout import Layout, Traits
 
@@ -58,9 +58,9 @@ class Cross(Layout):
         z0, z1 = _two("cross", views)
         z1 = z1.detach() if self.stop_gradient else z1
         if self.shared_columns:
-            return [Block(_beside_prototypes(len(z0), len(z1), z0.device), z0, z1)]
+            return [Block(_beside_prototypes(z0.shape[0], z1.shape[0], z0.device), z0, z1)]
         weight = 0.5 if self.symmetric else 1.0
-        return [Block(paired(len(z0), weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
+        return [Block(paired(z0.shape[0], weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
 
     def sizes(self, similarities: tuple[int, int], items: int | None) -> tuple[int, ...]:
         """Return the rows and the columns."""
@@ -112,7 +112,7 @@ class Joint(Layout):
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block, (N, N), N = 2n for two views."""
         z = torch.cat(views)
-        return [Block(_all_with_all(len(views[0]), len(views), self.candidates, z.device), z, z)]
+        return [Block(_all_with_all(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
     def sizes(self, similarities: tuple[int, int], items: int | None) -> tuple[int, ...]:
         """Return the rows of each view: of two, unless it is known of how many items there are how many."""
@@ -148,5 +148,6 @@ def _all_with_all(size: int, views: int, candidates: str, device: torch.device) 
 
 
 def _two(layout: str, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    check(len(views) == 2, f"views: the {layout} layout compares 2 views, got {len(views)}.")
+    if len(views) != 2:
+        raise UsageError(f"views: the {layout} layout compares 2 views, got {len(views)}.")
     return views[0], views[1]
