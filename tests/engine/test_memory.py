@@ -85,3 +85,24 @@ def test_the_oracle_would_be_caught():
     with contraport.engine.policy("dense"), Largest() as seen:
         contraport.nt_xent()(z0, z1).backward()
     assert seen.entries == (2 * ITEMS) ** 2
+
+
+def test_the_memory_of_stored_tiles_is_used_again():
+    z0, z1 = torch.randn(2, 80, 8)
+    loss, spare = contraport.nt_xent(), contraport.engine.backends.tiled._SPARE
+    spare.clear()
+    with contraport.engine.policy("stored"):
+        first = loss(z0, z1)
+        (left,) = spare.values()
+        with torch.inference_mode():
+            again = loss(z0, z1)
+        assert spare[z0.dtype] is left
+        assert torch.equal(first, again)
+        leaf = z0.clone().requires_grad_()
+        held = loss(leaf, z1)
+        assert not spare  # a graph that waits for its gradient keeps its own
+        assert torch.equal(loss(z0 + 1, z1), loss(z0 + 1, z1))
+        held.backward()
+    expected = z0.clone().requires_grad_()
+    loss(expected, z1).backward()
+    torch.testing.assert_close(leaf.grad, expected.grad)

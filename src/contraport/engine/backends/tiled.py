@@ -221,7 +221,7 @@ class Streamed(Collapsing):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _weights(self, terms: Sequence[Term]) -> Iterator[tuple[Tile, Tensor]]:
-        """Yield each tile with its part of W; in a symmetric problem that of its mirror image is transposed and added."""
+        """Yield each tile with its part of W; in a symmetric problem that of its mirror image is added, transposed."""
         groups = self._collapse(terms)
         for tile in self._tiles(exponential=groups[0].base is None):
             parts = [group.weight(tile, self) for group in groups]
