@@ -15,8 +15,6 @@ import torch
 import contraport
 from contraport.distributed import joined
 
-torch.set_default_dtype(torch.float64)
-
 SETTINGS = {"batch_size": 9, "encoder": "mlp", "opt": "sgd", "progress": False, "device": "cpu", "log_every": 1}
 
 
@@ -30,6 +28,7 @@ def shaken(item: torch.Tensor) -> torch.Tensor:
 
 
 def main(folder: Path) -> None:
+    torch.set_default_dtype(torch.float64)
     items = np.random.default_rng(1).normal(size=(40, 5))
     kinds = {
         "stream": {"data": Numbers(), "steps": 6, "augment": "noise"},

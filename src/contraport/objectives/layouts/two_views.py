@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -48,7 +47,7 @@ class Cross(Layout):
         check(not (self.symmetric and self.shared_columns), "shared_columns: expected symmetric=False with it.")
         check(not (self.decoupled and self.shared_columns), "decoupled: expected False with shared columns.")
 
-    @cached_property
+    @property
     def traits(self) -> Traits:
         """What is true of it."""
         return Traits(self.shared_columns, attracts_to_fixed=self.stop_gradient, compares_positives=not self.decoupled)
@@ -104,7 +103,7 @@ class Joint(Layout):
             raise unknown_name("candidates", self.candidates, CANDIDATES)
         check(isinstance(self.together, bool), f"together: expected True or False, got {self.together!r}.")
 
-    @cached_property
+    @property
     def traits(self) -> Traits:
         """What is true of it."""
         return Traits(takes_several=self.together, compares_positives=self.candidates == "all")
