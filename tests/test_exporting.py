@@ -156,7 +156,7 @@ class Failing(nn.Module):
     [
         (OfChance(), "torchscript", "features of random items change"),
         (OfChance(), "onnx", "features of random items change"),
-        (Failing(), "torchscript", "cannot be exported to torchscript: RuntimeError: on the way$"),
+        (Failing(), "torchscript", "cannot be exported to torchscript: RuntimeError: on the way\\nMore"),
         (Failing(), "onnx", "cannot be exported to onnx"),
     ],
 )

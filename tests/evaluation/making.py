@@ -17,7 +17,7 @@ def make_run(path: Path, model: Model, **config: Any) -> Run:
     run = Run.create(path, {"data": "digits", "objective": "nt-xent", "seed": 0, "augment": "standard"} | config)
     run.append_metrics({"step": 1, "loss": 2.0, "temperature": 0.3, "seconds": 1.0})
     model.save_pretrained(run.model_path)
-    write_json(run.trained_path, {"epochs": config.get("epochs", 1)})
+    write_json(run.trained_path, {"epochs": run.settings().epochs})
     return run
 
 

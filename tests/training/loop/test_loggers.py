@@ -116,7 +116,7 @@ def test_a_logger_that_fails_is_told_in_one_line(
 
     monkeypatch.setattr(remembering, fails_in, fail)
     with pytest.raises(
-        UsageError, match=r"^logger: ConnectionError: no such server\. Mend it, and go on with: .*/run', data=.*$"
+        UsageError, match=r"^logger: ConnectionError: no such server\. Mend it, and go on with: .*/run', data=.*"
     ):
         train(**settings, logger=["wandb"])
 
