@@ -38,7 +38,7 @@ def test_a_killed_extension(forks: ForkServerContext, tmp_path: Path, caplog: py
     process.join()
     after = measured(run, vectors())
     assert after["epochs"] == 2
-    assert sum("after 2 epochs: the training was then extended to 3000" in note for note in after["notes"]) == 1
+    assert sum("after epoch 2: the training was then extended to 3000" in note for note in after["notes"]) == 1
     assert after["rows"] == before["rows"], "the model is still that of the first end"
     assert run.evaluation() == after
     for door in (

@@ -308,7 +308,7 @@ class Run:
         if epochs >= asked:
             return None
         return (
-            f"The model in {self.model_path} is that after {epochs} epochs: the training was then extended to {asked}, "
+            f"The model in {self.model_path} is that after epoch {epochs}: the training was then extended to {asked}, "
             "and that has not ended."
         )
 
