@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from contraport.errors import UsageError
-from contraport.texts import LONGEST, as_bytes, decoded, encoded, joined, strings_in
+from contraport.texts import LONGEST, as_bytes, concatenated, decoded, encoded, strings_in
 
 
 def test_texts_come_back_from_their_bytes():
     texts = ["a red bag", "", "größer", "日本語 🙂", " b "]
     assert decoded(encoded(texts)) == texts
-    assert decoded(joined([encoded(texts), encoded(["x" * 99])])) == [*texts, "x" * 99]
+    assert decoded(concatenated([encoded(texts), encoded(["x" * 99])])) == [*texts, "x" * 99]
 
 
 @pytest.mark.parametrize(

@@ -155,10 +155,10 @@ def decoded(items: Tensor) -> list[str]:
     return [bytes(row).rstrip(b"\0").decode("utf-8", "replace") for row in items.cpu().numpy()]
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
+def concatenated(parts: Sequence[Tensor]) -> Tensor:
     """Return batches one after the other, texts with zeros behind the shorter ones.
 
-    >>> joined([encoded(["a"]), encoded(["bc", "d"])]).shape
+    >>> concatenated([encoded(["a"]), encoded(["bc", "d"])]).shape
     torch.Size([3, 2])
     """
     if not are_texts(parts[0]):

@@ -20,7 +20,7 @@ from contraport.comparing.grid import grid_of
 from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Entry, Verdict, verdict_of
 from contraport.comparing.running import Clock, Job, carry_out, job_of
 from contraport.comparing.statistics import MOST_SEEDS
-from contraport.comparing.tables import Comparison, in_words
+from contraport.comparing.tables import Comparison, verdict_in_words
 from contraport.comparing.tuning import SPACES, Space, best_trial, space_of, trials_of, unequal
 from contraport.errors import UsageError
 from contraport.measures import chosen as measures
@@ -233,15 +233,17 @@ def test_verdicts() -> None:
 
 def test_a_verdict_says_how_many_seeds_would_decide() -> None:
     unsure = Difference(0.02, -0.01, 0.05)
-    assert in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, 7)) == (
+    assert verdict_in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, 7)) == (
         "The difference, a on b: +2.0 points (−1.0 to +5.0). "
         "About 7 seeds would decide it, if the differences stayed so."
     )
-    assert "it takes more test items" in in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, MOST_SEEDS))
-    assert "seeds" not in in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}))
+    assert "it takes more test items" in verdict_in_words(
+        Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, MOST_SEEDS)
+    )
+    assert "seeds" not in verdict_in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}))
     both = {"a on b": Difference(0.03, 0.01, 0.05), "a on c": Difference(-0.03, -0.05, -0.01)}
-    assert "seeds" not in in_words(Verdict("a claim", UNDECIDED, "knn", both, MOST_SEEDS))
-    assert "seeds" not in in_words(Verdict("a claim", HELD, "knn", {"a on b": Difference(0.03, 0.01, 0.05)}))
+    assert "seeds" not in verdict_in_words(Verdict("a claim", UNDECIDED, "knn", both, MOST_SEEDS))
+    assert "seeds" not in verdict_in_words(Verdict("a claim", HELD, "knn", {"a on b": Difference(0.03, 0.01, 0.05)}))
 
 
 def test_claims_are_judged_from_the_items_that_runs_kept(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from contraport.encoders import Model
 from contraport.encoders.build import build
 from contraport.encoders.texts import BUCKETS, PIECES, Hashed, SmallText, bags_of_pieces
 from contraport.errors import UsageError
-from contraport.texts import encoded, joined
+from contraport.texts import concatenated, encoded
 
 TEXTS = ["a red bag", "A RED BAG", "bag red a", "größer als 日本語", "x"]
 
@@ -69,7 +69,7 @@ def test_two_columns_of_texts_pass_a_shared_tower_together():
     torch.manual_seed(0)
     first, second = model.encode([one, other])
     torch.manual_seed(0)
-    assert torch.equal(torch.cat([first, second]), model.tower(0)(joined([one, other])))
+    assert torch.equal(torch.cat([first, second]), model.tower(0)(concatenated([one, other])))
 
 
 @pytest.mark.parametrize(

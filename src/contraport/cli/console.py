@@ -169,7 +169,7 @@ def print_clusters(found: Clusters) -> None:
 def print_comparison(found: Comparison) -> None:
     """Print the table of a comparison, and what it says."""
     # Here, not above: the other tables need no SciPy.
-    from contraport.comparing.tables import in_words, written
+    from contraport.comparing.tables import verdict_in_words, written
 
     for measure in found.measures:
         rows = [
@@ -181,7 +181,7 @@ def print_comparison(found: Comparison) -> None:
     for told in (*found.sentences, *found.notes):
         print(told)
     for verdict in found.verdicts:
-        print(f"{verdict.verdict}: {verdict.says} {in_words(verdict)}")
+        print(f"{verdict.verdict}: {verdict.says} {verdict_in_words(verdict)}")
     if found.entries:
         print(f"The tables, the page and the numbers are in {found.folder}")
 

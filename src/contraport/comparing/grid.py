@@ -130,7 +130,7 @@ class Grid:
         """Return a cell of the grid, with some options of its own."""
         options: dict[str, Any] = {}
         for layer in (self.common, {"data": column.data}, column.options, row.options, others):
-            options = joined(options, layer)
+            options = overlaid(options, layer)
         return Cell(row, column, {**options, "seed": seed}, trial)
 
     @property
@@ -148,10 +148,10 @@ class Grid:
         return Path("runs", "compare") if suite is None else default_path(str(suite), "compare")
 
 
-def joined(options: Given, others: Given) -> dict[str, Any]:
+def overlaid(options: Given, others: Given) -> dict[str, Any]:
     """Return options with others over them; settings of the objective are joined one by one.
 
-    >>> joined({"objective_settings": {"q": 0.1}, "epochs": 2}, {"objective_settings": {"lam": 0.1}})
+    >>> overlaid({"objective_settings": {"q": 0.1}, "epochs": 2}, {"objective_settings": {"lam": 0.1}})
     {'objective_settings': {'q': 0.1, 'lam': 0.1}, 'epochs': 2}
     """
     both = {**options, **others}
@@ -311,7 +311,7 @@ def _sorted_out(argument: str, options: dict[str, Any]) -> dict[str, Any]:
         if key not in known:
             raise unknown_name(f"{argument}: setting", key, [*OPTIONS, *known])
     _check_options(argument, top)
-    return joined(top, {"objective_settings": own}) if own else top
+    return overlaid(top, {"objective_settings": own}) if own else top
 
 
 def parameters_of(options: Given) -> Mapping[str, inspect.Parameter]:
@@ -336,7 +336,7 @@ def _over(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
         key, equals, values = text.partition("=")
         check(bool(equals and values), f"over: expected option=value,value, got {text!r}.")
         found = tuple(
-            Row(f"{row.name}, {key} {value}", joined(row.options, _with(row, key, value)))
+            Row(f"{row.name}, {key} {value}", overlaid(row.options, _with(row, key, value)))
             for row in found
             for value in map(_read, values.split(","))
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from contraport import pages
-from contraport.comparing.tables import Comparison, in_words, size, written
+from contraport.comparing.tables import Comparison, size, verdict_in_words, written
 from contraport.files import replacing
 from contraport.plots.canvas import canvas
 from contraport.plots.colors import SERIES
@@ -137,9 +137,7 @@ def render(of: Comparison, commands: list[str]) -> str:
         rows = []
         for row in of.rows:
             cells = []
-            for column in of.columns:
-                entry = of.entry(row, column, measure.key)
-                apart = None if entry is None else entry.difference
+            for entry, apart in of.cells(row, measure):
                 cells.append(
                     (
                         written(measure, entry),
@@ -155,7 +153,7 @@ def render(of: Comparison, commands: list[str]) -> str:
         "contraport.comparing",
         of=of,
         tables=tables,
-        claims=[(one, in_words(one)) for one in of.verdicts],
+        claims=[(one, verdict_in_words(one)) for one in of.verdicts],
         commands="\n".join(commands),
         panels=panels(of),
         seconds={row: _seconds(of, row) for row in of.rows},

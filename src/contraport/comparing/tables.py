@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,12 @@ class Comparison:
         place = (row, column, measure)
         return next((one for one in self.entries if (one.row, one.column, one.measure) == place), None)
 
+    def cells(self, row: str, measure: Measure) -> Iterator[tuple[Entry | None, Difference | None]]:
+        """Yield the cells of a row by one measure, and how far each is from the baseline's."""
+        for column in self.columns:
+            entry = self.entry(row, column, measure.key)
+            yield entry, None if entry is None else entry.difference
+
     def reference(self, name: str, column: str, measure: Measure) -> str:
         """Return what the untrained encoder or the raw inputs reach, as it is written; a dash where it is not known."""
         value = self.references.get(name, {}).get(column, {}).get(measure.key)
@@ -84,7 +90,7 @@ class Comparison:
         parts = [f"# {self.title}", *_tables(self), "\n".join(f"- {told}" for told in self.sentences)]
         parts += [f"{told}" for told in self.notes]
         if self.verdicts:
-            rows = [[one.says, one.verdict, in_words(one)] for one in self.verdicts]
+            rows = [[one.says, one.verdict, verdict_in_words(one)] for one in self.verdicts]
             parts += ["## Claims", markdown_table(["claim", "verdict", "why"], rows)]
         if self.trials:
             parts += ["## Settings that were tried", *(f"- {told}" for told in self.searched), _trials(self.trials)]
@@ -118,7 +124,7 @@ class Comparison:
             "entries": entries,
             "sentences": self.sentences,
             "verdicts": [
-                {"says": one.says, "verdict": one.verdict, "measure": one.measure, "why": in_words(one)}
+                {"says": one.says, "verdict": one.verdict, "measure": one.measure, "why": verdict_in_words(one)}
                 | {"seeds": one.seeds, "found": {name: list(apart) for name, apart in one.found.items()}}
                 for one in self.verdicts
             ],
@@ -130,7 +136,7 @@ class Comparison:
         }
 
 
-def in_words(verdict: Verdict) -> str:
+def verdict_in_words(verdict: Verdict) -> str:
     """Return what a verdict rests on, in a sentence."""
     if not verdict.found:
         return "Not measured, or with one seed alone."
@@ -182,9 +188,7 @@ def table_of(of: Comparison, measure: Measure) -> str:
     rows = []
     for row in of.rows:
         cells = []
-        for column in of.columns:
-            entry = of.entry(row, column, measure.key)
-            apart = None if entry is None else entry.difference
+        for entry, apart in of.cells(row, measure):
             mark = "" if apart is None or not apart.is_sure else " ▲" if apart.value > 0 else " ▼"
             cells.append(written(measure, entry) + mark)
         rows.append([row, *cells])

@@ -21,7 +21,7 @@ from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower
 from contraport.encoders.view_names import each_view, view_called
 from contraport.errors import UsageError, check, reason
 from contraport.files import check_checksum, checksum_of, write_checksum
-from contraport.texts import channels, joined, shape_of
+from contraport.texts import channels, concatenated, shape_of
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -383,7 +383,7 @@ def _together(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]
     outputs: dict[int, Tensor] = {}
     for shape in dict.fromkeys(map(shape_of, inputs)):
         members = [number for number, tensor in enumerate(inputs) if shape_of(tensor) == shape]
-        parts = module(joined([inputs[number] for number in members])).split([len(inputs[n]) for n in members])
+        parts = module(concatenated([inputs[number] for number in members])).split([len(inputs[n]) for n in members])
         outputs |= zip(members, parts, strict=True)
     return tuple(outputs[number] for number in range(len(inputs)))
 
