@@ -58,7 +58,7 @@ def scale(
         return backend_for(geometry, len(steps)).scale(chain, log_marginals, slack or Slack(), given)
 
 
-def log_sums(geometry: Geometry, axis: Axis, potential: Tensor) -> Tensor:
+def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) -> Tensor:
     """Return log sum_j exp(S_ij + q_j), (N,), for axis ``"rows"``, or its mirror, (M,), for ``"columns"``.
 
     Where a row (column) has no weight at all the result is minus infinity, without gradient.
@@ -66,10 +66,12 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor) -> Tensor:
     Args:
         geometry: the pairs.
         axis: which axis is kept.
-        potential: q, (M,), or for ``"columns"`` p, (N,).
+        potential: q, (M,), or for ``"columns"`` p, (N,); None is zero.
     """
-    zeros = constant(geometry.shape[0], 0.0, potential), constant(geometry.shape[1], 0.0, potential)
-    (negative,) = scale(geometry, [Step(axis, 0)], zeros, given=[potential], empty=-torch.inf)
+    like = geometry.log_kernel.inputs[0] if potential is None else potential
+    zeros = constant(geometry.shape[0], 0.0, like), constant(geometry.shape[1], 0.0, like)
+    given = zeros[axis == "rows"] if potential is None else potential
+    (negative,) = scale(geometry, [Step(axis, 0)], zeros, given=[given], empty=-torch.inf)
     return -negative
 
 

@@ -1,7 +1,7 @@
-"""Structured weights: sums of equality rules, which a batch's labels, domains, masks and duplicates all are.
+"""Sets of pairs by equal labels: what a batch's classes, domains, masks and duplicates all are.
 
-A rule is "the labels of row and column are equal". Products and complements of rules are signed sums of rules again,
-and a sum against one costs a sum over groups: O((N + M) d) time and memory for what would be an (N, M) matrix.
+Products and complements of equalities are signed sums of equalities again, and a sum against one costs a sum over
+groups: O((N + M) d) time and memory for what would be an (N, M) matrix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contraport.errors import UsageError
 
 
 @dataclass(frozen=True, eq=False)
-class Rule:
+class Equality:
     """sign * [labels of row i = labels of column j], the labels being (N, k) and (M, k) integers; k = 0 holds
     always.
     """
@@ -29,10 +29,15 @@ class Rule:
 
     @property
     def groups(self) -> tuple[Tensor, Tensor, int]:
-        """A group number per row and per column, equal where the rule holds, and the number of groups; found once."""
+        """A group number per row and per column, equal where it holds, and the number of groups; found once."""
         if not self._found:
             self._found.append(self._grouped())
         return self._found[0]
+
+    def beside(self, columns: int) -> Equality:
+        """Return it with so many further columns, whose labels are 0."""
+        further = self.columns.new_zeros(columns, self.columns.shape[1])
+        return Equality(self.sign, self.rows, torch.cat([self.columns, further]))
 
     def _grouped(self) -> tuple[Tensor, Tensor, int]:
         n = len(self.rows)
@@ -46,20 +51,25 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Indicator:
-    """The indicator of a set of pairs, as a signed sum of rules, of which the first has the sign 1."""
+    """The indicator of a set of pairs, as a signed sum of equalities, of which the first has the sign 1."""
 
-    rules: tuple[Rule, ...]
+    equalities: tuple[Equality, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, M)."""
+        return len(self.equalities[0].rows), len(self.equalities[0].columns)
 
     @classmethod
     def everything(cls, like: tuple[Tensor, Tensor]) -> Indicator:
         """Return the indicator of all pairs between as many rows and columns as the given labels have."""
         rows, columns = (torch.empty(len(v), 0, dtype=torch.long, device=v.device) for v in like)
-        return cls((Rule(1, rows, columns),))
+        return cls((Equality(1, rows, columns),))
 
     @classmethod
     def equal(cls, labels: tuple[Tensor, Tensor]) -> Indicator:
         """Return the indicator of the pairs with equal labels, given as integers (N,) and (M,)."""
-        return cls((Rule(1, labels[0].long()[:, None], labels[1].long()[:, None]),))
+        return cls((Equality(1, labels[0].long()[:, None], labels[1].long()[:, None]),))
 
     @classmethod
     def allowed(cls, masks: Sequence[Mask | Threshold], like: tuple[Tensor, Tensor]) -> Indicator:
@@ -78,40 +88,38 @@ class Indicator:
     def __and__(self, other: Indicator) -> Indicator:
         return Indicator(
             tuple(
-                Rule(a.sign * b.sign, torch.cat([a.rows, b.rows], 1), torch.cat([a.columns, b.columns], 1))
-                for a in self.rules
-                for b in other.rules
+                Equality(a.sign * b.sign, torch.cat([a.rows, b.rows], 1), torch.cat([a.columns, b.columns], 1))
+                for a in self.equalities
+                for b in other.equalities
             )
         )
 
     def without(self, other: Indicator) -> Indicator:
         """Return the indicator of what is in this set and not in the other."""
         both = self & other
-        return Indicator(self.rules + tuple(Rule(-r.sign, r.rows, r.columns) for r in both.rules))
+        return Indicator(self.equalities + tuple(Equality(-e.sign, e.rows, e.columns) for e in both.equalities))
 
     def restrict(self, rows: slice) -> Indicator:
         """Return the set on some of its rows."""
-        return Indicator(tuple(Rule(r.sign, r.rows[rows], r.columns) for r in self.rules))
+        return Indicator(tuple(Equality(e.sign, e.rows[rows], e.columns) for e in self.equalities))
 
     def beside(self, columns: int) -> Indicator:
         """Return the set with so many further columns, of which any pair may be in it."""
-        further = [r.columns.new_zeros(columns, *r.columns.shape[1:]) for r in self.rules]
-        widened = [torch.cat([r.columns, zeros]) for r, zeros in zip(self.rules, further, strict=True)]
-        return Indicator(tuple(Rule(r.sign, r.rows, wide) for r, wide in zip(self.rules, widened, strict=True)))
+        return Indicator(tuple(e.beside(columns) for e in self.equalities))
 
     def apply(self, y: Tensor) -> Tensor:
         """Return the sum of y over the columns in the set, for each row: (M, ...) to (N, ...)."""
         total: Tensor | None = None
-        for rule in self.rules:
-            rows, columns, count = rule.groups
+        for equality in self.equalities:
+            rows, columns, count = equality.groups
             found = y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
-            total = found if total is None else torch.add(total, found, alpha=rule.sign)
+            total = found if total is None else torch.add(total, found, alpha=equality.sign)
         assert total is not None
         return total
 
     def row_mass(self) -> Tensor:
         """Return how many columns each row has in the set, (N,) integers."""
-        return self.apply(torch.ones(len(self.rules[0].columns), dtype=torch.long, device=self.rules[0].columns.device))
+        return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
     def counts(self, like: Tensor) -> Tensor:
         """Return how many columns each row has in the set, (N,), in the dtype of `like`."""
@@ -119,13 +127,13 @@ class Indicator:
 
     def dense(self) -> Tensor:
         """Return the set as an (N, M) tensor of zeros and ones."""
-        total = torch.zeros(len(self.rules[0].rows), len(self.rules[0].columns), device=self.rules[0].rows.device)
-        for rule in self.rules:
-            rows, columns, _ = rule.groups
-            total += rule.sign * (rows[:, None] == columns)
+        total = torch.zeros(self.shape, device=self.equalities[0].rows.device)
+        for equality in self.equalities:
+            rows, columns, _ = equality.groups
+            total += equality.sign * (rows[:, None] == columns)
         return total
 
     @property
     def T(self) -> Indicator:
         """The same set with rows and columns exchanged."""
-        return Indicator(tuple(Rule(r.sign, r.columns, r.rows) for r in self.rules))
+        return Indicator(tuple(Equality(e.sign, e.columns, e.rows) for e in self.equalities))

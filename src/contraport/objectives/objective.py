@@ -18,7 +18,7 @@ from contraport.objectives.layouts import Block, Layout, Pattern
 from contraport.objectives.loss import Known, Loss, add_part
 from contraport.objectives.outcome import Outcome
 from contraport.objectives.plan import Plan
-from contraport.objectives.posed import Posed, Side, as_target, pose
+from contraport.objectives.posed import Direction, Posed, as_target, pose
 from contraport.objectives.targets import Pairs, Target
 from contraport.objectives.weighting import as_weighting
 
@@ -210,27 +210,31 @@ class Objective(Loss):
             raise UsageError(f"negatives: {self.constraint!r} gives columns the weights of items, and these show none.")
         attributes = posed.attributes
         with without_autocast(posed.call.views[0]):
-            for sides in posed.sides():
-                marginals = self._marginals(sides[0].block, attributes.get("weights"))
-                plans = self._plans(posed, sides, marginals, temperature)
-                for side, plan in zip(sides, plans, strict=True):
-                    block, wanted, importance = side if marginals is None else side.weighted()
+            for directions in posed.directions():
+                marginals = self._marginals(directions[0].block, attributes.get("weights"))
+                plans = self._plans(posed, directions, marginals, temperature)
+                for direction, plan in zip(directions, plans, strict=True):
+                    block, wanted, importance = direction if marginals is None else direction.weighted()
                     yield Outcome(block, wanted, plan, importance, attributes.get("ids"))
 
     def _plans(
-        self, posed: Posed, sides: Sequence[Side], marginals: Marginals | None, temperature: float | Tensor | None
+        self,
+        posed: Posed,
+        directions: Sequence[Direction],
+        marginals: Marginals | None,
+        temperature: float | Tensor | None,
     ) -> list[Plan]:
         """Return the plan of each direction: both at once where they compare the same pairs."""
         if posed.mirrors:
-            geometry = sides[0].block.geometry(self.kernel, temperature)
-            return self.constraint(geometry, Asked(marginals, reciprocal=len(sides) == 2))
+            geometry = directions[0].block.geometry(self.kernel, temperature)
+            return self.constraint(geometry, Asked(marginals, reciprocal=len(directions) == 2))
         masses = (None, None) if marginals is None else (marginals, marginals[::-1])
         return [
             plan
-            for (block, *_), mass in zip(sides, masses, strict=False)
+            for (block, *_), mass in zip(directions, masses, strict=False)
             for plan in self.constraint(
                 block.geometry(self.kernel, temperature),
-                Asked(mass, log_weights=_of_columns(block, posed.attributes)),
+                Asked(mass, log_weights=_log_column_weights(block, posed.attributes)),
             )
         ]
 
@@ -242,7 +246,7 @@ class Objective(Loss):
             raise UsageError(f"weights: {self.constraint!r} expects a positive weight of each item in the call.")
         if block.pattern.strangers > 0:
             raise UsageError(f"weights: {self.constraint!r} expects columns of items; prototypes have no weight.")
-        log_a, log_b = block.pattern.spread(weights.to(torch.promote_types(block.x.dtype, torch.float32)).log())
+        log_a, log_b = block.pattern.spread(weights.to(block.precision).log())
         return log_a.log_softmax(0), log_b.log_softmax(0)
 
     def answers(self) -> dict[str, str]:
@@ -265,12 +269,12 @@ class Objective(Loss):
         )
 
 
-def _of_columns(side: Block, attributes: Attributes) -> Tensor | None:
+def _log_column_weights(block: Block, attributes: Attributes) -> Tensor | None:
     """Return log w of the columns of one direction, (M,), or None where they have no weights."""
     weights = attributes.get("column_weights")
     if weights is None:
         return None
-    return weights.to(torch.promote_types(side.x.dtype, torch.float32)).log()[side.pattern.column_items]
+    return weights.to(block.precision).log()[block.pattern.column_items]
 
 
 def _log_candidates(pattern: Pattern) -> float:

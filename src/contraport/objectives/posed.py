@@ -1,7 +1,7 @@
 """What a call asks: which pairs are compared, in which directions, and which plan is wanted of each.
 
 A call brings views and facts; a layout makes blocks of the views; a target says what is wanted of a block. None of this
-knows of kernels, constraints or divergences.
+knows of constraints or divergences, and of kernels only where the batch's own plan weighs its items.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from contraport.objectives.weighting import ByPlan
 _OF_NEGATIVES = ("negatives", "negative_ids", "shared_negatives")
 
 
-class Side(NamedTuple):
+class Direction(NamedTuple):
     """One direction of a block.
 
     Attributes:
@@ -40,11 +40,11 @@ class Side(NamedTuple):
     target: TargetPlan
     importance: Tensor | None
 
-    def weighted(self) -> Side:
+    def weighted(self) -> Direction:
         """Return the same with the importance in the target itself, as a plan has it whose masses are the weights."""
         if self.importance is None:
             return self
-        return Side(self.block, self.target.times(self.importance), None)
+        return Direction(self.block, self.target.times(self.importance), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,27 +92,27 @@ class Posed:
             weights = weights * given.to(weights.dtype)
         return replace(self, call=call._replace(attributes=call.attributes | {"weights": weights}))
 
-    def sides(self) -> Iterator[list[Side]]:
+    def directions(self) -> Iterator[list[Direction]]:
         """Yield the directions of each block: one, or both where the columns are matched to the rows as well."""
         attributes = self.attributes
         weights = attributes.get("weights")
         for block in self._blocks():
             if "ids" in attributes:
                 block = replace(block, pattern=block.pattern.without_duplicates(attributes["ids"]))
-            directions = [(block, self.rule)]
+            asked = [(block, self.rule)]
             if block.pattern.reciprocal:
-                directions.append((block.T, self.rule.mirrored()))
+                asked.append((block.T, self.rule.mirrored()))
             if self.layout.traits.guided:
-                directions = [
-                    (self.layout.guide(side, features_of_call(attributes, side, backward=k > 0)), rule)
-                    for k, (side, rule) in enumerate(directions)
+                asked = [
+                    (self.layout.guide(one, features_of_call(attributes, one, backward=k > 0)), rule)
+                    for k, (one, rule) in enumerate(asked)
                 ]
             complete = self.rule.complete and not (self.rule.from_views and block.pattern.chosen is not None)
-            sides = []
-            for side, rule in directions:
-                wanted = rule(side, attributes)
-                sides.append(Side(side, wanted, _importance(side, wanted, weights, complete=complete)))
-            yield sides if self.negatives is None else [self._beside(side, self.negatives) for side in sides]
+            directions = []
+            for one, rule in asked:
+                wanted = rule(one, attributes)
+                directions.append(Direction(one, wanted, _importance(one, wanted, weights, complete=complete)))
+            yield directions if self.negatives is None else [self._beside(one, self.negatives) for one in directions]
 
     def _blocks(self) -> Iterator[Block]:
         """Yield what the layout compares, less the rows and columns that are absent."""
@@ -128,12 +128,12 @@ class Posed:
                 given = self.similarities
                 yield block if given is None else replace(block, similarities=_shown(given, block))
 
-    def _beside(self, side: Side, negatives: Negatives) -> Side:
+    def _beside(self, direction: Direction, negatives: Negatives) -> Direction:
         """Return a direction with negatives beside its columns."""
         further = self.layout.further(negatives.embeddings)
         both = None if negatives.ids is None else (self.attributes["ids"], negatives.ids)
-        block = side.block.beside(further, both, negatives.owners)
-        return Side(block, side.target.beside(len(further)), side.importance)
+        block = direction.block.beside(further, both, negatives.owners)
+        return Direction(block, direction.target.beside(len(further)), direction.importance)
 
 
 def pose(layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mapping[str, Any]) -> Posed:

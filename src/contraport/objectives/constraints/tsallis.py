@@ -47,7 +47,7 @@ class TsallisPlan(Plan):
             seen = power.seen(self.logits, self.threshold.detach())
             total = power.spread * held_sums(seen, self.f, self.g) + (shift * served).detach()
         else:
-            by_t = self.share * power.scale * power.times_t(self.logits, self.threshold, self.g)
+            by_t = self.share * power.scale * power.times_t(self.logits, self.threshold)
             total = power.spread * by_t + shift * served
         return -self.cost_kernel.unit * total
 
@@ -60,7 +60,7 @@ class TsallisPlan(Plan):
 
         The threshold is not held: its own slope is 0, but not the slope of its slope.
         """
-        by_row = self.power.times_t(self.logits, self.threshold, self.g) / 2
+        by_row = self.power.times_t(self.logits, self.threshold) / 2
         return by_row + self.threshold if self.per_row else by_row.sum() + self.threshold[0]
 
 
@@ -98,17 +98,17 @@ class Power:
         link = LogPower(power) if self.order > 1 else LogDecay(-power)
         return logits.with_link(link, scale=1 / self.spread, row_bias=-self.shift(threshold) / self.spread)
 
-    def sums(self, logits: Geometry, threshold: Tensor, power: float, zeros: Tensor) -> Tensor:
+    def sums(self, logits: Geometry, threshold: Tensor, power: float) -> Tensor:
         """Return the sum of [(order - 1) (theta - t)]_+^power over each row, (N,)."""
         factor = (abs(self.order - 1) * self.spread) ** power
-        return factor * log_sums(self.seen(logits, threshold, power), "rows", zeros).exp()
+        return factor * log_sums(self.seen(logits, threshold, power), "rows").exp()
 
-    def times_t(self, logits: Geometry, threshold: Tensor, zeros: Tensor) -> Tensor:
+    def times_t(self, logits: Geometry, threshold: Tensor) -> Tensor:
         """Return the sum of w(T)^p T over each row, (N,)."""
         if self.order > 1:
-            return log_sums(self.seen(logits, threshold, self.power + 1), "rows", zeros).exp()
+            return log_sums(self.seen(logits, threshold, self.power + 1), "rows").exp()
         seen = self.seen(logits, threshold)
-        return -log_sums(seen.with_link(TimesCost(seen.log_kernel.link)), "rows", zeros).exp()
+        return -log_sums(seen.with_link(TimesCost(seen.log_kernel.link)), "rows").exp()
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,19 +168,19 @@ class Tsallis(Constraint):
         share, count = (1 / n, m) if per_row else (1.0, n * m)
         slope = self.order - 1
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share**-slope)
-        zeros = logits.log_kernel.inputs[0].detach().new_zeros(m)
+        like = logits.log_kernel.inputs[0]
         with torch.no_grad():
             # A sharp log-sum-exp exceeds the largest logit by at most half of what lies between that and the threshold.
             sharpness = max(1.0, 2 * abs(slope) * math.log(count))
             sharp = logits.with_link(None, scale=sharpness)
-            largest = self._pool(log_sums(sharp, "rows", zeros), log=True) / sharpness
+            largest = self._pool(log_sums(sharp, "rows"), log=True) / sharpness
             empty = largest == -torch.inf
             threshold = (largest - math.log(count) / sharpness - 1 / slope).masked_fill(empty, 0)
-            rounding = 64 * torch.finfo(zeros.dtype).eps
+            rounding = 64 * torch.finfo(like.dtype).eps
             biases = sum(v.abs().amax() for v in logits.log_kernel.biases() or ())
             for _ in range(_NEWTON_STEPS):
                 power = self._power(threshold, largest, empty)
-                step = self._newton(logits, threshold, power, zeros)
+                step = self._newton(logits, threshold, power)
                 threshold = threshold + step.clamp_min(0)  # below it only by rounding
                 if (step <= rounding * (threshold.abs() + biases + 1)).all():
                     break
@@ -191,12 +191,12 @@ class Tsallis(Constraint):
         # A further step, differentiated, carries the threshold's own gradient; where the slopes change too, a second
         # one carries that of the gradient.
         for _ in range(1 if self.order == 2 else 2):
-            threshold = threshold + self._newton(logits, threshold, power, zeros)
+            threshold = threshold + self._newton(logits, threshold, power)
         return TsallisPlan(
             geometry=power.seen(logits, threshold),
             f=(math.log(share) + power.scale.log()).expand(n),
-            g=zeros,
-            known_log_row_mass=constant(n, math.log(share), zeros) if per_row else None,
+            g=constant(m, 0.0, like),
+            known_log_row_mass=constant(n, math.log(share), like) if per_row else None,
             logits=logits,
             threshold=threshold,
             power=power,
@@ -211,16 +211,16 @@ class Tsallis(Constraint):
         beyond = (threshold - largest).masked_fill(empty, torch.inf).amin() / 2
         return Power(self.order, torch.where(beyond < torch.inf, beyond, 1))
 
-    def _newton(self, logits: Geometry, threshold: Tensor, power: Power, zeros: Tensor) -> Tensor:
+    def _newton(self, logits: Geometry, threshold: Tensor, power: Power) -> Tensor:
         """Return the step towards h(t) = sum [(order - 1) (theta - t)]_+^p = 1.
 
         It is Newton's for h^(order - 1), which is nearly linear: a norm, convex and falling, above order 1, and a mean
         of powers, concave and rising, below it; from the left neither overshoots.
         """
         slope = self.order - 1
-        total = self._pool(power.sums(logits, threshold, power.power, zeros))
+        total = self._pool(power.sums(logits, threshold, power.power))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            falls = self._pool(power.sums(logits, threshold, power.power - 1, zeros))
+            falls = self._pool(power.sums(logits, threshold, power.power - 1))
         some = falls > 0
         total = torch.where(some, total, 1)
         return (total - total ** (1 - slope)) / (slope * torch.where(some, falls, 1))

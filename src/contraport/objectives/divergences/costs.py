@@ -35,16 +35,12 @@ class Cost(Answer, Divergence):
     """
 
     repels: ClassVar[bool] = False
+    tempers: ClassVar[bool] = False
 
     power: int = 1
 
     def __post_init__(self) -> None:
         check_whole("power", self.power)
-
-    @property
-    def tempers(self) -> bool:
-        """Whether a cost has a gradient in the temperature: it has none."""
-        return False
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the cost of each row."""

@@ -75,5 +75,4 @@ class Debiased(Answer, Divergence):
 
 def _log_sum(geometry: Geometry, power: float) -> Tensor:
     """Return the log of the sum of the kernel to a power over what each row is compared with, (N,)."""
-    zeros = geometry.log_kernel.inputs[0].new_zeros(geometry.shape[1])
-    return log_sums(geometry.with_link(None, scale=power), "rows", zeros)
+    return log_sums(geometry.with_link(None, scale=power), "rows")

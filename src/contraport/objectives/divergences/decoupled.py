@@ -167,19 +167,15 @@ class MeanSquare(Answer, Divergence):
     0.3333
     """
 
+    tempers: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     summed: bool = False
 
-    @property
-    def tempers(self) -> bool:
-        """Whether costs have a gradient in the temperature: they have none."""
-        return False
-
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the mean, or the sum, of each row."""
         plan = outcome.plan
-        squares = log_sums(plan.geometry.with_link(SQUARE), "rows", torch.zeros_like(plan.g))
+        squares = log_sums(plan.geometry.with_link(SQUARE), "rows")
         squares = squares if self.summed else squares - log_counts(outcome)
         return _of_rows(outcome, plan.cost_kernel.unit**2 * torch.exp(squares))
 
@@ -204,17 +200,13 @@ class LowVariance(Answer, Divergence):
     0.4226
     """
 
+    tempers: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     epsilon: float = 1e-4
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
-
-    @property
-    def tempers(self) -> bool:
-        """Whether costs have a gradient in the temperature: they have none."""
-        return False
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return what each row misses."""

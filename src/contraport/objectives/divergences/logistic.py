@@ -124,5 +124,5 @@ def _cross_entropy(outcome: Outcome, bias: Tensor) -> Tensor:
     check(outcome.block.pattern.compares_positives, "layout: logistic divergences need the positives to be compared.")
     a = target.row_mass()
     by_row = bias.to(a).expand_as(a)
-    every = log_sums(geometry.with_link(LogSoftplus(), row_bias=by_row), "rows", a.new_zeros(geometry.shape[1])).exp()
+    every = log_sums(geometry.with_link(LogSoftplus(), row_bias=by_row), "rows").exp()
     return a * (every - by_row) - target.row_inner(geometry.log_kernel)

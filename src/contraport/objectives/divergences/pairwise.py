@@ -85,8 +85,7 @@ def _log_sum(outcome: Outcome, psi: Link | None, shift: float) -> Tensor:
     geometry = outcome.plan.geometry
     a = outcome.target.row_mass()
     positive = -outcome.target.row_inner(geometry.log_kernel) / torch.where(a > 0, a, 1)
-    contrast = geometry.with_link(psi, row_bias=positive + shift)
-    return log_sums(contrast, "rows", a.new_zeros(geometry.shape[1]))
+    return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
 
 
 def _rows(outcome: Outcome, by_row: Tensor) -> Tensor:

@@ -157,6 +157,12 @@ class Pattern:
             crowded=False,
         )
 
+    def masked(self, matrix: Tensor, value: float) -> Tensor:
+        """Return a matrix, (N, M), with a value in the place of the pairs that are left out."""
+        for mask in self.masks:
+            matrix = matrix.masked_fill(mask.whole(), value)
+        return matrix
+
     def compared(self) -> Indicator:
         """Return the set of compared pairs."""
         return self.once("compared", lambda: Indicator.allowed(self.masks, self.items))
@@ -193,6 +199,11 @@ class Block:
     def shape(self) -> tuple[int, int]:
         """(N, M)."""
         return self.pattern.shape
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The precision of what is computed of it: that of the embeddings, single at least."""
+        return torch.promote_types(self.x.dtype, torch.float32)
 
     @property
     def T(self) -> Block:

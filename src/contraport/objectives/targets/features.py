@@ -13,7 +13,7 @@ from contraport.errors import check, check_whole
 from contraport.objectives.call import Attributes
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.kernel_target import KernelTarget
-from contraport.objectives.targets.target import Target, precision_of
+from contraport.objectives.targets.target import Target
 from contraport.objectives.targets.target_plan import SparseTarget
 
 
@@ -52,7 +52,7 @@ class Soft(Target):
         else:
             x, y = _feature_sides(tuple(gather(v) for v in _views(self.features)), block)
         with torch.no_grad():
-            same, x = x is y, x.to(precision_of(block))
+            same, x = x is y, x.to(block.precision)
             return KernelTarget.by_rows(Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks))
 
     def mirrored(self) -> Soft:
@@ -92,13 +92,11 @@ class Neighbors(Target):
         n, m = block.shape
         with torch.no_grad():
             x, y = _feature_sides(tuple(gather(v) for v in _views(self.features)), block)
-            distance = torch.cdist(x, y)
-            for mask in block.pattern.masks:
-                distance.masked_fill_(mask.tile(slice(None), slice(None)), torch.inf)
-            found = distance.topk(min(self.neighbors, m), largest=False)
+            distances = block.pattern.masked(torch.cdist(x, y), torch.inf)
+            found = distances.topk(min(self.neighbors, m), largest=False)
         near = found.values < torch.inf
         rows = torch.arange(n, device=x.device)[:, None].expand_as(near)[near]
-        share = 1 / (n * near.sum(1).clamp_min(1)).to(precision_of(block))
+        share = 1 / (n * near.sum(1).clamp_min(1)).to(block.precision)
         return SparseTarget(rows, found.indices[near], share[rows], block.shape)
 
     def mirrored(self) -> Neighbors:

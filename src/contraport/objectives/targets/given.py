@@ -12,7 +12,7 @@ from contraport.distributed import Processes, gather
 from contraport.errors import check, check_each, in_short
 from contraport.objectives.call import Attributes, Call, as_numbers
 from contraport.objectives.layouts import Block, Pattern
-from contraport.objectives.targets.target import Target, precision_of, shared_out
+from contraport.objectives.targets.target import Target, shared_out
 from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, TargetPlan
 
 
@@ -76,7 +76,7 @@ class Listed(Target):
         """Return the target plan of a block."""
         pattern, pairs = block.pattern, self._pairs
         shares = torch.ones(len(pairs)) if self.shares is None else as_numbers("shares", self.shares)
-        shares = shares.to(pairs.device, precision_of(block))
+        shares = shares.to(pairs.device, block.precision)
         if block.x is block.y:
             others = pairs[:, 0] != pairs[:, 1]
             pairs, shares = torch.cat([pairs, pairs[others].flip(1)]), torch.cat([shares, shares[others]])
@@ -161,7 +161,7 @@ class Matrix(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         """Return the target plan of a block."""
-        matrix = self._of_those_present(block).to(block.x.device, precision_of(block))
+        matrix = self._of_those_present(block).to(block.x.device, block.precision)
         shape = tuple(matrix.shape)
         check(shape == block.shape, f"target: expected shape {block.shape}, the layout's pairs, got {shape}.")
         if _is_sparse(matrix):
@@ -170,7 +170,7 @@ class Matrix(Target):
             _check_compared([mask.at(rows, columns) & (matrix.values() > 0) for mask in block.pattern.masks])
             values = matrix.values()
             return SparseTarget(rows, columns, values / values.sum(), block.shape)
-        _check_compared([mask.tile(slice(None), slice(None)) & (matrix > 0) for mask in block.pattern.masks])
+        _check_compared([mask.whole() & (matrix > 0) for mask in block.pattern.masks])
         return DenseTarget(matrix / matrix.sum())
 
     def _of_those_present(self, block: Block) -> Tensor:
@@ -238,13 +238,11 @@ class Alike(Target):
         check(len(self.items) == size, f"target: expected {size} items, those of the batch, got {len(self.items)}.")
         within = (self.items >= 0) & (self.items < known)
         check_each("target", self.items, within, f"items from 0 to {known - 1}, those of the matrix")
-        wanted = _between(self.matrix, self.items).to(block.x.device, precision_of(block))
+        wanted = _between(self.matrix, self.items).to(block.x.device, block.precision)
         good = (wanted >= 0) & wanted.isfinite()
         check_each("target", wanted, good, "nonnegative finite numbers between the items of the batch")
-        plan = wanted[block.pattern.row_items][:, block.pattern.column_items]
-        for mask in block.pattern.masks:
-            plan = plan.masked_fill(mask.whole(), 0)
-        return DenseTarget(shared_out(plan))
+        between = wanted[block.pattern.row_items][:, block.pattern.column_items]
+        return DenseTarget(shared_out(block.pattern.masked(between, 0)))
 
 
 def _between(matrix: Tensor, items: Tensor) -> Tensor:

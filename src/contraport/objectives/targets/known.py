@@ -14,7 +14,7 @@ from contraport.errors import check, check_each, in_short
 from contraport.objectives.call import Attributes, Call
 from contraport.objectives.equality import Indicator
 from contraport.objectives.layouts import Block, Pattern
-from contraport.objectives.targets.target import Target, precision_of, shared_out
+from contraport.objectives.targets.target import Target, shared_out
 from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, StructuredTarget, TargetPlan
 
 
@@ -42,7 +42,7 @@ class Pairs(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
         """Return the target plan of a block."""
-        pattern, dtype = block.pattern, precision_of(block)
+        pattern, dtype = block.pattern, block.precision
         return pattern.once((Pairs, dtype), lambda: _pairs(pattern, dtype))
 
 
@@ -173,11 +173,8 @@ def _shared_classes(block: Block, labels: Tensor) -> DenseTarget:
     """Return the plan in proportion to how many classes row and column share, labels being (n, classes)."""
     expected = "zeros and ones, (n, classes), of items that are of several classes"
     check_each("labels", labels, (labels == 0) | (labels == 1), expected)
-    rows, columns = block.pattern.spread(labels.to(precision_of(block)))
-    shared = rows @ columns.T
-    for mask in block.pattern.masks:
-        shared = shared.masked_fill(mask.whole(), 0)
-    return DenseTarget(shared_out(shared))
+    rows, columns = block.pattern.spread(labels.to(block.precision))
+    return DenseTarget(shared_out(block.pattern.masked(rows @ columns.T, 0)))
 
 
 def _pairs(pattern: Pattern, dtype: torch.dtype) -> SparseTarget:
@@ -192,7 +189,7 @@ def _pairs(pattern: Pattern, dtype: torch.dtype) -> SparseTarget:
 
 def _by_rows(block: Block, levels: tuple[tuple[float, Indicator], ...]) -> StructuredTarget:
     """Return the plan with the given levels, each row scaled to 1/N, rows that want nothing to zero."""
-    n, like = block.shape[0], torch.empty(0, dtype=precision_of(block), device=block.x.device)
+    n, like = block.shape[0], torch.empty(0, dtype=block.precision, device=block.x.device)
     counts = [pairs.counts(like) if level == 1 else level * pairs.counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0]) if counts else constant(n, 0.0, like)
     wants = totals > 0

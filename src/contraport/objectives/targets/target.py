@@ -49,11 +49,6 @@ class Target(Answer, ABC):
         raise UsageError(f"target: nothing is positive with shared columns; expected a matrix, got {self!r}.")
 
 
-def precision_of(block: Block) -> torch.dtype:
-    """Return the precision of the computation."""
-    return torch.promote_types(block.x.dtype, torch.float32)
-
-
 def shared_out(wanted: Tensor) -> Tensor:
     """Return what is wanted, (N, M), with each row scaled to mass 1/N; a row that wants nothing stays so."""
     total = wanted.sum(1, keepdim=True)

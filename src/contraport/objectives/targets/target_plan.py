@@ -236,22 +236,16 @@ class StructuredTarget(TargetPlan):
         parts = [indicator.apply(y) if level == 1 else level * indicator.apply(y) for level, indicator in self.levels]
         return sum(parts[1:], parts[0]) if parts else y.new_zeros(len(self.row_scale), *y.shape[1:])
 
-    def _ones(self) -> Tensor:
+    def _of_columns(self) -> Tensor:
         """Return the scale of the columns, (M,)."""
         if self.column_scale is not None:
             return self.column_scale
-        return constant(self._columns, 1.0, self.row_scale)
-
-    @property
-    def _columns(self) -> int:
-        if self.column_scale is not None:
-            return len(self.column_scale)
-        return len(self.levels[0][1].rules[0].columns)
+        return constant(self.levels[0][1].shape[1], 1.0, self.row_scale)
 
     def row_mass(self) -> Tensor:
         if self.known_row_mass is not None:
             return self.known_row_mass
-        return self.row_scale * self._spread(self._ones())
+        return self.row_scale * self._spread(self._of_columns())
 
     def row_entropy(self) -> Tensor:
         # p log p with log p = log r_i + log c_j + log level_k, each part a sum against the plan's own structure
@@ -260,7 +254,7 @@ class StructuredTarget(TargetPlan):
             entropy = entropy - self.apply(torch.where(self.column_scale > 0, self.column_scale, 1).log())
         for level, indicator in self.levels:
             if level != 1:
-                entropy = entropy - level * math.log(level) * self.row_scale * indicator.apply(self._ones())
+                entropy = entropy - level * math.log(level) * self.row_scale * indicator.apply(self._of_columns())
         return entropy
 
     def row_square_mass(self) -> Tensor:
@@ -270,12 +264,12 @@ class StructuredTarget(TargetPlan):
 
     def dense(self) -> Tensor:
         total = sum(level * indicator.dense().to(self.row_scale) for level, indicator in self.levels)
-        return self.row_scale[:, None] * total * self._ones()
+        return self.row_scale[:, None] * total * self._of_columns()
 
     @property
     def T(self) -> StructuredTarget:
         levels = tuple((level, indicator.T) for level, indicator in self.levels)
-        return StructuredTarget(levels, self._ones(), self.row_scale)
+        return StructuredTarget(levels, self._of_columns(), self.row_scale)
 
     def restrict(self, rows: slice) -> StructuredTarget:
         levels = tuple((level, indicator.restrict(rows)) for level, indicator in self.levels)
@@ -287,7 +281,7 @@ class StructuredTarget(TargetPlan):
 
     def beside(self, columns: int) -> StructuredTarget:
         levels = tuple((level, indicator.beside(columns)) for level, indicator in self.levels)
-        return StructuredTarget(levels, self.row_scale, F.pad(self._ones(), (0, columns)), self.known_row_mass)
+        return StructuredTarget(levels, self.row_scale, F.pad(self._of_columns(), (0, columns)), self.known_row_mass)
 
 
 def _times(weights: Tensor, rows: Tensor) -> Tensor:

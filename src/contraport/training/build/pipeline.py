@@ -34,7 +34,7 @@ from contraport.training.step.comparison import (
 )
 from contraport.training.step.freezing import Freezing
 from contraport.training.step.memory import Bank, Memory, Queue
-from contraport.training.step.momentum import MomentumTarget, Predictor
+from contraport.training.step.momentum import Follower, Predictor
 from contraport.training.step.pipeline import Pipeline, keyed
 from contraport.training.step.wanted import parse_target
 from contraport.verbs.train import Settings
@@ -85,23 +85,23 @@ def build_pipeline(
         check(len(views.shapes) >= 2, f"views: expected at least 2, to compare them, got {len(views.shapes)}.")
         comparison = _comparison(settings, dataset, model, views, compared, weights)
         _check_gaps(comparison, dataset)
-        target = None if momentum is None else MomentumTarget(model, momentum)
+        follower = None if momentum is None else Follower(model, momentum)
         predictor = Predictor(sizes_of(model)) if settings.predictor else None
     return Pipeline(
         model,
         views,
         comparison,
         seed=settings.seed,
-        target=target,
+        follower=follower,
         predictor=predictor,
         schedules=schedules,
         weights=weights,
         cache_chunk=settings.cache_chunk,
-        freezing=_freezing(settings, model, target, epoch),
+        freezing=_freezing(settings, model, follower, epoch),
     )
 
 
-def _freezing(settings: Settings, model: Model, target: MomentumTarget | None, epoch: int) -> Freezing | None:
+def _freezing(settings: Settings, model: Model, follower: Follower | None, epoch: int) -> Freezing | None:
     if not (settings.freezes or settings.freeze_epochs or settings.lora):
         return None
     steps = settings.freeze_epochs * epoch or None
@@ -111,8 +111,8 @@ def _freezing(settings: Settings, model: Model, target: MomentumTarget | None, e
     def of(one: Model | None, which: Sequence[Any]) -> list[nn.Module]:
         return [] if one is None else [encoder for encoder, has in zip(one.encoders, which, strict=True) if has]
 
-    followers = None if target is None else target.model
-    return Freezing(of(model, held), steps, of(followers, held), [*of(model, adapted), *of(followers, adapted)])
+    follows = None if follower is None else follower.model
+    return Freezing(of(model, held), steps, of(follows, held), [*of(model, adapted), *of(follows, adapted)])
 
 
 def _comparison(

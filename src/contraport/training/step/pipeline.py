@@ -20,7 +20,7 @@ from contraport.training.step.freezing import Freezing
 from contraport.training.step.gaps import Embed, of_those_present
 from contraport.training.step.gradient_cache import in_chunks
 from contraport.training.step.kept_features import one_draw
-from contraport.training.step.momentum import MomentumTarget, Predictor
+from contraport.training.step.momentum import Follower, Predictor
 
 
 class Pipeline(nn.Module):
@@ -35,7 +35,7 @@ class Pipeline(nn.Module):
         views: makes the random views.
         comparison: makes the loss of their embeddings.
         seed: what all that is random depends on.
-        target: gives the keys; default: the model does.
+        follower: gives the keys; default: the model does.
         predictor: is put on the model's projections, which then are fixed where they are keys.
         schedules: set the objective's properties at each step.
         weights: by what plan items count at each step; default: as the data have it.
@@ -53,7 +53,7 @@ class Pipeline(nn.Module):
         comparison: StepComparison,
         *,
         seed: int,
-        target: MomentumTarget | None = None,
+        follower: Follower | None = None,
         predictor: Predictor | None = None,
         schedules: Sequence[Schedule] = (),
         weights: PlanWeights | None = None,
@@ -65,7 +65,7 @@ class Pipeline(nn.Module):
         self.views = views
         self.comparison = comparison
         self.seed = seed
-        self.target = target
+        self.follower = follower
         self.predictor = predictor
         self.schedules = tuple(schedules)
         self.weights = weights
@@ -108,9 +108,9 @@ class Pipeline(nn.Module):
         return loss
 
     def after_step(self, step: int) -> None:
-        """Let the target follow and the memory take in what the step brought; call it after the optimiser's step."""
-        if self.target is not None:
-            self.target.follow(self.model, step)
+        """Let the follower follow and the memory take in what the step brought; call it after the optimiser's step."""
+        if self.follower is not None:
+            self.follower.follow(self.model, step)
         self.comparison.after_step()
 
     def _diverged(self) -> Tensor:
@@ -118,24 +118,24 @@ class Pipeline(nn.Module):
         return math.nan * torch.stack([weights.sum() for weights in self.parameters() if weights.requires_grad]).sum()
 
     def _embed(self, batch: Batch, views: tuple[Tensor, ...], share: Share | None = None) -> Embedded:
-        outputs, present = self._through(self.model, self._student, views, batch.present, share)
+        outputs, present = self._through(self.model, self._trained, views, batch.present, share)
         features, projections = outputs[: len(views)], outputs[len(views) :]
         queries, keys = projections, projections[: self._keyed]
         if self.predictor is not None:
             queries, _ = self._through(self.predictor, self.predictor, projections, present, share, whole=True)
             keys = tuple(key.detach() for key in keys)
-        if self.target is not None:
+        if self.follower is not None:
             marks = None if batch.present is None else batch.present[:, : self._keyed]
-            keys, _ = self._through(self.target, self._teacher, views[: self._keyed], marks, share)
+            keys, _ = self._through(self.follower, self._followed, views[: self._keyed], marks, share)
         return Embedded(batch, views, features, queries, keys, present)
 
-    def _student(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _trained(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         features = tuple(views) if self.encoded else self.model.encode(views)
         return *features, *self.model.project(features)
 
-    def _teacher(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        assert self.target is not None
-        return self.target.project(views) if self.encoded else self.target(views)
+    def _followed(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        assert self.follower is not None
+        return self.follower.project(views) if self.encoded else self.follower(views)
 
     def _through(
         self,
