@@ -1,0 +1,151 @@
+"""What to train on, how it is read, and how it is made noisier or more varied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contraport.catalog.versions import parse_corruption, parse_domains, parse_mismatch
+from contraport.errors import check
+from contraport.options import Options, fits, option, plain, whole
+
+
+def _named(data: Any) -> Any:
+    """Return a name or a path as it is, and of what a program holds the name of its kind, in angle brackets."""
+    if data is None or isinstance(data, str | Path):
+        return plain(data)
+    name = getattr(data, "name", None)
+    return f"<{name if isinstance(name, str) else type(data).__name__}>"
+
+
+def _share(name: str, value: Any) -> None:
+    good = fits(value, float) and 0 < value < 1
+    check(good, f"{name}: expected a number between 0 and 1, got {value!r}.")
+
+
+def _mismatch(name: str, value: Any) -> None:
+    parse_mismatch(value)
+
+
+def _corrupt(name: str, value: Any) -> None:
+    parse_corruption(value)
+
+
+def _domains(name: str, value: Any) -> None:
+    parse_domains(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(Options):
+    """What to train on."""
+
+    data: str | Path | Any | None = option(
+        None,
+        "what to train on: a name (see `contraport list data`); a folder of images, of tar shards or of a Hugging Face "
+        "dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tars; a URL of one of these; or "
+        "from Python a Dataset (of ours, torch or Hugging Face), a data frame, arrays, or a list of texts, paths or "
+        "images.",
+        written=_named,
+        group="what to train on, and how",
+    )
+    recipe: str | None = option(
+        None, "a named way to train (see `contraport list recipes`): settings that hold unless given here."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingSettings(Options):
+    """How the data are read, and what is made of them."""
+
+    image_size: int | None = option(
+        None,
+        "side in pixels of the square that images become; default: see `contraport.data.load`.",
+        check=whole(1),
+        group="reading the data",
+    )
+    columns: dict[str, Any] | None = option(
+        None,
+        'of a table, the parts that its columns play: ``{"views": ["audio_*", "image"], "labels": "kind"}``, also '
+        '"numbers", "domains", "split", "weights" and "sequence", which rows are the frames of one series; default: by '
+        "their names and types.",
+    )
+    weights: str | Path | None = option(
+        None,
+        "how much each item counts: the loss of a batch is the weighted mean of its rows' values. A column of the "
+        "table; an .npy FILE with a nonnegative number for each training item, or for each row of the data, those that "
+        "are held out too; or plan, by how sure the batch's own balanced plan is of an item's pair, times the weights "
+        "of the data: plan:0.9, with a strength from 0 to 1 or its course over the training. With the constraints "
+        "balanced:marginals=weights and unbalanced:marginals=weights they are the masses that the plan's rows and "
+        "columns are to have; default: those that an .npz names `weights`, else all alike.",
+    )
+    test_fraction: float | None = option(
+        None,
+        "share of each class that is held out, to be measured on by `contraport evaluate`, where the data have no test "
+        "split of their own; default: 0.2.",
+    )
+    ignore_labels: bool = option(
+        False, "leave out the classes that the data tell, such as the folders that images are in."
+    )
+    validation: float | None = option(
+        None,
+        "share of each class of the training items that is held out in the place of the test split, so that settings "
+        "can be chosen without a look at test items.",
+        check=_share,
+    )
+    items: int | None = option(
+        None, "at most so many items of each split, drawn at random, always the same ones.", check=whole(4)
+    )
+    given_views: Sequence[int] = option(
+        (), "which of the views that the data give are used, by their numbers from 0; default: all."
+    )
+    root: str | Path | None = option(None, "folder of named data, as torchvision lays it out.", holds="machine")
+    workers: int | None = option(
+        None,
+        "processes that fetch data; default: none for data in memory, else one per core but one.",
+        check=whole(0),
+        holds="machine",
+    )
+    decoded: str | Path | None = option(
+        None,
+        "the folder where encoded images are kept as pixels of the size that is trained on, decoded once, which "
+        "several trainings of the same data may share; none: each epoch decodes them; default: `decoded` in the run "
+        "folder, none for one epoch.",
+        holds="machine",
+    )
+    mismatch: float | str | None = option(
+        None,
+        "share of the training pairs that is shuffled, to see what wrong pairs do: of these items all views but the "
+        "first are another one's. 0.2:class exchanges partners within a class. `mismatched.npz` keeps who is paired "
+        "with whom.",
+        check=_mismatch,
+        group="noisier or more varied data",
+    )
+    corrupt: str | None = option(
+        None,
+        "make the items of both splits worse, each always alike: noise, blur, brightness, contrast, occlusion or jpeg, "
+        "of severity 1 to 5, as in blur:3; what is no image takes noise alone.",
+        check=_corrupt,
+    )
+    domains: str | None = option(
+        None,
+        "deal images to four domains: rotate, by quarter turns, or style, plain, edges, posterised and inverted; with "
+        "style:edges the training items are of the other domains, and the test items of this one alone.",
+        check=_domains,
+    )
+
+    @property
+    def weighs_by_file(self) -> bool:
+        """Whether the weights are in a file by themselves, rather than in a column of the data."""
+        return self.weights is not None and not self.weighs_by_plan and Path(self.weights).suffix == ".npy"
+
+    @property
+    def weighs_by_column(self) -> bool:
+        """Whether the weights are in a column of the data that is named."""
+        return self.weights is not None and not self.weighs_by_plan and not self.weighs_by_file
+
+    @property
+    def weighs_by_plan(self) -> bool:
+        """Whether the weights are those of each batch's own plan."""
+        return str(self.weights).partition(":")[0] == "plan"

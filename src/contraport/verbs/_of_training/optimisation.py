@@ -1,0 +1,77 @@
+"""How long is trained, in which batches, and by which steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contraport.course import SHAPES
+from contraport.options import Options, not_negative, one_of, option, positive, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimisationSettings(Options):
+    """The epochs, the batches, the optimiser and its rate."""
+
+    epochs: int = option(10, "passes over the data.", check=whole(1), grows=True, group="optimisation")
+    steps: int | None = option(
+        None,
+        "how many steps to train, instead of `epochs`: rounded up to whole epochs; or of a stream, of which nobody "
+        "knows how many items it has, the steps of an epoch, of which there is then one unless `epochs` says more.",
+        check=whole(1),
+    )
+    batch_size: int = option(
+        256, "items in a batch, of all processes together; a smaller last batch is left out.", check=whole(2)
+    )
+    cache_chunk: int | None = option(
+        None,
+        "encode a batch in chunks of at most so many items, of all processes together, each computed twice: the "
+        "gradient of the whole batch with the memory of a chunk. Batch norm sees one chunk at a time, the same chunks "
+        "however many processes there are; default: all at once.",
+        check=whole(2),
+    )
+    accumulate: int = option(
+        1,
+        "batches whose gradients are added up for one step. Unlike cache_chunk it adds no negatives.",
+        check=whole(1),
+    )
+    opt: str = option("adamw", "optimiser, a name of timm's, such as adamw, sgd (with Nesterov's momentum) or lars.")
+    lr: float | None = option(
+        None,
+        "peak learning rate; default: 0.001 for adamw and adam, 0.06 for sgd, 0.002 for lamb, 0.3 for lars; all suit "
+        "256 items in a step. For more, multiply by items / 256 for sgd and lars, by its square root for the others.",
+        check=positive,
+    )
+    encoder_lr_scale: float = option(
+        1.0,
+        "what the learning rate is multiplied by for the encoder, such as 0.1 for a pretrained one.",
+        check=positive,
+    )
+    layer_decay: float | None = option(
+        None,
+        "what the learning rate is multiplied by for each layer of a timm encoder below its last, such as 0.75; "
+        "default: all layers have one.",
+        check=positive,
+    )
+    weight_decay: float = option(
+        1e-4, "decay of weights; biases, norms and the temperature have none.", check=not_negative
+    )
+    sched: str = option(
+        "cosine",
+        "how the learning rate falls after warm-up: cosine, linear or constant.",
+        check=one_of(*SHAPES),
+    )
+    warmup_epochs: float | None = option(
+        None,
+        "epochs, or a part of one, in which the learning rate rises; default: a tenth of `epochs`.",
+        check=not_negative,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.warmup_epochs is not None:
+            not_negative("warmup_epochs", self.warmup_epochs, below=self.epochs)
+
+    @property
+    def warmup(self) -> float:
+        """Epochs in which the learning rate rises."""
+        return self.epochs / 10 if self.warmup_epochs is None else self.warmup_epochs

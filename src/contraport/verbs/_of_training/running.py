@@ -1,0 +1,89 @@
+"""Where a training computes, what it tells on the way, and its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from contraport.errors import check
+from contraport.importing import imported
+from contraport.options import Options, not_negative, one_of, option, some_of, whole
+
+
+def _watches(name: str, value: Sequence[str]) -> None:
+    imported("contraport.measures.monitoring:parse_watches")(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningSettings(Options):
+    """The device, the seed, the rows and checkpoints that are written, and the folder."""
+
+    device: str = option(
+        "auto",
+        "auto, cpu, cuda or mps.",
+        check=one_of("auto", "cpu", "cuda", "mps"),
+        holds="machine",
+        group="computing",
+    )
+    amp: bool = option(False, "compute in bfloat16 where that is safe (the objective stays in float32).")
+    seed: int = option(
+        0,
+        "what all that is random depends on.",
+        check=whole(0, most=2**64 - 1),  # what torch's generators take
+    )
+    log_every: int = option(
+        10, "steps between two rows of `metrics.jsonl`.", check=whole(1), group="the run and its folder"
+    )
+    monitor: Sequence[str] = option(
+        (),
+        "what is measured of some training items at the end of each epoch, into `metrics.jsonl`: names of "
+        "`contraport list measures`, such as knn, or knn:every=5 for every fifth epoch; it changes no weight.",
+        check=_watches,
+        holds="machine",
+    )
+    logger: Sequence[str] = option(
+        (),
+        "where the rows go too: tensorboard, mlflow, wandb, or several of them.",
+        check=some_of("tensorboard", "mlflow", "wandb"),
+        holds="machine",
+    )
+    save_every: float = option(
+        10.0,
+        "minutes between two checkpoints within an epoch; 0 saves after every step.",
+        check=not_negative,
+        holds="machine",
+    )
+    keep_every: int | None = option(
+        None,
+        "epochs between two checkpoints that are kept beside the last; default: keep the last only.",
+        check=whole(1),
+    )
+    out: str | Path | None = option(
+        None, "the run folder; default: runs/DATA-RECIPE or runs/DATA-OBJECTIVE.", holds="call"
+    )
+    resume: bool = option(
+        False,
+        "go on with the run in `out`; what is left out comes from its `config.yaml`, and `epochs` may grow.",
+        holds="call",
+    )
+    overwrite: bool = option(
+        False, "replace the run in `out`, which is kept until the new one has a checkpoint.", holds="call"
+    )
+    dry_run: bool = option(
+        False,
+        "say how many items and steps there are, and how long they take with how much memory, as a few steps tell, "
+        "and write nothing.",
+        holds="call",
+    )
+    trust: bool = option(
+        False,
+        "on resume or with `init`, import and run the encoder that the run names as ``module:attribute``.",
+        holds="call",
+    )
+    progress: bool = option(True, "show a progress bar and a summary on the standard error.", holds="call")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(not (self.resume and self.dry_run), "dry_run: a run that goes on told it when it began.")
+        check(not (self.resume and self.overwrite), "resume: goes on with a run that overwrite would delete.")
