@@ -76,6 +76,28 @@ def test_columns_says_what_names_do_not(tmp_path):
     assert unlabelled.shapes == ((5,),)
 
 
+def test_a_column_of_keys_says_what_each_row_is_called(tmp_path):
+    rows = [(f"p{i:02d}", i, f"photo {i}") for i in range(10)]
+    path = write(tmp_path, lines("id,x,patient", rows))
+    with pytest.raises(UsageError, match=r'got the text .photo 0. in row 0; columns=."keys": "patient". says'):
+        load(path)
+    for columns, name in (({"views": ["x"]}, "p{:02d}"), ({"keys": "patient"}, "photo {}")):
+        for split in ("train", "test"):
+            part = load(path, split, columns=columns)
+            assert part.shapes == ((1,),)
+            assert list(part.keys) == [name.format(row) for row in part.rows.tolist()]
+    assert load(path, columns={"views": ["x"], "keys": None}).keys is None
+
+
+def test_rows_without_a_key_are_known_by_their_numbers(tmp_path, caplog):
+    path = write(tmp_path, lines("id,x", [("" if i == 3 else i, i) for i in range(10)]))
+    with caplog.at_level("INFO"):
+        assert load(path).keys is None
+    assert "rows are known by their numbers" in caplog.text
+    with pytest.raises(UsageError, match="column 'id': expected a value in each row, got nothing"):
+        load(path, columns={"keys": "id"})
+
+
 def test_a_column_of_weights_is_named_by_the_caller_alone(tmp_path):
     path = write(tmp_path, lines("x,weights,label", [(i, i % 3, i % 2) for i in range(20)]))
     plain = load(path)
@@ -381,6 +403,7 @@ def test_rows_of_one_sequence_are_the_frames_of_a_series(tmp_path):
         assert batch.views[0][0].tolist() == values
         assert batch.views[1][0].tolist() == [[row, row + 2, row + 4]]
         assert part.class_names[batch.labels[0]] == str(row)
+        assert part.keys[k] == "ba"[row], "what the sequence is called"
 
 
 def test_series_in_a_table_have_views_of_frames(tmp_path):

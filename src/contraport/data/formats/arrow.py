@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +33,9 @@ from contraport.data.formats.roles import assign_roles, names_of_views
 from contraport.data.items import Items, View
 from contraport.data.splits import Marks, Positions, marks_of_names
 from contraport.data.text_store import Texts
-from contraport.errors import check
+from contraport.errors import UsageError, check
+
+_log = logging.getLogger(__name__)
 
 
 class ArrowRows(Protocol):
@@ -161,6 +164,7 @@ def dataset_of_rows(
     where = str(path)
     check(len(rows) > 0, f"data: {where} has no row.")
     roles = assign_roles(rows.schema, columns, where)
+    keys = _keys(rows, roles.keys or roles.sequence, columns or {}, where)
     rows, in_source = _a_text_each(rows, roles.views)
     called = names_of_views(roles.views)
     if roles.sequence is not None:
@@ -188,10 +192,29 @@ def dataset_of_rows(
         for chosen, names in zip(columns_of, roles.views, strict=True)
     ]
     files = next((view.files for view in views if isinstance(view, FileImages)), None)
+    asked = (columns or {}).get("keys")
+    check(
+        asked is None or files is None,
+        f"columns: {where}: keys: expected none, as image files are known by their names.",
+    )
+    named = files if files is not None or keys is None else keys[in_source].tolist()
     items = Items(
-        where, len(rows), *known, is_test, test_fraction, present, weights, numbers, rows=in_source, keys=files
+        where, len(rows), *known, is_test, test_fraction, present, weights, numbers, rows=in_source, keys=named
     )
     return items.dataset(split, views, image_size=image_size, view_names=called)
+
+
+def _keys(rows: ArrowRows, name: str | None, columns: Mapping[str, Any], where: str) -> np.ndarray | None:
+    """Return what each row is called; nothing where no column says it, or not of all rows and nobody asked for it."""
+    if name is None:
+        return None
+    try:
+        return read_codes(rows.select([name]).read(), name, where).astype(np.str_)
+    except UsageError as error:
+        if name in columns.values():
+            raise
+        _log.info("%s: rows are known by their numbers, as they have not all a name: %s", where, error)
+        return None
 
 
 def _a_text_each(rows: ArrowRows, views: Sequence[Sequence[str]]) -> tuple[ArrowRows, Positions]:

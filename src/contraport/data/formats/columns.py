@@ -193,7 +193,8 @@ def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
         row = next((row for row in wrong if not tells_number(files[row])), wrong[0])
         raise UsageError(
             f"{_at(where, name)}: expected numbers, lists of numbers or names of image files, got the text "
-            f"{files[row]!r} in row {row}; columns={{'views': [...]}} says which columns are the views."
+            f'{files[row]!r} in row {row}; columns={{"keys": "{name}"}} says that it tells what each row is called, '
+            f'columns={{"views": [...]}} which columns are the views.'
         )
     return files
 

@@ -1,4 +1,4 @@
-"""What the columns of a table are for: views, labels, numbers, domains, splits and weights."""
+"""What the columns of a table are for: views, labels, numbers, domains, splits, weights and keys."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import pyarrow as pa
 from contraport.data.formats.columns import holds_images, holds_lists, holds_strings
 from contraport.errors import check, unknown_name
 
-ROLES = ("views", "labels", "numbers", "domains", "split", "weights", "sequence")
+ROLES = ("views", "labels", "numbers", "domains", "split", "weights", "sequence", "keys")
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
 DOMAIN_NAMES = ("domain", "domains")
 SPLIT_NAMES = ("split",)
+KEY_NAMES = ("id",)
 ROW_NAMES = ("", "id", "index", "unnamed: 0")
 """Columns that number the rows; they are no features."""
 
@@ -36,7 +37,8 @@ _VIEW = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)
 class Roles:
     """The columns of each view, and those of labels, numbers, domains, splits and weights where there are such.
 
-    Where there is a column of sequences, rows with equal values are the frames of one item, a time series.
+    Where there is a column of sequences, rows with equal values are the frames of one item, a time series. One of keys
+    says what the source calls each row.
     `doubtful` are columns of strings beside numbers: they may be names of files, but whether they are texts to learn
     from, or the names of something, only the caller knows.
     """
@@ -48,6 +50,7 @@ class Roles:
     split: str | None
     weights: str | None = None
     sequence: str | None = None
+    keys: str | None = None
     doubtful: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -56,24 +59,26 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
 
     By name, in any case: ``label``, ``labels``, ``y``, ``class`` or ``target`` holds the labels, or where its values
     are no integers and no text the numbers that are to be told of the items; ``domain`` or ``domains`` the domains,
-    ``split`` the splits; ``id`` and ``index`` number the rows. Of the others, ``view0.x``, ``view0_y``, ``view1``, ...
-    are views by their number; else each column of lists, images or texts is a view, and all columns of numbers together
-    are one. Texts beside numbers are a view where they are called so: ``text``, ``caption``, ``title``, ...
+    ``split`` the splits; ``id`` says what each row is called, ``index`` numbers the rows. Of the others, ``view0.x``,
+    ``view0_y``, ``view1``, ... are views by their number; else each column of lists, images or texts is a view, and all
+    columns of numbers together are one. Texts beside numbers are a view where they are called so: ``text``,
+    ``caption``, ``title``, ...
 
     Args:
         schema: names and types of the columns.
         columns: what differs from that: ``"views"``, a list with, for each view, the name of a column, a pattern such
             as ``"audio_*"``, or a list of these; ``"labels"``, ``"numbers"``, ``"domains"`` and ``"split"``, the name
-            of a column, or None for no such; ``"weights"`` and ``"sequence"``, the name of a column, which no name says
-            by itself.
+            of a column, or None for no such; ``"keys"`` likewise, what each row is called; ``"weights"`` and
+            ``"sequence"``, the name of a column, which no name says by itself.
         where: what messages call the table.
 
     Raises:
         UsageError: an unknown role or column, a column in two roles, or no column that is a view.
 
     >>> schema = pa.schema([("x", pa.float32()), ("y", pa.int64()), ("site", pa.string()), ("z", pa.float32())])
-    >>> assign_roles(schema, {"domains": "site"}, "table.csv")
-    Roles(views=(('x', 'z'),), labels='y', numbers=None, domains='site', split=None, weights=None, sequence=None)
+    >>> roles = assign_roles(schema, {"domains": "site"}, "table.csv")
+    >>> roles.views, roles.labels, roles.domains, roles.split
+    ((('x', 'z'),), 'y', 'site', None)
     """
     given = dict(columns or {})
     names = list(schema.names)
@@ -91,6 +96,7 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
             ("split", SPLIT_NAMES),
             ("weights", ()),
             ("sequence", ()),
+            ("keys", KEY_NAMES),
         )
     }
     if single["labels"] and single["numbers"] is None and pa.types.is_floating(schema.field(single["labels"]).type):
@@ -144,7 +150,7 @@ def _guess_views(schema: pa.Schema, rest: list[str], where: str) -> tuple[list[t
         check(
             len(matches) == len(rest),
             f"data: {where}: beside the columns of view0, view1, ... there are {sorted(set(rest) - set(matches))}; "
-            "columns={'views': [...]} says which columns are the views.",
+            'columns={"views": [...]} says which columns are the views.',
         )
         numbers = sorted({int(match[1]) for match in matches.values()})
         check(

@@ -68,8 +68,8 @@ class ReadingSettings(Options):
     columns: dict[str, Any] | None = option(
         None,
         'of a table, the parts that its columns play: ``{"views": ["audio_*", "image"], "labels": "kind"}``, also '
-        '"numbers", "domains", "split", "weights" and "sequence", which rows are the frames of one series; default: by '
-        "their names and types.",
+        '"numbers", "domains", "split", "weights", "keys", what each row is called, and "sequence", which rows are the '
+        "frames of one series; default: by their names and types.",
     )
     weights: str | Path | None = option(
         None,
