@@ -21,6 +21,12 @@ def test_statistics_of_vectors_survive_a_large_mean():
     assert std == pytest.approx(vectors.astype(float).std(0), rel=1e-6)
 
 
+def test_what_varies_by_rounding_alone_is_taken_for_a_constant():
+    rounding = np.finfo(np.float32).eps
+    values = np.array([[1, 1, 0], [1 + rounding, 1 + 2 * rounding, 0]], dtype=np.float32)
+    assert from_arrays(values).statistics()[1] == pytest.approx([1, rounding, 1])
+
+
 def test_statistics_of_tiny_units_are_not_taken_for_constants():
     assert from_arrays(np.array([[1e-9], [3e-9]])).statistics()[1] == pytest.approx([1e-9])
 

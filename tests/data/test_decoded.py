@@ -13,7 +13,7 @@ from PIL import Image
 
 from contraport import train
 from contraport.data import load
-from contraport.data.decoded import decoded, holds_encoded
+from contraport.data.decoded import decoded_once, holds_encoded
 from contraport.errors import UsageError
 
 
@@ -30,7 +30,7 @@ def photos(tmp_path: Path) -> Path:
 def test_they_are_what_is_decoded_anew(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "contraport")
     dataset = load(photos)
-    kept = decoded(dataset, tmp_path / "kept", workers=0)
+    kept = decoded_once(dataset, tmp_path / "kept", workers=0)
     assert holds_encoded(dataset)
     assert not holds_encoded(kept)
     assert kept.in_memory
@@ -40,7 +40,7 @@ def test_they_are_what_is_decoded_anew(photos: Path, tmp_path: Path, caplog: pyt
     assert "decoding 16 images once, into" in caplog.text
     assert ": 0.0 MB" in caplog.text
     caplog.clear()
-    decoded(dataset, tmp_path / "kept")
+    decoded_once(dataset, tmp_path / "kept")
     assert caplog.messages == [f"the decoded images are those in {tmp_path / 'kept'}"]
 
 
@@ -48,19 +48,19 @@ def test_they_are_decoded_again_for_other_data_or_a_damaged_file(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = tmp_path / "kept"
-    decoded(load(photos), kept, workers=0)
-    decoded(load(photos, image_size=8), kept, workers=0)
+    decoded_once(load(photos), kept, workers=0)
+    decoded_once(load(photos, image_size=8), kept, workers=0)
     assert "are made again: they are of other data and shapes" in caplog.text
     caplog.clear()
     changed = load(photos, image_size=8).keys[0]
     Image.new("RGB", (9, 9), (255, 0, 0)).save(changed)
     os.utime(changed, ns=(1, 1))
-    again = decoded(load(photos, image_size=8), kept, workers=0)
+    again = decoded_once(load(photos, image_size=8), kept, workers=0)
     assert "are made again: they are of other data" in caplog.text
     assert again.__getitems__([0]).views[0][0, 0].min() > 200
     caplog.clear()
     (kept / "view0.npy").write_bytes(b"nothing")
-    decoded(load(photos, image_size=8), kept, workers=0)
+    decoded_once(load(photos, image_size=8), kept, workers=0)
     assert "are made again: they are damaged" in caplog.text
 
 
@@ -69,10 +69,10 @@ def test_a_full_disk_and_a_file_in_place_of_the_folder_are_told(
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"decoded: .*file cannot be written to"):
-        decoded(load(photos), tmp_path / "file")
+        decoded_once(load(photos), tmp_path / "file")
     monkeypatch.setattr("contraport.data.decoded.LARGEST_SHARE", 1e-12)
     dataset = load(photos)
-    assert decoded(dataset, tmp_path / "kept") is dataset
+    assert decoded_once(dataset, tmp_path / "kept") is dataset
     assert "each epoch decodes them anew" in caplog.text
 
 

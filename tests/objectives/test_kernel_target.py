@@ -56,3 +56,11 @@ def test_gradients_of_any_order(both):
 
     for ours, theirs in zip(orders(target), orders(matrix), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_further_columns_have_no_part_in_the_gradient(both):
+    target, matrix = (one.beside(3) for one in both)
+    z = torch.randn(10, 2, dtype=torch.float64, requires_grad=True)
+    ours, theirs = (torch.autograd.grad(one.apply(z).sin().sum(), z)[0] for one in (target, matrix))
+    torch.testing.assert_close(ours, theirs)
+    assert not ours[7:].any()

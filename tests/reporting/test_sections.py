@@ -17,7 +17,7 @@ from contraport.reporting.canvas import Canvas
 from contraport.reporting.page import render
 from contraport.reporting.sections.confusion import confusion, most_confused
 from contraport.reporting.sections.embeddings import embeddings
-from contraport.reporting.sections.epochs import course, epochs
+from contraport.reporting.sections.epochs import epochs, measured_epochs
 from contraport.reporting.sections.geometry import geometry
 from contraport.reporting.sections.neighbors import neighbors
 from contraport.reporting.sections.pairs import pairs
@@ -154,7 +154,7 @@ def test_curves_know_where_they_are_along_each_axis(make_run) -> None:
 
 def test_the_course_begins_untrained_and_ends_trained(make_run) -> None:
     canvas = canvas_of(make_run(kept=2))
-    assert course(canvas.runs[0]) == [(0, "untrained"), (1, "epoch 1"), (2, "epoch 2"), (3, "trained")]
+    assert measured_epochs(canvas.runs[0]) == [(0, "untrained"), (1, "epoch 1"), (2, "epoch 2"), (3, "trained")]
     titles = [measure.title for measure, _ in epochs(canvas).values["curves"]]
     assert titles[:2] == ["Linear probe", "kNN"]
     assert canvas.plots["epochs-knn"]["data"][0]["y"] == pytest.approx([0.91, 0.5, 0.9, 0.92])

@@ -56,7 +56,7 @@ def holds_encoded(dataset: Dataset) -> bool:
     return any(isinstance(store, ImageStore) for store in _stores(dataset))
 
 
-def decoded(dataset: Dataset, folder: Path, *, workers: int | None = None) -> Dataset:
+def decoded_once(dataset: Dataset, folder: Path, *, workers: int | None = None) -> Dataset:
     """Return the same items with their images decoded, taken from a folder, or decoded and put there.
 
     They are made again where the folder has those of other data, of another size or version, and the log says so.

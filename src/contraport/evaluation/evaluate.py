@@ -16,7 +16,7 @@ from contraport.errors import UsageError, check
 from contraport.evaluation.bench import Bench
 from contraport.evaluation.kept import kept_models
 from contraport.evaluation.opening import are_same_items
-from contraport.evaluation.planned import course, plans
+from contraport.evaluation.planned import of_epochs, plans
 from contraport.evaluation.samples import Arrays, samples_of
 from contraport.evaluation.worsened import worsened
 from contraport.evaluation.worst import worst_pairs
@@ -160,7 +160,7 @@ def _drawn(
     except UsageError as error:  # it asks for labels, say
         return samples, [f"No plan of test items is drawn, as they lack what the objective asks for: {error}"]
     if planned and bench.epochs is not None:
-        samples |= course([*planned, (bench.epochs, samples)])
+        samples |= of_epochs([*planned, (bench.epochs, samples)])
     return samples, []
 
 

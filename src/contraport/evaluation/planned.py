@@ -38,7 +38,7 @@ def plans(model: Model, objective: Loss, dataset: Dataset, views: Views, reader:
     return arrays
 
 
-def course(by_epoch: Iterable[tuple[int, Arrays]]) -> Arrays:
+def of_epochs(by_epoch: Iterable[tuple[int, Arrays]]) -> Arrays:
     """Return the plans and targets of several epochs as one array each, with the epochs."""
     found = list(by_epoch)
     return {

@@ -166,16 +166,15 @@ def _cell(measure: Measure, line: _Line, best: _Line | None) -> Number:
     value, ends = line.values.get(measure.key), line.interval(measure.key)
     if value is None or not math.isfinite(value):
         return Number(MISSING, False)
-    return Number(
-        measure.written(value).replace("-", "−"), line is best, "" if ends is None else interval(measure, *ends)
-    )
+    between = "" if ends is None else interval_in_words(measure, *ends)
+    return Number(measure.written(value).replace("-", "−"), line is best, between)
 
 
-def interval(measure: Measure, low: float, high: float) -> str:
+def interval_in_words(measure: Measure, low: float, high: float) -> str:
     """Write an interval in as few letters as can be: its unit once, and a dash where no end has one.
 
     >>> from contraport.measures import named
-    >>> interval(named("knn"), 0.842, 0.861), interval(named("uniformity"), -2.0, -1.5)
+    >>> interval_in_words(named("knn"), 0.842, 0.861), interval_in_words(named("uniformity"), -2.0, -1.5)
     ('84.2–86.1%', '−2.000 to −1.500')
     """
     ends = [measure.written(end).replace("-", "−") for end in (low, high)]

@@ -12,7 +12,7 @@ import torch
 from contraport._version import __version__
 from contraport.catalog.recipes import settings_of_recipe
 from contraport.data import Dataset
-from contraport.data.decoded import decoded, holds_encoded
+from contraport.data.decoded import decoded_once, holds_encoded
 from contraport.data.loading import StreamLoader
 from contraport.data.streams import Stream
 from contraport.data.versions import with_partners
@@ -165,9 +165,9 @@ def _with_decoded(built: Built, settings: Settings, folder: Path) -> Built:
         return built
     with together():
         if is_first():
-            dataset = decoded(dataset, folder, workers=settings.workers)
+            dataset = decoded_once(dataset, folder, workers=settings.workers)
     if not is_first():
-        dataset = decoded(dataset, folder)
+        dataset = decoded_once(dataset, folder)
     if not dataset.in_memory:
         return built
     if built.dataset.paired and built.partners is not None:

@@ -19,7 +19,7 @@ MOST = 6
 
 def epochs(canvas: Canvas) -> Section | None:
     """Return measures over epochs, of runs that kept some models and were evaluated with them."""
-    runs = [run for run in canvas.runs if len(course(run)) > 2]
+    runs = [run for run in canvas.runs if len(measured_epochs(run)) > 2]
     known = [measure for measure in measured(runs) if measure.group in SHOWN and measure.group != ROBUSTNESS]
     known.sort(key=lambda measure: SHOWN.index(measure.group))
     first = {measure.key.partition("@")[0]: measure for measure in reversed(known)}  # of those that differ in a number
@@ -32,7 +32,7 @@ def epochs(canvas: Canvas) -> Section | None:
     return Section("epochs", "Epoch by epoch", {"curves": curves}) if curves else None
 
 
-def course(run: ShownRun) -> list[tuple[int, str]]:
+def measured_epochs(run: ShownRun) -> list[tuple[int, str]]:
     """Return the epochs that were measured, with the names of their rows; the untrained encoder is epoch 0."""
     evaluation = run.evaluation or {}
     rows, last = evaluation.get("rows", {}), evaluation.get("epochs")
@@ -63,7 +63,7 @@ def over_epochs(runs: Sequence[ShownRun], measure: Measure) -> Figure:
             {"type": "scatter", "x": [0], "y": [raw], "mode": "markers", "marker": {"opacity": 0}, "hoverinfo": "skip"}
         )
     ticks = {"tickformat": PERCENT} if measure.pattern.endswith("%}") else {}
-    x_axis = over("epoch", max(course(run)[-1][0] for run in runs))
+    x_axis = over("epoch", max(measured_epochs(run)[-1][0] for run in runs))
     drawing = figure(traces, height=CURVE_HEIGHT, hovermode="x unified", x=x_axis, y=ticks, shapes=shapes)
     drawing["layout"] |= {"annotations": words, "margin": {**drawing["layout"]["margin"], "r": 46 if words else 8}}
     return drawing
@@ -73,7 +73,7 @@ def _values(run: ShownRun, measure: Measure) -> tuple[list[int], list[float], li
     """Return the epochs of a run, the values, and how far their intervals reach up and down."""
     evaluation = run.evaluation or {}
     x, y, high, low = [], [], [], []
-    for epoch, row in course(run):
+    for epoch, row in measured_epochs(run):
         value = evaluation["rows"][row].get(measure.key)
         if value is None:
             continue

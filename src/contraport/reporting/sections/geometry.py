@@ -24,7 +24,7 @@ from contraport.reporting.drawing import (
     short,
     titled,
 )
-from contraport.reporting.sections.epochs import course
+from contraport.reporting.sections.epochs import measured_epochs
 from contraport.reporting.shown import ShownRun
 
 LEAST = 1e-7
@@ -151,6 +151,6 @@ def on_the_sphere(runs: Sequence[ShownRun]) -> tuple[Figure, str]:
 
 def _path(run: ShownRun) -> list[tuple[str, float, float]]:
     rows = (run.evaluation or {}).get("rows", {})
-    names = course(run) or [(0, name) for name in ("untrained", "trained") if name in rows]
+    names = measured_epochs(run) or [(0, name) for name in ("untrained", "trained") if name in rows]
     found = [(name, rows[name].get("uniformity"), rows[name].get("alignment")) for _, name in names]
     return [(name, x, y) for name, x, y in found if x is not None and y is not None]

@@ -8,7 +8,7 @@ from contraport.measures import Measure, measures_of
 from contraport.measures.intervals import Difference
 from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import GRID, MUTED, escaped, figure, titled
-from contraport.reporting.numbers import MISSING, Number, interval, measured, settings, table
+from contraport.reporting.numbers import MISSING, Number, interval_in_words, measured, settings, table
 from contraport.reporting.sections.robustness import ROBUSTNESS
 from contraport.reporting.shown import ShownRun
 from contraport.reporting.words import notes
@@ -100,7 +100,7 @@ def _cell(measure: Measure, values: Mapping[str, Mapping[str, float]]) -> Number
     found = values.get(measure.key)
     if found is None:
         return Number(MISSING, False)
-    return Number(measure.written(found["value"]), False, interval(measure, found["low"], found["high"]))
+    return Number(measure.written(found["value"]), False, interval_in_words(measure, found["low"], found["high"]))
 
 
 def _written(gain: Difference) -> str:

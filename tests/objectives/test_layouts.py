@@ -1,0 +1,50 @@
+"""What layouts say of themselves, and how one stands over another."""
+
+import pytest
+import torch
+from tests.objectives.comparing import views
+
+import contraport
+from contraport import KL, Cross, Free, Gibbs, Guided, Leading, Objective, Pairs, Rows, UsageError
+from contraport.objectives import LogMean, Within
+
+FEATURES = torch.stack(views(seed=3, d=4), 1)  # each view has its own
+
+
+def plans(layout):
+    loss = Objective(layout, Gibbs("cosine", 0.5), Rows(), Pairs(), KL())
+    return [found.plan.dense() for found in loss.outcomes(*views(), features=FEATURES)]
+
+
+def test_a_guide_guides_whatever_stands_over_it():
+    """And so each direction by its own features."""
+    inner, outer = (plans(layout) for layout in (Leading(2, Guided(Cross())), Guided(Leading(2, Cross()))))
+    plain = plans(Leading(2, Cross()))
+    for ours, theirs, without in zip(inner, outer, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+        assert (ours == 0).any()
+        assert not (without == 0).any()
+
+
+def test_of_two_guides_each_leaves_out_its_own():
+    strict, loose, both = (
+        plans(layout) for layout in (Guided(Cross(), 0.5), Guided(Cross()), Guided(Guided(Cross()), 0.5))
+    )
+    for alone, further, together in zip(strict, loose, both, strict=True):
+        assert (alone == 0).sum() > (further == 0).sum()
+        assert torch.equal(together == 0, (alone == 0) | (further == 0))
+
+
+def test_what_a_guide_leaves_pairs_out_of_is_no_info_nce():
+    loss = Objective(Guided(Cross()), Gibbs("cosine", 0.5), Rows(), Pairs(), KL())
+    value = float(loss(*views(), features=FEATURES))
+    assert not loss.is_info_nce
+    assert loss.information(value) is None
+
+
+def test_one_view_is_enough_where_each_is_compared_with_itself():
+    alone = Objective(Within(), Gibbs("sqeuclidean", 1.0), Free(), Pairs(), LogMean())
+    z0, z1 = views()
+    torch.testing.assert_close((alone(z0) + alone(z1)) / 2, alone(z0, z1))
+    with pytest.raises(UsageError, match="matches the views of an item, of which one came"):
+        contraport.nt_xent()(z0)
