@@ -74,11 +74,12 @@ What a run does not have is left out, and said. More of it is there after a trai
 | the plan beside its target, lines from items to where their mass goes, what an unbalanced plan let go | `evaluate` |
 | cosines class by class, the spectrum, alignment beside uniformity | `evaluate` |
 | accuracy over the severity of six corruptions | `evaluate --measures robustness`, beside the usual ones |
-| how many pairs seem wrong, and the ten to look at first | `train --audit` |
+| how many pairs seem wrong, and the ten to look at first, with what both members show and the better partner | `train --audit`, `evaluate` |
 
-The loss of an item is that of all points in one batch, so that it is to be compared within a map. Suspicion is one less
-the share of neighbours that the two given views of a test item have in common: the statistic of an online audit, of
-items that were not trained on.
+The loss of an item is that of all points in one batch, so that it is to be compared within a map. Suspicion is
+the share of test items that are at least as near to one given view as the partners of the other's neighbours are, the
+statistic `neighbors` of an audit, of items that were not trained on: over a third where two views have nothing in
+common.
 
 ## A measure of your own
 

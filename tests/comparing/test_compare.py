@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,25 @@ def test_a_finished_cell_is_never_trained_again(folder: Path, monkeypatch: pytes
     assert len(begun) == 1
 
 
+def test_what_was_reached_on_the_way_of_one_run(tmp_path: Path) -> None:
+    asked = SMALL | {"epochs": 3, "train": {"batch_size": 64, "keep_every": 1}, "seeds": 2, "measures": ["knn"]}
+    found = compare(**asked, out=tmp_path)
+    assert [(one.row, one.epoch) for one in found.waypoints] == [
+        (row, epoch) for row in ("info-nce", "gca-ince") for epoch in (1, 2, 3)
+    ]
+    entry = found.entry("gca-ince", "digits, standard", "knn")
+    assert entry is not None
+    assert found.waypoints[-1].mean == pytest.approx(entry.mean)
+    assert {*found.references} == {"untrained encoder", "raw inputs"}
+    assert "on the way, digits, standard" in found.markdown()
+    assert "| objective | 1 | 2 | 3 |" in found.markdown()
+    assert "On the way, digits, standard" in (tmp_path / "page.html").read_text()
+    assert "--checkpoints all" in (tmp_path / "commands.sh").read_text()
+    with_first = json.loads((tmp_path / "results.json").read_text())["waypoints"][0]
+    assert with_first["epoch"] == 1
+    assert with_first["interval"] == pytest.approx(list(found.waypoints[0].interval))
+
+
 def test_the_commands_train_the_same_cell(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, _, trained, judged, *_ = (folder / "commands.sh").read_text().splitlines()
     cell = next((folder / "cells").glob("*seed-0*.json"))
@@ -138,12 +158,26 @@ def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest
     assert job.found is None
 
 
+def test_a_process_that_is_killed_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any) -> None:
+        raise BrokenProcessPool("A process in the process pool was terminated abruptly.")
+
+    monkeypatch.setattr(running, "_at_once", killed)
+    with pytest.raises(UsageError, match=r"processes: one of 2 was ended from outside.*the same command goes on"):
+        compare(**SMALL, processes=2, out=tmp_path)
+
+
 def test_within_a_budget_what_lacks_is_told(tmp_path: Path) -> None:
     found = compare(**SMALL, budget="0s", out=tmp_path)
     assert found.lacking == 4
     assert any("4 of 4 trainings are still to be done" in note for note in found.notes)
     clock = Clock(100.0)
     assert clock.begins()
+    clock.expected = 150.0
+    assert not clock.begins()
+    clock.took += [10.0]
+    assert clock.begins()
+    clock.took.clear()
     clock.took += [150.0, 90.0]
     assert not clock.begins()
     assert Clock(None).begins()
@@ -220,6 +254,15 @@ def test_one_that_refuses_its_settings_is_told_beside_the_others(tmp_path: Path)
     assert any(entry.failed in note for note in found.notes)
 
 
+def test_data_that_all_columns_are_of_are_told_once() -> None:
+    def heads(*columns: str) -> list[str]:
+        return Comparison("a title", Path(), "base", [], list(columns), []).heads
+
+    assert heads("digits, a, clean", "digits, b") == ["on digits", "a, clean", "b"]
+    assert heads("digits, a", "photos, a") == ["objective", "digits, a", "photos, a"]
+    assert heads("digits, a") == ["objective", "digits, a"]
+
+
 def test_verdicts() -> None:
     better, worse = Difference(0.03, 0.01, 0.05), Difference(-0.03, -0.05, -0.01)
     none, unknown = Difference(0.0, -0.004, 0.004), Difference(0.01, -0.05, 0.07)
@@ -233,6 +276,13 @@ def test_verdicts() -> None:
 
 def test_a_verdict_says_how_many_seeds_would_decide() -> None:
     unsure = Difference(0.02, -0.01, 0.05)
+    sure, other = Difference(0.02, 0.01, 0.03), Difference(0.03, 0.01, 0.05)
+    told = verdict_in_words(Verdict("a claim", HELD, "knn", {"a on b": sure, "a on c": other, "a on d": unsure}))
+    assert told.startswith(
+        "Of 3 comparisons 2 surely better (a on b; a on c) and 0 surely worse; the largest difference, "
+    )
+    told = verdict_in_words(Verdict("a claim", HELD, "knn", {"a on c": other, "a on d": unsure}))
+    assert told.startswith("Of 2 comparisons 1 surely better and 0 surely worse; the largest difference, a on c: ")
     assert verdict_in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, 7)) == (
         "The difference, a on b: +2.0 points (−1.0 to +5.0). "
         "About 7 seeds would decide it, if the differences stayed so."

@@ -57,6 +57,17 @@ def test_items_are_always_the_same_and_of_all_classes() -> None:
     assert one.labels.bincount().tolist() == [5] * 10
 
 
+def test_as_many_test_items_as_are_asked_for_by_themselves() -> None:
+    def sizes(**given: Any) -> list[int]:
+        return [len(build_dataset(Settings(data="digits", **given), split)) for split in ("train", "test")]
+
+    assert sizes(items=50) == [50, 50]
+    assert sizes(items=50, test_items=120) == [50, 120]
+    assert sizes(test_items=120) == [1_348, 120]
+    assert sizes(items=50, test_items=10_000) == [50, 449]
+    assert sizes(items=50, test_items=120, validation=0.25) == [50, 120]
+
+
 def test_some_of_the_given_views(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     np.savez(

@@ -65,7 +65,7 @@ SITUATIONS = (
             Advice(
                 ("gca-ince", "iot"),
                 "A balanced plan (gca-ince, iot) is the same problem with both marginals held.",
-                (*_on("gca", 0), *_on("constraint", 0)),
+                (*_on("gca", 0), *_on("constraint", 0), *_on("sensitivity", 1)),
             ),
             Advice(("iot-uniform",), "A penalty for uneven plans spreads the embeddings.", _on("constraint", 4)),
             Advice(("alpha-cl",), "Weights of the negatives can be chosen directly.", _on("alpha", 0, 1)),
@@ -78,25 +78,29 @@ SITUATIONS = (
                 (),
                 "Leave out what `contraport train --audit` flags, with any objective, where the data have two given "
                 "views.",
-                (*_on("beyond", 0, 1, 2), *_on("mismatch", 0, 5)),
+                _on("beyond", 0, 1, 2, 8, 9, 10),
             ),
             Advice(
                 (),
                 "Weights by the batch's own plan (--weights plan) and soft targets (--target neighbors:k=5) are no "
                 "match for leaving out.",
-                _on("mismatch", 1, 2, 3),
+                (*_on("beyond", 5, 6, 14), *_on("mismatch", 0, 1)),
             ),
             Advice(
                 (),
                 "Where partners were exchanged within a class, look at what it flags before you trust it.",
-                (*_on("beyond", 5), *_on("mismatch", 4)),
+                (*_on("beyond", 7, 15), *_on("mismatch", 2)),
             ),
             Advice(
                 ("rince", "gca-rince"),
                 "Losses that bear with wrong pairs are for data of one view, which the audit does not take.",
-                (*_on("gca", 3), *_on("beyond", 3)),
+                (*_on("gca", 3), *_on("beyond", 3, 11, 12)),
             ),
-            Advice(("gca-uot",), "A plan may let mass go (gca-uot).", (*_on("gca", 2), *_on("beyond", 4))),
+            Advice(
+                ("gca-uot",),
+                "A plan may let mass go (gca-uot).",
+                (*_on("gca", 2), *_on("beyond", 4, 13), *_on("sensitivity", 2)),
+            ),
         ),
     ),
     Situation(
@@ -153,7 +157,7 @@ SITUATIONS = (
                 ("dcl", "dhel", "sog-clr"),
                 "Losses that leave the positive out of the negatives (dcl, dhel), or keep an average of each item "
                 "(sog-clr), depend less on how many items a batch has.",
-                _on("needs", 2),
+                (*_on("needs", 2), *_on("sensitivity", 3)),
             ),
             Advice((), "Negatives can come from a queue (--negatives queue) or from larger batches (--cache_chunk)."),
             Advice(("byol", "barlow-twins", "vic-reg"), "Some need no negatives at all (byol, barlow-twins, vic-reg)."),
@@ -165,7 +169,7 @@ SITUATIONS = (
             Advice(
                 ("t-simclr",),
                 "Heavier tails leave more room (t-simclr).",
-                (*_on("needs", 3), *_on("neighbour", 0, 1)),
+                _on("neighbour", 2, 0, 1),
             ),
         ),
     ),

@@ -173,8 +173,11 @@ def print_comparison(found: Comparison) -> None:
 
     for measure in found.measures:
         rows = [
-            {"objective": row}
-            | {column: written(measure, found.entry(row, column, measure.key)) for column in found.columns}
+            {found.heads[0]: row}
+            | {
+                head: written(measure, found.entry(row, column, measure.key))
+                for head, column in zip(found.heads[1:], found.columns, strict=True)
+            }
             for row in found.rows
         ]
         print_table(f"{measure.title}, mean over seeds and half of its interval", rows)

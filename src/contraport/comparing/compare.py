@@ -6,6 +6,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from contraport._version import __version__
 from contraport.comparing.grid import Cell, Grid, Row, grid_of
 from contraport.comparing.page import draw, render
-from contraport.comparing.results import Results, chosen_in_order, entries_of, verdicts_of
+from contraport.comparing.results import Results, chosen_in_order, entries_of, verdicts_of, waypoints_of
 from contraport.comparing.running import Clock, Found, Job, carried_out, job_of
 from contraport.comparing.tables import Comparison
 from contraport.comparing.tuning import as_text, best_trial, settled, space_of, trials_of, unequal
@@ -39,7 +40,7 @@ def compare(given: dict[str, Any]) -> Comparison:
     """Compare objectives on a grid of settings and seeds, and return what was found.
 
     Raises:
-        UsageError: a wrong argument, or every training refused its settings.
+        UsageError: a wrong argument, every training refused its settings, or one of several processes was killed.
         KeyboardInterrupt: it was stopped; the same call goes on.
 
     >>> import tempfile
@@ -61,7 +62,9 @@ def compare(given: dict[str, Any]) -> Comparison:
     _check_each(plan)
     with _shown(asked.progress) as console:
         lacking = [cell for cell in plan if job_of(grid, cell).found is None]
-        _foretell(console, grid, plan, lacking)
+        known = console is not None or asked.budget is not None
+        clock.expected = _expected(grid, lacking[0]) if known and lacking else None
+        _foretell(console, grid, plan, len(lacking), clock.expected)
         if asked.dry_run:
             return Comparison(grid.title, grid.out, grid.baseline, _names(grid.rows), _names(grid.columns), [])
         try:
@@ -71,6 +74,11 @@ def compare(given: dict[str, Any]) -> Comparison:
                 results = _carry_out(grid, cells, clock, moved)
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(f"stopped; what is done is in {grid.out}, and the same command goes on.") from error
+        except BrokenProcessPool as error:
+            raise UsageError(
+                f"processes: one of {asked.processes} was ended from outside, as where memory runs out; expected "
+                f"fewer. What is done is in {grid.out}, and the same command goes on."
+            ) from error
     return _written(grid, trials, found, cells, results, measure)
 
 
@@ -118,28 +126,29 @@ def _shown(progress: bool) -> Iterator[Console | None]:
     yield Console(stderr=True) if progress else None
 
 
-def _foretell(console: Console | None, grid: Grid, plan: Sequence[Cell], lacking: Sequence[Cell]) -> None:
-    """Say how many trainings there are and, as a few steps of the first that lacks tell, how long they take."""
+def _expected(grid: Grid, cell: Cell) -> float | None:
+    """Return how many seconds a training takes, as a few steps of it tell, or none where it refuses its settings."""
+    machine = {"device": grid.asked.device, "root": grid.asked.root, "workers": 0}
+    try:
+        settings = settings_of({**cell.options, **machine})
+        built = build(settings)
+        return rehearse(settings, built).seconds * built.epoch * settings.epochs
+    except UsageError:
+        return None  # which is told by the training itself
+
+
+def _foretell(console: Console | None, grid: Grid, plan: Sequence[Cell], lacking: int, seconds: float | None) -> None:
+    """Say how many trainings there are and, where it is known of the first that lacks, how long they take."""
     if console is None:
         return
     where = f"{len(grid.rows)} objectives x {len(grid.columns)} settings x {len(grid.seeds)} seeds"
     searching = f", and {len(plan) - len(grid.cells)} of the search" if grid.asked.tune else ""
-    console.print(f"{where}: {len(grid.cells)} trainings{searching}; {len(lacking)} are to be done", highlight=False)
-    if not lacking:
-        return
-    machine = {"device": grid.asked.device, "root": grid.asked.root, "workers": 0}
-    try:
-        settings = settings_of({**lacking[0].options, **machine})
-        built = build(settings)
-        seconds = rehearse(settings, built).seconds * built.epoch * settings.epochs
-    except UsageError:
-        return  # which is told by the training itself
-    whole = seconds * len(lacking) / min(grid.asked.processes, len(lacking))
-    console.print(
-        f"as a few steps of the first tell, {seconds:.0f} s each, {roughly(whole)} in all; judging comes on top",
-        highlight=False,
-        soft_wrap=True,
-    )
+    told = f"{where}: {len(grid.cells)} trainings{searching}; {lacking} are to be done"
+    console.print(told, highlight=False, soft_wrap=True)
+    if seconds is not None:
+        whole = seconds * lacking / min(grid.asked.processes, lacking)
+        told = f"as a few steps of the first tell, {seconds:.0f} s each, {roughly(whole)} in all; judging comes on top"
+        console.print(told, highlight=False, soft_wrap=True)
 
 
 def roughly(seconds: float) -> str:
@@ -229,6 +238,7 @@ def _written(
         columns=_names(grid.columns),
         entries=entries_of(grid, results),
         verdicts=verdicts_of(grid, results),
+        waypoints=waypoints_of(grid, results),
         references=_references(grid, results),
         spaces={row.name: _spans(row) for row in grid.rows} if trials else {},
         trials=_trials(trials, tried, measure),

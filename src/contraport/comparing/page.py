@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from contraport import pages
-from contraport.comparing.tables import Comparison, size, verdict_in_words, written
+from contraport.comparing.tables import Comparison, size, verdict_in_words, ways_of, written
 from contraport.files import replacing
 from contraport.plots.canvas import canvas
 from contraport.plots.colors import SERIES
@@ -31,7 +31,7 @@ def figure_of(of: Comparison) -> Figure:
         if number >= len(of.columns):
             panel.set_visible(False)
             continue
-        panel.set_title(of.columns[number], fontsize=9)
+        panel.set_title(of.heads[number + 1], fontsize=9)
         for place, row in enumerate(rows):
             entry = of.entry(row, of.columns[number], measure.key)
             if entry is None or entry.mean is None or entry.interval is None:
@@ -147,7 +147,7 @@ def render(of: Comparison, commands: list[str]) -> str:
                 )
             rows.append((row, cells))
         references = [(name, [of.reference(name, c, measure) for c in of.columns]) for name in of.references]
-        tables.append((measure, rows, references))
+        tables.append((measure, rows, references, ways_of(of, measure)))
     return pages.render(
         "comparison.html.j2",
         "contraport.comparing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -66,6 +67,26 @@ class Entry(NamedTuple):
     difference: Difference | None
     seconds: float | None
     failed: str | None
+
+
+class Waypoint(NamedTuple):
+    """What a cell of the table had reached at an epoch on its way, by one measure, where `keep_every` kept the model.
+
+    Attributes:
+        row: the name of the row.
+        column: the data and the setting.
+        measure: what was measured.
+        epoch: after how many.
+        mean: over seeds.
+        interval: of the mean.
+    """
+
+    row: str
+    column: str
+    measure: str
+    epoch: int
+    mean: float
+    interval: Interval
 
 
 class Verdict(NamedTuple):
@@ -183,6 +204,22 @@ def _entry(grid: Grid, results: Results, row: str, column: str, key: str, known:
     )
 
 
+def waypoints_of(grid: Grid, results: Results) -> list[Waypoint]:
+    """Return what the cells of the table had reached on their way, and at its end, where anything was kept."""
+    told = []
+    for measure, column, row in itertools.product(chosen_in_order(grid.asked.measures), grid.columns, grid.rows):
+        by_epoch: dict[int, list[float]] = {}
+        for seed in grid.seeds:
+            _, found = results.get((row.name, column.name, seed), (None, {}))
+            for name, values in found.get("course", {}).items():
+                if measure.key in values:
+                    by_epoch.setdefault(int(name.split()[-1]), []).append(values[measure.key])
+        for epoch, values in sorted(by_epoch.items()):
+            known = np.array(values)
+            told.append(Waypoint(row.name, column.name, measure.key, epoch, float(known.mean()), over_seeds(known)))
+    return told
+
+
 def _seen(grid: Grid, results: Results, row: Row, column: Column, key: str) -> Seen:
     """Return what one measure says of a cell of the table, seed by seed."""
     good = {
@@ -224,10 +261,6 @@ def verdicts_of(grid: Grid, results: Results) -> list[Verdict]:
             )
         told.append(Verdict(claim.says, verdict, measure.key, found, seeds))
     return told
-
-
-def _decided(gains: Sequence[Difference]) -> bool:
-    return verdict_of(gains) != UNDECIDED
 
 
 def verdict_of(gains: Sequence[Difference]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -25,6 +25,9 @@ from contraport.runs import Run
 from contraport.training.train import train
 
 Found = dict[str, Any]
+
+_KEPT = "epoch "
+"""So begin the names of models that `keep_every` kept, among what was judged."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,11 @@ class Job:
         return self.path.with_name(f"{self.path.name}.json")
 
     @property
+    def checkpoints(self) -> Literal["last", "all"]:
+        """Which of its models are judged: all, where it keeps some on its way."""
+        return "all" if self.options.get("keep_every") else "last"
+
+    @property
     def found(self) -> Found | None:
         """What was found, or none where it is not finished; of other measures it is judged again."""
         try:
@@ -66,10 +74,9 @@ class Job:
         """The command lines that train and judge it by themselves."""
         where = {name: value for name, value in self.machine.items() if name == "root" and value is not None}
         trained = as_flags({**self.options, **where, "out": str(self.path)})
-        judged = " ".join(map(shlex.quote, self.measures))
-        return (
-            f"contraport train {trained}\ncontraport evaluate {shlex.quote(str(self.path))} --measures {judged} --alone"
-        )
+        asked = {"measures": list(self.measures), "checkpoints": self.checkpoints, "alone": True}
+        judged = as_flags({name: value for name, value in asked.items() if value != "last"})
+        return f"contraport train {trained}\ncontraport evaluate {shlex.quote(str(self.path))} {judged}"
 
 
 def job_of(grid: Grid, cell: Cell) -> Job:
@@ -102,6 +109,7 @@ def carry_out(job: Job) -> Found:
         judged = evaluate(
             run,
             measures=list(job.measures),
+            checkpoints=job.checkpoints,
             alone=not job.with_references,
             device=job.machine["device"],
             workers=0,
@@ -112,10 +120,12 @@ def carry_out(job: Job) -> Found:
     except FloatingPointError as error:
         found |= {"failed": f"{error}"}
     else:
-        rows = run.metrics()
+        rows, trained = run.metrics(), judged["rows"].pop("trained")
+        kept = {name: values for name, values in judged["rows"].items() if name.startswith(_KEPT)}
         found |= {
-            "values": judged["rows"].pop("trained"),
-            "references": judged["rows"],
+            "values": trained,
+            "references": {name: values for name, values in judged["rows"].items() if name not in kept},
+            **({"course": {**kept, f"{_KEPT}{judged['epochs']}": trained}} if kept else {}),
             "train_items": judged["train_items"],
             "test_items": judged["test_items"],
             "seconds": {"training": round(rows[-1]["seconds"], 2) if rows else None, "judging": judged["seconds"]},
@@ -127,15 +137,21 @@ def carry_out(job: Job) -> Found:
 
 
 class Clock:
-    """Tells whether a training may begin: one that takes as long as those before must end within the budget."""
+    """Tells whether a training may begin: one that takes as long as those before must end within the budget.
+
+    Attributes:
+        took: how many seconds each took that is done.
+        expected: how many the first is expected to take, if that is known.
+    """
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
         self.took: list[float] = []
+        self.expected: float | None = None
 
     def begins(self) -> bool:
         """Return whether another one may begin."""
-        expected = sum(self.took) / len(self.took) if self.took else 0.0
+        expected = sum(self.took) / len(self.took) if self.took else self.expected or 0.0
         return self._end is None or time.monotonic() + expected <= self._end
 
 

@@ -7,9 +7,9 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from contraport.comparing.results import Entry, Verdict, chosen_in_order
+from contraport.comparing.results import Entry, Verdict, Waypoint, chosen_in_order
 from contraport.comparing.statistics import MOST_SEEDS
 from contraport.measures import Measure
 from contraport.measures.intervals import Difference
@@ -27,6 +27,7 @@ class Comparison:
         columns: the names of the columns: data and setting.
         entries: the cells of the table, by measure.
         verdicts: what was found of claims.
+        waypoints: what was reached on the way, where `keep_every` kept models.
         references: what the untrained encoder and the raw inputs reach, by name, column and measure.
         spaces: of the search: by row the range of each setting.
         trials: of the search: row, column, settings, and the measure on the validation items.
@@ -41,6 +42,7 @@ class Comparison:
     columns: list[str]
     entries: list[Entry]
     verdicts: list[Verdict] = field(default_factory=list)
+    waypoints: list[Waypoint] = field(default_factory=list)
     references: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     spaces: dict[str, dict[str, str]] = field(default_factory=dict)
     trials: list[dict[str, Any]] = field(default_factory=list)
@@ -51,6 +53,14 @@ class Comparison:
     def measures(self) -> list[Measure]:
         """What was measured, the first of which sentences are about."""
         return chosen_in_order([entry.measure for entry in self.entries])
+
+    @property
+    def heads(self) -> list[str]:
+        """What heads a table: over the rows, and over each column; data that all columns are of are told once."""
+        data = {column.partition(", ")[0] for column in self.columns}
+        if len(self.columns) == 1 or len(data) > 1:
+            return ["objective", *self.columns]
+        return [f"on {data.pop()}", *(column.partition(", ")[2] for column in self.columns)]
 
     def entry(self, row: str, column: str, measure: str) -> Entry | None:
         """Return a cell of the table by one measure."""
@@ -88,10 +98,11 @@ class Comparison:
     def markdown(self) -> str:
         """Return all of it in Markdown."""
         parts = [f"# {self.title}", *_tables(self), "\n".join(f"- {told}" for told in self.sentences)]
+        parts += [part for measure in self.measures for part in on_the_way(self, measure)]
         parts += [f"{told}" for told in self.notes]
         if self.verdicts:
             rows = [[one.says, one.verdict, verdict_in_words(one)] for one in self.verdicts]
-            parts += ["## Claims", markdown_table(["claim", "verdict", "why"], rows)]
+            parts += ["## Claims", markdown_table(["claim", "verdict", "why"], rows, words=True)]
         if self.trials:
             parts += ["## Settings that were tried", *(f"- {told}" for told in self.searched), _trials(self.trials)]
         return "\n\n".join(parts) + "\n"
@@ -128,6 +139,7 @@ class Comparison:
                 | {"seeds": one.seeds, "found": {name: list(apart) for name, apart in one.found.items()}}
                 for one in self.verdicts
             ],
+            "waypoints": [one._asdict() | {"interval": list(one.interval)} for one in self.waypoints],
             "references": self.references,
             "spaces": self.spaces,
             "trials": self.trials,
@@ -136,18 +148,29 @@ class Comparison:
         }
 
 
+_NAMED = 4
+"""Of at most so many comparisons it is said which they are."""
+
+
 def verdict_in_words(verdict: Verdict) -> str:
     """Return what a verdict rests on, in a sentence."""
     if not verdict.found:
         return "Not measured, or with one seed alone."
-    better = sum(gain.low > 0 for gain in verdict.found.values())
-    worse = sum(gain.high < 0 for gain in verdict.found.values())
+    better = [name for name, gain in verdict.found.items() if gain.low > 0]
+    worse = [name for name, gain in verdict.found.items() if gain.high < 0]
     largest = max(verdict.found, key=lambda name: abs(verdict.found[name].value))
     (measure,) = chosen_in_order([verdict.measure])
-    counted = f"Of {len(verdict.found)} comparisons {better} surely better and {worse} surely worse; the largest"
+    counts = [_counted(better, "better", largest), _counted(worse, "worse", largest)]
+    counted = f"Of {len(verdict.found)} comparisons {' and '.join(counts)}; the largest"
     lead = counted if len(verdict.found) > 1 else "The"
     told = f"{lead} difference, {largest}: {size(measure, verdict.found[largest])}."
     return told if verdict.seeds is None or (better and worse) else f"{told} {_more_seeds(verdict.seeds)}"
+
+
+def _counted(names: Sequence[str], what: str, largest: str) -> str:
+    """Return how many comparisons are surely so, and which, unless it is the one that is told of anyhow."""
+    listed = f" ({'; '.join(names)})" if 0 < len(names) <= _NAMED and list(names) != [largest] else ""
+    return f"{len(names)} surely {what}{listed}"
 
 
 def _more_seeds(seeds: int) -> str:
@@ -168,18 +191,18 @@ def size(measure: Measure, found: Difference) -> str:
     return f"{value}{unit} ({low} to {high})"
 
 
-def written(measure: Measure, entry: Entry | None) -> str:
+def written(measure: Measure, entry: Entry | Waypoint | None) -> str:
     """Write a mean over seeds with half the width of its interval; in per cent where the measure is a share."""
     if entry is None or entry.mean is None or entry.interval is None:
-        return "failed" if entry is not None and entry.failed else "—"
+        return "failed" if isinstance(entry, Entry) and entry.failed else "—"
     half = (entry.interval.high - entry.interval.low) / 2
     share = measure.unit.startswith("share")
     return f"{100 * entry.mean:.1f} ± {100 * half:.1f}" if share else f"{entry.mean:.3f} ± {half:.3f}"
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
+    """Return a table in Markdown, with numbers, or words, behind its first column."""
+    lines = [head, ["---", *["---" if words else "---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
@@ -193,7 +216,43 @@ def table_of(of: Comparison, measure: Measure) -> str:
             cells.append(written(measure, entry) + mark)
         rows.append([row, *cells])
     rows += [[f"*{name}*", *(of.reference(name, column, measure) for column in of.columns)] for name in of.references]
-    return markdown_table(["objective", *of.columns], rows)
+    return markdown_table(of.heads, rows)
+
+
+class Way(NamedTuple):
+    """What the rows of a column had reached after how many epochs, as it is written.
+
+    Attributes:
+        column: the data and the setting.
+        epochs: after how many.
+        rows: by name, what was reached after each.
+    """
+
+    column: str
+    epochs: list[int]
+    rows: dict[str, list[str]]
+
+
+def ways_of(of: Comparison, measure: Measure) -> list[Way]:
+    """Return what was reached on the way by one measure, for each column in which models were kept."""
+    ways = []
+    for column in of.columns:
+        here = {(one.row, one.epoch): one for one in of.waypoints if (one.column, one.measure) == (column, measure.key)}
+        epochs = sorted({epoch for _, epoch in here})
+        if epochs:
+            rows = {row: [written(measure, here.get((row, epoch))) for epoch in epochs] for row in of.rows}
+            ways.append(Way(column, epochs, rows))
+    return ways
+
+
+def on_the_way(of: Comparison, measure: Measure) -> list[str]:
+    """Return what was reached on the way, in Markdown: what each table is about, and the table."""
+    parts = []
+    for way in ways_of(of, measure):
+        parts.append(f"{measure.title} on the way, {way.column}: of each run after so many epochs")
+        rows = [[row, *reached] for row, reached in way.rows.items()]
+        parts.append(markdown_table(["objective", *map(str, way.epochs)], rows))
+    return parts
 
 
 def _tables(of: Comparison) -> list[str]:
@@ -212,7 +271,7 @@ def _tables(of: Comparison) -> list[str]:
                 f"{measure.title}: difference from {of.baseline} on the same seeds and items, with an interval "
                 "of 95 % for all comparisons of the table at once"
             )
-            told.append(markdown_table(["objective", *of.columns], rows))
+            told.append(markdown_table(of.heads, rows))
     return told
 
 
@@ -261,4 +320,4 @@ def _trials(trials: Sequence[Mapping[str, Any]]) -> str:
         [one["row"], one["column"], str(one["trial"]), one["settings"], one["value"], "chosen" if one["chosen"] else ""]
         for one in trials
     ]
-    return markdown_table(["objective", "on", "trial", "settings", "on validation items", ""], rows)
+    return markdown_table(["objective", "on", "trial", "settings", "on validation items", ""], rows, words=True)

@@ -91,7 +91,14 @@ def load_asked(
     return build_dataset(other, split)
 
 
-_OF_ITS_DATA: dict[str, Any] = {"validation": None, "items": None, "given_views": (), "corrupt": None, "domains": None}
+_OF_ITS_DATA: dict[str, Any] = {
+    "validation": None,
+    "items": None,
+    "test_items": None,
+    "given_views": (),
+    "corrupt": None,
+    "domains": None,
+}
 """What a training asks of its own data alone: other data are looked at as they are."""
 
 

@@ -116,8 +116,9 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         dataset = dataset.with_weights(given)
     if settings.validation is not None:
         dataset = dataset.only(torch.from_numpy(_held_out(dataset, settings.validation, split)), split)
-    if settings.items is not None and settings.items < len(dataset):
-        dataset = dataset.only(torch.from_numpy(_held_out(dataset, settings.items / len(dataset), "test")))
+    most = settings.items if split == "train" or settings.test_items is None else settings.test_items
+    if most is not None and most < len(dataset):
+        dataset = dataset.only(torch.from_numpy(_held_out(dataset, most / len(dataset), "test")))
     return _version(settings, dataset)
 
 

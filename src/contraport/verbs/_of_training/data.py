@@ -97,6 +97,12 @@ class ReadingSettings(Options):
     items: int | None = option(
         None, "at most so many items of each split, drawn at random, always the same ones.", check=whole(4)
     )
+    test_items: int | None = option(
+        None,
+        "at most so many test items, in the place of `items`: few to learn from may be judged on many, which tell "
+        "small differences.",
+        check=whole(4),
+    )
     given_views: Sequence[int] = option(
         (), "which of the views that the data give are used, by their numbers from 0; default: all."
     )
