@@ -323,7 +323,9 @@ def in_words(kind: Any) -> str:
         return "one of " + ", ".join(map(str, parts))
     if origin in (list, Sequence):
         return "a list"
-    return _WORDS.get(kind, "keys with values" if origin in (dict, Mapping) else getattr(kind, "__name__", str(kind)))
+    if origin in (dict, Mapping):
+        return 'keys with values, such as {"key": "value"}'
+    return _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
 
 
 _WORDS = {

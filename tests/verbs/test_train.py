@@ -96,7 +96,7 @@ def test_the_estimator_has_settings_of_the_same_meaning() -> None:
             {"temperature": [0.1]},
             r"temperature: expected a number, or start:end:shape .*, got \[0.1\]",
         ),
-        ({"columns": "x"}, "columns: expected keys with values, got 'x'"),
+        ({"columns": "x"}, r"columns: expected keys with values, such as .*, got 'x'"),
         ({"out": 3}, "out: expected text or a path, got 3"),
         ({"logger": "wandb"}, "logger: expected a list of names, got 'wandb'"),
         ({"logger": ["wand"]}, "did you mean 'wandb'"),

@@ -30,6 +30,7 @@ from contraport.training.build import build
 from contraport.training.given import settings_of
 from contraport.training.rehearsal import rehearse
 from contraport.verbs.compare import VERB, seconds_of
+from contraport.wording import counted
 
 Moved: TypeAlias = Callable[[Cell, Found], None]
 """Is told of each cell that is done."""
@@ -161,7 +162,7 @@ def roughly(seconds: float) -> str:
     if minutes < 1:
         return "under a minute"
     if minutes < 120:
-        return f"about {minutes} minute{'s' * (minutes > 1)}"
+        return f"about {counted(minutes, 'minute')}"
     return f"about {seconds / 3600:.1f} hours"
 
 

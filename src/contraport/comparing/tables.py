@@ -13,6 +13,7 @@ from contraport.comparing.results import Entry, Verdict, Waypoint, chosen_in_ord
 from contraport.comparing.statistics import MOST_SEEDS
 from contraport.measures import Measure
 from contraport.measures.intervals import Difference
+from contraport.wording import listed
 
 
 @dataclass(frozen=True)
@@ -306,8 +307,7 @@ def _sentence(of: Comparison, column: str) -> str:
 def _several(names: Sequence[str], first: str = "") -> str:
     ordered = sorted(names, key=lambda name: name != first)
     shown = ordered if len(ordered) <= 4 else [*ordered[:3], f"{len(ordered) - 3} others"]
-    listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-    return f"{listed} {'is' if len(ordered) == 1 else 'are'}"
+    return f"{listed(shown)} {'is' if len(ordered) == 1 else 'are'}"
 
 
 def _name(measure: Measure) -> str:

@@ -183,15 +183,6 @@ def interval_in_words(measure: Measure, low: float, high: float) -> str:
     return "–".join([ends[0].removesuffix("%"), ends[1]])
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names as they stand in a sentence.
-
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def _seconds(value: float | None) -> str:
     if value is None:
         return MISSING

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from contraport.measures import Measure, families
 from contraport.measures.intervals import Difference
-from contraport.reporting.numbers import listed, measured, settings
+from contraport.reporting.numbers import measured, settings
 from contraport.reporting.shown import ShownRun
+from contraport.wording import listed
 
 HEADLINES = 2
 """On how many measures runs are judged in words; the table has the others."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from contraport.reporting.numbers import listed
 from contraport.reporting.shown import ShownRun, data_name
+from contraport.wording import counted, listed
 
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
 
@@ -26,7 +26,7 @@ def describe(runs: Sequence[ShownRun]) -> str:
         count = NUMBERS[len(runs)] if len(runs) < len(NUMBERS) else str(len(runs))
         what = f"{count} encoders ({listed(encoders)})" if len(encoders) > 1 else f"{count} {encoders[0]} encoders"
     how = f" with {listed(objectives)}" if objectives else ""
-    length = f" for {epochs[0]} epoch{'s' if epochs[0] != '1' else ''}" if len(epochs) == 1 else ""
+    length = f" for {counted(int(epochs[0]), 'epoch')}" if len(epochs) == 1 and epochs[0].isdigit() else ""
     return f"{what} trained on {listed(data)}{how}{length}."
 
 

@@ -18,6 +18,7 @@ from contraport.measures.clusters import clusters
 from contraport.searching.blocks import blocks, nearest
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
 from contraport.verbs.cluster import VERB, ClusterOptions
+from contraport.wording import counted
 
 SAMPLED = 20_000
 """From so many items, spread evenly, the first centres are found; all items then move them."""
@@ -100,7 +101,7 @@ def _shown(found: Clusters, features: Features, centres: Tensor) -> Contents:
         ]
         most = f"most are {one.class_name}" if one.class_name is not None else ""
         groups.append(Cards(f"Cluster {number}", f"{one.items:,} items", most, cards, one.items - len(cards)))
-    title = f"{len(groups)} {'cluster' if len(groups) == 1 else 'clusters'} of {len(features):,} items"
+    title = f"{counted(len(groups), 'cluster')} of {counted(len(features), 'item')}"
     return Contents(title, "Of each cluster the items that are nearest to its centre, with the cosine to it.", groups)
 
 

@@ -17,6 +17,7 @@ from contraport.searching.blocks import unit
 from contraport.searching.index import indexed, tell_of_index
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
 from contraport.verbs.duplicates import VERB, DuplicatesOptions
+from contraport.wording import counted
 
 TILE = 2_048
 """So many rows are compared with so many at once."""
@@ -78,7 +79,7 @@ def _shown(groups: Sequence[Group], items: int, threshold: float) -> Contents:
         these = [Card(place, name) for place, name in zip(group.positions, group.names, strict=True)]
         told = f"{len(these):,} items"
         cards.append(Cards(f"Group {number}", told, "", these[:PICTURES_OF_GROUP], len(these[PICTURES_OF_GROUP:])))
-    title = f"{len(groups):,} {'group' if len(groups) == 1 else 'groups'} of duplicates among {items:,} items"
+    title = f"{counted(len(groups), 'group')} of duplicates among {items:,} items"
     lead = f"The cosine of two linked items is {threshold:g} or more."
     if len(groups) > GROUPS_SHOWN:
         lead += f" The {GROUPS_SHOWN} largest groups are shown."

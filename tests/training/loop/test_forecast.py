@@ -37,7 +37,7 @@ def test_items_steps_and_what_is_left_out_are_told(file: Path, tmp_path: Path) -
 
 def test_steps_of_several_batches_are_counted(file: Path, tmp_path: Path) -> None:
     lines = log_of(tmp_path, file, batch_size=32, accumulate=2)
-    assert ("INFO", "2 steps: 1 epochs of 3 batches of 32 items, 2 to a step") in lines
+    assert ("INFO", "2 steps: 1 epoch of 3 batches of 32 items, 2 to a step") in lines
 
 
 def test_a_split_of_the_datas_own_is_named(tmp_path: Path) -> None:

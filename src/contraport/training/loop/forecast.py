@@ -11,6 +11,7 @@ from contraport.data import Dataset
 from contraport.data.streams import Stream
 from contraport.training.step.comparison import StepComparison
 from contraport.verbs.train import Settings
+from contraport.wording import counted
 
 FEW_STEPS = 200
 """With fewer steps an encoder has hardly left where it began."""
@@ -46,8 +47,9 @@ def foretell(settings: Settings, dataset: Dataset, comparison: StepComparison, *
         return
     batches, left_out = divmod(len(dataset), size)
     summed = f", {settings.accumulate} to a step" if settings.accumulate > 1 else ""
-    rest = f"; an epoch leaves out {left_out} items, each time others" if left_out else ""
-    log.info("%s steps: %d epochs of %d batches of %d items%s%s", f"{steps:,}", epochs, batches, size, summed, rest)
+    rest = f"; an epoch leaves out {counted(left_out, 'item')}, each time others" if left_out else ""
+    taken = f"{counted(epochs, 'epoch')} of {counted(batches, 'batch', 'batches')} of {counted(size, 'item')}"
+    log.info("%s: %s%s%s", counted(steps, "step"), taken, summed, rest)
     proposed, enough = proposal(len(dataset), size, epochs) if steps < FEW_STEPS else ("", steps)
     if proposed:
         told = f"{proposed} take {enough:,}"

@@ -1,0 +1,28 @@
+"""Numbers and names as they stand in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def counted(number: int, thing: str, things: str | None = None) -> str:
+    """Return how many things there are.
+
+    Args:
+        number: of them.
+        thing: what one is called.
+        things: what several are called; default: with an s.
+
+    >>> counted(1, "batch", "batches"), counted(0, "epoch"), counted(60_000, "item")
+    ('1 batch', '0 epochs', '60,000 items')
+    """
+    return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as they stand in a sentence.
+
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
