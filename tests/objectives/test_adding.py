@@ -46,8 +46,8 @@ class Cauchy(Kernel):
     def __init__(self, temperature=1.0):
         super().__init__("sqeuclidean", temperature, learnable=False)
 
-    def _log_kernel(self, x, y, temperature):
-        return self._over_cost(x, y, temperature, temperature).with_link(LogDecay(1.0))
+    def log_kernel(self, cost_in, temperature):
+        return cost_in(temperature).with_link(LogDecay(1.0))
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -33,9 +32,14 @@ Tempered: TypeAlias = float | Tensor | Literal["learn"]
 START = 0.5
 """Where a temperature starts that is only said to be learned."""
 
+CostIn: TypeAlias = Callable[[float | Tensor], LogKernel]
+"""Gives T = -cost / unit, for a unit, as a log-kernel without a link."""
+
 
 class Kernel(nn.Module, ABC):
     """A positive function of two embeddings with a temperature; call it on (N, d) and (M, d) to get a `LogKernel`.
+
+    A subclass says in `log_kernel` what it makes of the cost.
 
     Args:
         cost: a name or a callable.
@@ -93,7 +97,7 @@ class Kernel(nn.Module, ABC):
             with torch.no_grad():
                 self.log_temperature.fill_(math.log(value))
 
-    def _scale(self) -> float | Tensor:
+    def _own_temperature(self) -> float | Tensor:
         """Return the temperature as it enters the computation: a tensor with a gradient if it is learnable."""
         if self._owned is not None:
             return world().shared(_checked(self._owned[0]).reshape(()))
@@ -107,10 +111,10 @@ class Kernel(nn.Module, ABC):
             learned.clamp_(min=coldest)
         return world().shared(learned.exp())
 
-    def _scale_in(self, dtype: torch.dtype, given: float | Tensor | None) -> float | Tensor:
+    def _temperature_in(self, dtype: torch.dtype, given: float | Tensor | None) -> float | Tensor:
         """Return the temperature of a call, its own or the one given, in the precision of the embeddings."""
         if given is None:
-            given = self._scale()
+            given = self._own_temperature()
         elif isinstance(given, Tensor):
             given = _checked(given)
         return given.to(dtype) if isinstance(given, Tensor) else given
@@ -131,7 +135,8 @@ class Kernel(nn.Module, ABC):
             if x.dtype != y.dtype or x.dtype not in (torch.float32, torch.float64):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
-            return self._log_kernel(x, x if same else y, self._scale_in(x.dtype, temperature))
+            tau, sides = self._temperature_in(x.dtype, temperature), (x, x if same else y)
+            return self.log_kernel(lambda unit: self._negative_cost(*sides, unit, tau), tau)
 
     def of_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
         """Return log K of similarities, (N, M), in place of those of embeddings: cosines, or inner products.
@@ -150,16 +155,20 @@ class Kernel(nn.Module, ABC):
             )
         factor, offset = _OF_SIMILARITY[self.cost]
         similarities = similarities.to(torch.promote_types(similarities.dtype, torch.float32))
-        negative_cost = cast(Tensor, _NegativeCost(factor * similarities - offset))
-        return self._log_kernel(negative_cost, negative_cost, self._scale_in(similarities.dtype, temperature))
+        matrix, tau = factor * similarities - offset, self._temperature_in(similarities.dtype, temperature)
+        return self.log_kernel(lambda unit: MatrixLogKernel(matrix / unit, temperature=tau, unit=unit), tau)
 
     @abstractmethod
-    def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel: ...
+    def log_kernel(self, cost_in: CostIn, temperature: float | Tensor) -> LogKernel:
+        """Return log K of the cost of a call.
 
-    def _over_cost(self, x: Tensor, y: Tensor, unit: float | Tensor, temperature: float | Tensor) -> LogKernel:
+        Args:
+            cost_in: gives minus the cost in a unit.
+            temperature: of the call.
+        """
+
+    def _negative_cost(self, x: Tensor, y: Tensor, unit: float | Tensor, temperature: float | Tensor) -> LogKernel:
         """Return T = -cost / unit as a log-kernel without a link; x and y that are one tensor stay one tensor."""
-        if isinstance(x, _NegativeCost):
-            return MatrixLogKernel(x.matrix / unit, temperature=temperature, unit=unit)
         if not isinstance(self.cost, str):
             return CallableLogKernel(self.cost, x, y, temperature)
         if self.cost == "sqeuclidean":
@@ -190,13 +199,6 @@ class Kernel(nn.Module, ABC):
 
     def _learnable(self) -> str:
         return ", learnable=True" if self.learns else ""
-
-
-@dataclass(frozen=True, eq=False)
-class _NegativeCost:
-    """Minus the cost, (N, M), in place of embeddings that have it; what a kernel makes of it is up to the kernel."""
-
-    matrix: Tensor
 
 
 def _number_of(temperature: Tempered) -> float:
@@ -271,8 +273,8 @@ class Gibbs(Kernel):
         check(good, f"power: expected 1 for the cost {cost!r}; other powers need one of {', '.join(_DISTANCES)}.")
         self.power = power
 
-    def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel:
-        kernel = self._over_cost(x, y, temperature ** (1 / self.power), temperature)
+    def log_kernel(self, cost_in: CostIn, temperature: float | Tensor) -> LogKernel:
+        kernel = cost_in(temperature ** (1 / self.power))
         return kernel if self.power == 1 else kernel.with_link(PowerDecay(self.power))
 
     def __repr__(self) -> str:
@@ -315,8 +317,8 @@ class RationalQuadratic(Kernel):
         check_nonnegative("power", power)
         self.power = power
 
-    def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel:
-        return self._over_cost(x, y, temperature, temperature).with_link(LogDecay(self.power))
+    def log_kernel(self, cost_in: CostIn, temperature: float | Tensor) -> LogKernel:
+        return cost_in(temperature).with_link(LogDecay(self.power))
 
     def __repr__(self) -> str:
         return f"RationalQuadratic({self.cost!r}, {self._written()}, power={self.power!r}{self._learnable()})"
@@ -350,8 +352,8 @@ class StudentT(Kernel):
         check_positive("df", df)
         self.df = df
 
-    def _log_kernel(self, x: Tensor, y: Tensor, temperature: float | Tensor) -> LogKernel:
-        return self._over_cost(x, y, temperature * self.df, temperature).with_link(LogDecay((self.df + 1) / 2))
+    def log_kernel(self, cost_in: CostIn, temperature: float | Tensor) -> LogKernel:
+        return cost_in(temperature * self.df).with_link(LogDecay((self.df + 1) / 2))
 
     def __repr__(self) -> str:
         return f"StudentT({self.df!r}, {self._written()}{self._learnable()})"
@@ -398,7 +400,7 @@ def _directions(z: Tensor) -> tuple[Tensor, Tensor]:
     return units, (units.square().sum(1, keepdim=True) + zero).rsqrt()
 
 
-class _Scaled(NamedTuple):
+class _Side(NamedTuple):
     """What a cost makes of one side's embeddings in T = <x, y> + r + c, in some unit.
 
     Attributes:
@@ -417,30 +419,30 @@ class _Scaled(NamedTuple):
         return self.bias.expand(size) if isinstance(self.bias, Tensor) else constant(size, self.bias, self.z)
 
 
-def _dot(z: Tensor, unit: float | Tensor) -> _Scaled:
-    return _Scaled(z / unit**0.5, 0.0)
+def _dot(z: Tensor, unit: float | Tensor) -> _Side:
+    return _Side(z / unit**0.5, 0.0)
 
 
-def _negative_cosine(z: Tensor, unit: float | Tensor) -> _Scaled:
+def _negative_cosine(z: Tensor, unit: float | Tensor) -> _Side:
     units, inverse = _directions(z)
-    return _Scaled(units * (inverse * unit**-0.5), 0.0, math.inf if isinstance(unit, Tensor) else 1 / unit)
+    return _Side(units * (inverse * unit**-0.5), 0.0, math.inf if isinstance(unit, Tensor) else 1 / unit)
 
 
-def _cosine(z: Tensor, unit: float | Tensor) -> _Scaled:
+def _cosine(z: Tensor, unit: float | Tensor) -> _Side:
     units, _, square = _negative_cosine(z, unit)
-    return _Scaled(units, -0.5 / unit, square)
+    return _Side(units, -0.5 / unit, square)
 
 
-def _chordal(z: Tensor, unit: float | Tensor) -> _Scaled:
+def _chordal(z: Tensor, unit: float | Tensor) -> _Side:
     return _cosine(z, unit / 2)
 
 
-def _sqeuclidean(z: Tensor, unit: float | Tensor) -> _Scaled:
+def _sqeuclidean(z: Tensor, unit: float | Tensor) -> _Side:
     z = z * (2 / unit) ** 0.5
-    return _Scaled(z, -z.square().sum(-1) / 2)
+    return _Side(z, -z.square().sum(-1) / 2)
 
 
-_SIDES: dict[str, Callable[[Tensor, float | Tensor], _Scaled]] = {
+_SIDES: dict[str, Callable[[Tensor, float | Tensor], _Side]] = {
     "cosine": _cosine,
     "negative-cosine": _negative_cosine,
     "chordal": _chordal,

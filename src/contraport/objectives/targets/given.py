@@ -44,7 +44,7 @@ class Listed(Target):
 
     pairs: Tensor | Sequence[Sequence[int]] = field(repr=False)
     shares: Tensor | Sequence[float] | None = field(default=None, repr=False)
-    turned: bool = field(default=False, repr=False)
+    _turned: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         pairs = as_numbers("target", self.pairs)
@@ -80,7 +80,7 @@ class Listed(Target):
         if block.x is block.y:
             others = pairs[:, 0] != pairs[:, 1]
             pairs, shares = torch.cat([pairs, pairs[others].flip(1)]), torch.cat([shares, shares[others]])
-        rows, columns, which = _places_of(pairs.flip(1) if self.turned else pairs, pattern)
+        rows, columns, which = _places_of(pairs.flip(1) if self._turned else pairs, pattern)
         kept = rows != columns if block.x is block.y else torch.ones_like(rows, dtype=torch.bool)
         entries, place = torch.unique(rows[kept] * block.shape[1] + columns[kept], return_inverse=True)
         values = shares.new_zeros(len(entries)).index_add(0, place, shares[which[kept]])
@@ -94,7 +94,7 @@ class Listed(Target):
         )
 
     def mirrored(self) -> Listed:
-        return Listed(self.pairs, self.shares, not self.turned)
+        return Listed(self.pairs, self.shares, not self._turned)
 
 
 def _places_of(pairs: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor, Tensor]:

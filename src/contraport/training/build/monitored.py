@@ -12,12 +12,13 @@ from contraport.embedding import Reader
 from contraport.errors import check
 from contraport.measures.monitoring import parse_watches
 from contraport.objectives import Loss
+from contraport.training.build.dataset import build_views
+from contraport.training.build.whole import Built
 from contraport.verbs.train import Settings
 
 if TYPE_CHECKING:
     from contraport.measures.subject import Subject
-from contraport.training.build.dataset import build_views
-from contraport.training.build.whole import Built
+
 
 Monitored: TypeAlias = "Callable[[torch.device], Subject]"
 """Makes what is measured during a training, on a device."""

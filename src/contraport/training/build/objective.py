@@ -11,9 +11,7 @@ from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective, Pairs, Target, Temperature
 from contraport.objectives.schedules import Schedule, parse_constraint
 from contraport.objectives.weighting import PlanWeights
-from contraport.training.step.comparison import (
-    taken_by,
-)
+from contraport.training.step.comparison import taken_by
 from contraport.verbs.train import Settings
 
 
