@@ -65,11 +65,11 @@ class Measured(NamedTuple):
         sizes = " or ".join(f"{train:,} training and {test:,} test items" for train, test in items[:2])
         epochs = asked["epochs"] or (asked["train"] or {}).get("epochs")
         length = f"{epochs} epochs" if epochs else "epochs as the columns say"
-        took = sum(cell["took"] for cell in cells) / 60
+        took = round(sum(sum(cell["seconds"].values()) for cell in cells) / 60)
         where = "one thread of a shared processor" if machine["device"] == "cpu" else machine["device"]
         return (
             f"{self.name}: {sizes}; {self.encoder}, {length}, {self.seeds}; "
-            f"{took:.0f} minutes in all on {where}, torch {machine['torch']}."
+            f"{took} minute{'s' * (took != 1)} in all on {where}, torch {machine['torch']}."
         )
 
 
