@@ -4,6 +4,8 @@
     python examples/photos.py --scenes          # the same clothes at any place and size, before parts of photographs
     python examples/photos.py --samples 5       # five times four hundred, the mean and its interval
 
+It tells each training as it goes, and writes what all reached to examples/results/photos.json.
+
 On the command line, with photos of your own: what the log proposes, with timm's weights, or with those of a run on many
 photos without labels:
 
@@ -14,7 +16,10 @@ photos without labels:
 """
 
 import argparse
+import json
 import tempfile
+import time
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +28,11 @@ from scipy import stats
 from sklearn.datasets import load_sample_images
 
 from contraport import evaluate, train
-from contraport.data import load
+from contraport.data import Dataset, load
 
+RESULTS = Path(__file__).parent / "results" / "photos.json"
 SIDE = 40  # of a scene
+MEASURES = ["linear_probe", "knn"]
 
 
 def scene(pixels: np.ndarray, backgrounds: list[Image.Image], random: np.random.Generator) -> Image.Image:
@@ -46,75 +53,96 @@ def scene(pixels: np.ndarray, backgrounds: list[Image.Image], random: np.random.
     return Image.fromarray(canvas.clip(0, 255).astype(np.uint8))
 
 
-def write(folder: Path, data: str, positions: dict[str, list[int]], scenes: bool) -> None:
+def write(folder: Path, images: Dataset, positions: dict[str, np.ndarray], random: np.random.Generator) -> None:
     """Write items of a data set as JPEG files, in a folder for each class."""
-    images, random = load(data), np.random.default_rng(0)
     backgrounds = [Image.fromarray(image) for image in load_sample_images().images]
     for name, chosen in positions.items():
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for position in chosen:
+        of_class = folder / name.replace("/", " or ")
+        of_class.mkdir(parents=True)
+        for position in chosen.tolist():
             pixels = images[position].views[0][0, 0].numpy()
-            image = scene(pixels, backgrounds, random) if scenes else Image.fromarray(pixels).convert("RGB")
-            image.save(folder / name / f"{position:05d}.jpg", quality=90)
+            image = scene(pixels, backgrounds, random) if asked.scenes else Image.fromarray(pixels).convert("RGB")
+            image.save(of_class / f"{position:05d}.jpg", quality=90)
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--data", default="fashion-mnist", help="what the photos are made of")
 parser.add_argument("--scenes", action="store_true", help="items at any place and size, before parts of photographs")
-parser.add_argument("--tiny", action="store_true", help="few photos and steps, to see that it runs")
+parser.add_argument("--tiny", action="store_true", help="few photos and steps, to see that it runs; writes nothing")
 parser.add_argument("--samples", type=int, default=1, help="how many times photos are drawn and trained on")
 asked = parser.parse_args()
-per_class, others, epochs, epochs_of_many = (8, 64, 1, 1) if asked.tiny else (40, 6_000, 200, 24)
-MEASURES = ["linear_probe", "knn"]
-
-
-def sample(number: int) -> dict[str, list[float]]:
-    """Draw photos, train on them, and return probe and kNN of those that are held out, for each way."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        source, random = load(asked.data), np.random.default_rng(number)
-        labels, names = source.labels.numpy(), source.class_names
-        kinds = {name: random.permutation(np.flatnonzero(labels == kind)) for kind, name in enumerate(names)}
-        few = {name: kind[:per_class].tolist() for name, kind in kinds.items()}
-        rest = np.concatenate([kind[per_class:] for kind in kinds.values()])
-        many = random.permutation(rest)[:others].tolist()
-        write(folder / "photos", asked.data, few, asked.scenes)
-        write(folder / "many", asked.data, {"all": many}, asked.scenes)
-
-        def reached(out: str, **settings: object) -> dict[str, list[float]]:
-            run = train(data=folder / "photos", out=folder / out, seed=number, progress=False, **settings)
-            rows = evaluate(run, measures=MEASURES, neighbors=5 if asked.tiny else 20, progress=False)["rows"]
-            return {name: [row[key] for key in MEASURES] for name, row in rows.items()}
-
-        # What the log of a training on few photos proposes: batches of a quarter of them, and a thousand steps.
-        proposed = {"batch_size": 32 if asked.tiny else 64, "epochs": epochs}
-        gradients = reached("gradients", encoder="gradients", **proposed)
-        nothing = reached("nothing", **proposed)
-        before = train(
-            data=folder / "many",
-            ignore_labels=True,
-            batch_size=32 if asked.tiny else 128,
-            epochs=epochs_of_many,
-            out=folder / "before",
-            progress=False,
-        )
-        frozen = reached("frozen", init=before.path, freeze=True, **proposed)
-    return {
-        "raw pixels": gradients["raw"],
-        "gradients, projection untrained": gradients["untrained"],
-        "gradients, projection trained": gradients["trained"],
-        "an encoder from nothing, untrained": nothing["untrained"],
-        "an encoder from nothing, trained": nothing["trained"],
-        f"on an encoder of {len(many):,} others, frozen": frozen["trained"],
-    }
-
-
-samples = [sample(number) for number in range(asked.samples)]
+per_class, judged, others, epochs, epochs_of_many = (8, 4, 64, 1, 1) if asked.tiny else (40, 100, 3_000, 200, 12)
 kind = "scenes" if asked.scenes else "well centred"
-print(f"{10 * per_class} photos, {kind}: a fifth is held out")
-print(f"{'':45} {'probe':>16} {'kNN':>16}")
-for name in samples[0]:
-    found = np.array([each[name] for each in samples])
-    error = stats.sem(found) * stats.t.ppf(0.975, len(found) - 1) if len(found) > 1 else None
-    told = [f"{mean:.1%}" if error is None else f"{mean:.1%} +- {error[i]:.1%}" for i, mean in enumerate(found.mean(0))]
-    print(f"{name:45} {told[0]:>16} {told[1]:>16}")
+begun = time.perf_counter()
+
+
+def tell(text: str) -> None:
+    """Print what happens, and when."""
+    print(f"{time.perf_counter() - begun:5.0f} s  {text}", flush=True)
+
+
+def reached(photos: Path, out: Path, **settings: object) -> dict[str, list[float]]:
+    """Train as the log of a training on so few photos proposes, and return probe and kNN of its rows."""
+    batch_size = 32 if asked.tiny else 64
+    run = train(data=photos, out=out, batch_size=batch_size, epochs=epochs, progress=False, **settings)
+    rows = evaluate(run, measures=MEASURES, neighbors=5 if asked.tiny else 20, progress=False)["rows"]
+    return {name: [row[key] for key in MEASURES] for name, row in rows.items()}
+
+
+with tempfile.TemporaryDirectory() as place:
+    folder, source = Path(place), load(asked.data)
+    labels, random = source.labels.numpy(), np.random.default_rng(0)
+    kinds = [random.permutation(np.flatnonzero(labels == kind)) for kind in range(len(source.class_names))]
+    drawn = asked.samples * per_class  # of each kind; behind these come those that judge, and the others
+    rest = random.permutation(np.concatenate([of_kind[drawn + judged :] for of_kind in kinds]))
+    tell(f"an encoder is trained on {len(rest[:others]):,} other photos")
+    write(folder / "many", source, {"all": rest[:others]}, random)
+    many = {"data": folder / "many", "ignore_labels": True, "batch_size": 32 if asked.tiny else 128}
+    before = train(out=folder / "before", epochs=epochs_of_many, progress=False, **many)
+    tell("it is trained")
+
+    columns = defaultdict(list)
+    for number in range(asked.samples):
+        photos = folder / f"photos-{number}"
+        of = dict(zip(source.class_names, kinds, strict=True))
+        own = slice(number * per_class, (number + 1) * per_class)
+        write(photos / "train", source, {name: each[own] for name, each in of.items()}, random)
+        further = slice(drawn, drawn + judged)
+        write(photos / "test", source, {name: each[further] for name, each in of.items()}, random)
+
+        ways = {"gradients": {"encoder": "gradients"}, "frozen": {"init": before.path, "freeze": True}}
+        if number == 0:  # once, as it takes longer than the rest
+            ways["nothing"] = {}
+        found = {}
+        for way, settings in ways.items():
+            found[way] = reached(photos, folder / f"{way}-{number}", seed=number, **settings)
+            numbers = ", ".join(f"{name} {probe:.1%} {knn:.1%}" for name, (probe, knn) in found[way].items())
+            tell(f"sample {number + 1} of {asked.samples}, {way}: {numbers}")
+        columns["raw pixels"].append(found["gradients"]["raw"])
+        columns["gradients, projection untrained"].append(found["gradients"]["untrained"])
+        columns["gradients, projection trained"].append(found["gradients"]["trained"])
+        columns[f"an encoder of {len(rest[:others]):,} others, frozen"].append(found["frozen"]["trained"])
+        if "nothing" in found:
+            columns["an encoder from nothing, untrained"].append(found["nothing"]["untrained"])
+            columns["an encoder from nothing, trained"].append(found["nothing"]["trained"])
+
+
+def told(values: np.ndarray) -> list[str]:
+    """Return the mean over samples of what each measure says, and the half width of its interval of 95 %."""
+    if len(values) == 1:
+        return [f"{value:.1%}" for value in values[0]]
+    error = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
+    return [f"{mean:.1%} +- {half:.1%}" for mean, half in zip(values.mean(0), error, strict=True)]
+
+
+rows = {name: np.array(values) for name, values in columns.items()}
+for name in ("raw pixels", "gradients, projection untrained"):
+    rows[f"  trained, ahead of {name}"] = rows["gradients, projection trained"] - rows[name]
+print(f"\n{10 * per_class} photos, {kind}, judged on {10 * judged:,} others; mean of so many times, 95 %")
+print(f"{'':50} {'times':>5} {'probe':>15} {'kNN':>15}")
+for name, values in rows.items():
+    print(f"{name:50} {len(values):5} {' '.join(f'{text:>15}' for text in told(values))}")
+if not asked.tiny:
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results[kind] = {"photos": 10 * per_class, "judged": 10 * judged, "measures": MEASURES, **columns}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")

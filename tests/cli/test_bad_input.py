@@ -132,7 +132,7 @@ def test_a_corrupt_image_is_skipped_counted_and_named(command: Command, photos: 
     outcome = command("train", "--data", "photos", "--epochs", "1", "--batch_size", "4", "--out", "run")
     assert outcome.status == 0
     log = Run("run").log_path.read_text()
-    assert "1 files left out" in log
+    assert "left out, as unreadable: " in log
     assert "torn.png" in log
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import pytest
 import timm
@@ -62,6 +63,26 @@ def test_merged_a_model_is_what_it_was_built_as(name: str) -> None:
     assert any(not torch.equal(value, own[key]) for key, value in whole.state_dict().items())
     assert not torch.equal(adapted, Model(name, [shape]).eval()(items))
     assert merged(whole) is whole
+
+
+def test_the_linear_layers_of_gpt2_have_their_weights_the_other_way_round() -> None:
+    pytest.importorskip("peft")
+    layers = pytest.importorskip("transformers.pytorch_utils")
+    encoder = nn.Sequential(layers.Conv1D(4, 5))  # from 5 to 4
+    weights, x = encoder[0].weight.clone(), torch.randn(3, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapt(encoder, 2)
+    drawn(encoder)
+    (down,) = (value for name, value in encoder.named_parameters() if "lora_A" in name)
+    (up,) = (value for name, value in encoder.named_parameters() if "lora_B" in name)
+    expected = x @ (weights + 2 * (up @ down).T) + encoder[0].bias
+    torch.testing.assert_close(encoder(x), expected)
+    model = nn.Module()
+    model.encoders = nn.ModuleList([encoder])
+    (whole,) = merged(model).encoders
+    assert type(whole[0]) is layers.Conv1D
+    torch.testing.assert_close(whole(x), expected)
 
 
 def test_which_layers_have_an_adapter() -> None:

@@ -19,7 +19,7 @@ def test_hostile_input_costs_one_line_and_loses_nothing(share):
     ("differing", "wrong"),
     [
         ({}, ""),
-        ({"status": 0, "err": "3 of 7 images cannot be read and are left out\n"}, ""),
+        ({"status": 0, "err": "3 of 7 images of the train split cannot be read and are left out\n"}, ""),
         ({"status": 0, "err": "", "lost": ["new/train.log"]}, ""),
         ({"err": "a warning\ncontraport: data: no such file\n"}, ""),
         ({"status": "Traceback (most recent call last): KeyError"}, "KeyError"),

@@ -273,7 +273,7 @@ def test_without_progress_nothing_is_printed(settings: dict[str, Any], capsys: p
 
 def test_files_that_were_left_out_are_named_in_the_log(settings: dict[str, Any]) -> None:
     settings["data"].skipped = ("broken.png",)
-    assert "1 files left out: broken.png" in train(**settings).log_path.read_text()
+    assert "left out, as unreadable: broken.png" in train(**settings).log_path.read_text()
 
 
 def test_a_batch_is_no_larger_than_few_items_unless_it_was_chosen(

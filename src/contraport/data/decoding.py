@@ -87,10 +87,15 @@ class ImageStore:
         return (torch.stack([_pixels(self.images, position, self.size) for position in positions.tolist()]),)
 
 
-def unreadable(views: Sequence[EncodedImages], positions: Sequence[int]) -> dict[int, str]:
+def unreadable(views: Sequence[EncodedImages], positions: Sequence[int], *, what: str) -> dict[int, str]:
     """Return which of some positions have an image that cannot be decoded in any view, with its name.
 
     The log says how many, and why the first.
+
+    Args:
+        views: the images.
+        positions: which of them are looked at.
+        what: what messages call these.
 
     Raises:
         UsageError: none of them can be decoded.
@@ -100,18 +105,19 @@ def unreadable(views: Sequence[EncodedImages], positions: Sequence[int]) -> dict
         for first in range(0, len(positions), _CHECKED_TOGETHER):
             together = positions[first : first + _CHECKED_TOGETHER]
             for images in views:
-                found = pool.map(partial(_why_unreadable, images), together)
+                found = pool.map(partial(why_unreadable, images), together)
                 for position, reason in zip(together, found, strict=True):
                     if reason is not None:
                         reasons[position] = (images.name(position), reason)
     described = [f"{name} ({reason})" for name, reason in reasons.values()]
     check(
         len(reasons) < len(positions),
-        f"data: none of the {len(positions)} images can be read, first {described[:1]}.",
+        f"data: none of {len(positions):,} {what} can be read, first {described[:1]}.",
     )
     if reasons:
         shown = "; ".join(described[:_NAMED_IMAGES]) + ("; ..." if len(described) > _NAMED_IMAGES else "")
-        _log.warning("%d of %d images cannot be read and are left out: %s", len(reasons), len(positions), shown)
+        told = f"{len(reasons)} of {len(positions):,} {what}"
+        _log.warning("%s cannot be read and %s left out: %s", told, "is" if len(reasons) == 1 else "are", shown)
     return {position: name for position, (name, _) in sorted(reasons.items())}
 
 
@@ -138,7 +144,7 @@ def as_pixels(image: Image.Image, size: int) -> Tensor:
 
 def _shorter_sides(images: EncodedImages, positions: Sequence[int]) -> Iterator[int]:
     for position in positions:
-        if _why_unreadable(images, position) is None:
+        if why_unreadable(images, position) is None:
             with _open(images[position]) as image:
                 yield min(image.size)
 
@@ -149,7 +155,7 @@ def _open(source: Path | bytes) -> Image.Image:
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
-def _why_unreadable(images: EncodedImages, position: int) -> str | None:
+def why_unreadable(images: EncodedImages, position: int) -> str | None:
     """Return why an image cannot be decoded, or None; far cheaper than decoding where the format allows."""
     try:
         with _open(images[position]) as image:

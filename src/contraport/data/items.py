@@ -77,7 +77,7 @@ class Items:
             return self._with_what_is_shown(views).dataset(split, views, image_size=image_size, view_names=view_names)
         chosen = self.positions(split)
         encoded = [view for view in views if not callable(view)]
-        bad = unreadable(encoded, chosen.tolist()) if encoded else {}
+        bad = unreadable(encoded, chosen.tolist(), what=f"images of the {split} split") if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
         stores = tuple(self._store(view, good, image_size) for view in views)
         return Dataset(

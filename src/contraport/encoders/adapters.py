@@ -41,7 +41,12 @@ def adapt(encoder: nn.Module, rank: int) -> None:
         len(names) > 0,
         f"lora: the encoder {type(encoder).__name__} has neither linear layers nor convolutions to adapt.",
     )
-    config = peft.LoraConfig(r=rank, lora_alpha=SCALE * rank, target_modules="|".join(map(re.escape, names)))
+    config = peft.LoraConfig(
+        r=rank,
+        lora_alpha=SCALE * rank,
+        target_modules="|".join(map(re.escape, names)),
+        fan_in_fan_out=any(_is_transposed(encoder.get_submodule(name)) for name in names),
+    )
     peft.inject_adapter_in_model(config, encoder)
 
 
@@ -71,8 +76,14 @@ def _adaptable(encoder: nn.Module) -> list[str]:
         id(part) for each in encoder.modules() if isinstance(each, nn.MultiheadAttention) for part in each.modules()
     }
     named = [(name, part) for name, part in encoder.named_modules() if name and id(part) not in within]
-    linear = [name for name, part in named if isinstance(part, nn.Linear)]
+    linear = [name for name, part in named if isinstance(part, nn.Linear) or _is_transposed(part)]
     return linear or [name for name, part in named if isinstance(part, nn.Conv1d | nn.Conv2d) and part.groups == 1]
+
+
+def _is_transposed(part: nn.Module) -> bool:
+    """Return whether a layer is the linear one of transformers whose weights are (in, out), such as those of GPT-2."""
+    kind = type(part)
+    return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
 
 
 def _is_adapter(part: nn.Module) -> bool:

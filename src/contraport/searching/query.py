@@ -10,7 +10,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
 from contraport.data import Dataset, from_arrays
-from contraport.data.decoding import FileImages, ImageStore, unreadable
+from contraport.data.decoding import FileImages, ImageStore, why_unreadable
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model
 from contraport.errors import UsageError, cannot_read, check, check_regular
@@ -91,7 +91,8 @@ def _item(path: Path, model: Model) -> Dataset:
     if size is None:
         raise UsageError(f"query: the encoder takes items of shape {model.shapes}, no square images; got {path}.")
     images = FileImages((str(path),))
-    unreadable([images], [0])
+    broken = why_unreadable(images, 0)
+    check(broken is None, f"query: {path} cannot be read as an image: {broken}.")
     item = Dataset(ImageStore(images, size), name=str(path), split="test")
     if model.shapes != ((1, size, size),):
         return item

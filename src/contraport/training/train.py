@@ -220,4 +220,4 @@ def _introduce(run: Run, settings: Settings, built: Built) -> None:
         "contraport %s, torch %s, %s weights, %s", __version__, torch.__version__, f"{weights:,}", settings.kept()
     )
     if dataset.skipped:
-        log.debug("%d files left out: %s", len(dataset.skipped), ", ".join(dataset.skipped))
+        log.debug("left out, as unreadable: %s", ", ".join(dataset.skipped))

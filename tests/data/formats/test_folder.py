@@ -138,7 +138,7 @@ def test_an_image_that_vanishes_later_is_named(classes):
 def test_all_corrupt(tmp_path):
     for number in range(5):
         (tmp_path / f"{number}.png").write_bytes(b"x")
-    with pytest.raises(UsageError, match="none of the 4 images"):
+    with pytest.raises(UsageError, match="none of 4 images of the train split can be read"):
         load(tmp_path)
 
 

@@ -180,7 +180,7 @@ def test_an_archive_overwritten_in_its_middle_is_told(tmp_path):
         ([("a.png", encoded(1)), ("a.json", b"[1]")], "expected an object"),
         ([("a.png", encoded(1)), ("a.json", b"[" * 100_000)], r"a\.json cannot be read"),
         ([("a.png", encoded(1)), ("a.json", b'{"label": 1.5}')], "integer or text"),
-        ([(f"{i}.png", b"x") for i in range(9)], "none of the"),
+        ([(f"{i}.png", b"x") for i in range(9)], "none of "),
         ([(f"{i}.npy", b"x") for i in range(9)], r"0\.npy cannot be read as an array"),
         ([(f"{i}.npy", array(np.array([object()]))) for i in range(9)], r"0\.npy cannot be read as an array"),
         ([(f"{i}.npy", array(np.full(3, np.nan))) for i in range(9)], r"0\.npy: expected finite"),
