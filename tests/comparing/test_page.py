@@ -48,7 +48,7 @@ def comparison(folder: Path) -> Comparison:
 
 def test_panels_reach_from_the_lowest_end_to_the_highest(tmp_path: Path) -> None:
     first, _ = panels(comparison(tmp_path))
-    assert (first.column, first.low, first.high) == (COLUMNS[0], "89.0%", "93.0%")
+    assert (first.head, first.low, first.high) == (COLUMNS[0], "89.0%", "93.0%")
     assert [line.row for line in first.lines] == ROWS[:3], "what failed has no line"
     assert (first.lines[0].begins, first.lines[0].length, first.lines[0].mean) == (0, 50, 25)
     assert first.baseline == 25

@@ -46,8 +46,14 @@ def figure_of(of: Comparison) -> Figure:
         panel.tick_params(axis="x", labelsize=8)
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
-    figure.supxlabel(f"{measure.title}{', %' if scale == 100 else ''}, mean over seeds and interval of 95%", fontsize=9)
+    told = f"{measure.title}{', %' if scale == 100 else ''}"
+    figure.supxlabel(f"{told}, mean over seeds and interval of 95%{_of_data(of)}", fontsize=9)
     return figure
+
+
+def _of_data(of: Comparison) -> str:
+    """Return on which data all columns are, where their heads do not say it."""
+    return f", {of.heads[0]}" if of.heads[1:] != of.columns else ""
 
 
 def draw(of: Comparison, path: Path) -> None:
@@ -86,7 +92,7 @@ class Line(NamedTuple):
 class Panel(NamedTuple):
     """The first measure's means with their intervals in one column of the table, on a scale from low to high."""
 
-    column: str
+    head: str
     low: str
     high: str
     lines: list[Line]
@@ -95,10 +101,13 @@ class Panel(NamedTuple):
 
 def panels(of: Comparison) -> list[Panel]:
     """Return what the page draws: a panel for each column of the table in which something was measured."""
-    return [panel for column in of.columns if (panel := _panel(of, column)) is not None] if of.entries else []
+    if not of.entries:
+        return []
+    heads = zip(of.columns, of.heads[1:], strict=True)
+    return [panel for column, head in heads if (panel := _panel(of, column, head)) is not None]
 
 
-def _panel(of: Comparison, column: str) -> Panel | None:
+def _panel(of: Comparison, column: str, head: str) -> Panel | None:
     measure = of.measures[0]
     known = [
         (row, entry, entry.interval, entry.mean)
@@ -127,7 +136,7 @@ def _panel(of: Comparison, column: str) -> Panel | None:
         for row, entry, ends, mean in known
     ]
     baseline = next((line.mean for line in lines if line.row == of.baseline), None)
-    return Panel(column, measure.written(low), measure.written(high), lines, baseline)
+    return Panel(head, measure.written(low), measure.written(high), lines, baseline)
 
 
 def render(of: Comparison, commands: list[str]) -> str:
@@ -156,6 +165,7 @@ def render(of: Comparison, commands: list[str]) -> str:
         claims=[(one, verdict_in_words(one)) for one in of.verdicts],
         commands="\n".join(commands),
         panels=panels(of),
+        of_data=_of_data(of),
         seconds={row: _seconds(of, row) for row in of.rows},
     )
 
