@@ -54,7 +54,8 @@ Data of two given views, 50 pairs or more; `--views photo caption` or `--views 0
 names or numbers. Judged are all pairs, but not those of a test split that the data have of their own. A folder that is
 not empty is never written to; `--resume` goes on with an audit that was stopped, with what its training or the parts of
 its cross-fit have found. Of `train --audit` the run folder keeps the scores, for `Run.pairs()`; the run resumes bit by
-bit, and several processes train as one. A target (`--target`) says which pairs belong together, so it is refused with
+bit, and several processes train as one. A batch has a quarter of the pairs at most, unless `train --batch_size` says
+otherwise: what is trained on is a batch at least, so a larger one makes wrong pairs stay. A target (`--target`) says which pairs belong together, so it is refused with
 `--audit`, and so is `--freeze`. In Python `ContrastiveEncoder(audit=True)` does the same with arrays, and has what it
 found as `audit_`.
 
@@ -192,7 +193,9 @@ sooner, or tell less.
 - **Vectors of an encoder that is good already**: `--method frozen`, which takes a second.
 - **Few pairs are wrong, and each view tells nearly all of the other**: the cosine of a plain training tells as much.
   What it does not tell is how many to leave out.
-- **It does not win** where partners were exchanged among items that are alike: what suits as well seems right.
+- **It does not win** where partners were exchanged among items that are alike: what suits as well seems right. Nor where
+  a wrong pair is there many times over, as its copies vouch for one another: leave copies out before. It does not leave
+  them out itself, as of views that are classes or words the number of copies is what tells right from wrong.
 
 ## What is not known
 

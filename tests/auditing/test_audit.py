@@ -189,7 +189,6 @@ def test_what_is_flagged_is_chosen_one_way(frozen: Audit) -> None:
         ),
         ({"method": "frozen", "resume": True, "out": "x"}, "resume: goes on with the trainings of an audit in `out`"),
         ({"method": "crossfit", "resume": True}, "resume: goes on with the trainings of an audit in `out`"),
-        ({"method": "crossfit", "folds": 2, "batch_size": 300}, "folds: 300 items in a batch need 300"),
         ({"out": __file__}, "is a file; expected a folder"),
         ({"out": "nowhere", "resume": True}, "there is no audit in nowhere to go on with"),
     ],

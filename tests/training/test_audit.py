@@ -54,6 +54,20 @@ def test_it_trains_on_what_seems_right_and_keeps_the_scores(audited: dict[str, A
     assert [row["step"] for row in run.metrics()][-1] == 6 * (ITEMS // 50), "as many steps as without"
 
 
+def test_a_batch_leaves_the_audit_room(audited: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = {"epochs": 1, "progress": True}
+    train(**{**audited, **chosen, "batch_size": 200})
+    assert "the audit leaves out 100 of 300 pairs at most, as a batch has 200; --batch_size 75" in told(capsys)
+    del audited["batch_size"]
+    run = train(**{**audited, **chosen, "overwrite": True})
+    assert run.settings().batch_size == 75
+    assert "a batch has 75 of the 300 pairs" in told(capsys)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(("useless", "chosen"), [("combined", "neighbors"), ("neighbors", "combined")])
 def test_known_mismatches_choose_the_statistic(
     audited: dict[str, Any], monkeypatch: pytest.MonkeyPatch, useless: str, chosen: str

@@ -26,6 +26,7 @@ from contraport.errors import UsageError, check, unknown_name
 from contraport.options import options_of
 from contraport.pairs import Sides, better_partners, check_pairs
 from contraport.training.loop.journal import spoken
+from contraport.training.step.auditor import largest_batch
 from contraport.training.train import train
 from contraport.verbs.audit import VERB, AuditOptions
 from contraport.verbs.train import Settings
@@ -129,7 +130,7 @@ def _last(rounds: Iterator[tuple[Round, Sides | None]], asked: AuditOptions) -> 
 def _training(asked: AuditOptions, dataset: Dataset) -> dict[str, Any]:
     """Return what a training is told."""
     told = {name: getattr(asked, name) for name in _TRAINING}
-    return told | {"batch_size": min(asked.batch_size, len(dataset)), "augment": "none"}
+    return told | {"batch_size": min(asked.batch_size, largest_batch(len(dataset))), "augment": "none"}
 
 
 def _device(name: str) -> str:

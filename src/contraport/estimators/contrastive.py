@@ -32,7 +32,7 @@ from contraport.pairs import Decoyed, with_decoys
 from contraport.texts import strings_in
 from contraport.training.build import build_objective, build_pipeline, check_parts
 from contraport.training.loop.optimization import make_optimizer, make_schedule
-from contraport.training.step.auditor import Auditor
+from contraport.training.step.auditor import Auditor, largest_batch
 from contraport.training.step.passes import passes
 from contraport.training.step.pipeline import Pipeline
 from contraport.verbs.train import Settings
@@ -363,7 +363,8 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         return Settings(**resolve(given), seed=int(check_random_state(self.random_state).randint(2**31)))
 
     def _batches(self, items: int) -> int:
-        return max(1, items // self.batch_size)
+        most = largest_batch(items) if self.audit else self.batch_size
+        return max(1, items // min(self.batch_size, most))
 
     def _train(self, dataset: Dataset, *, number: int, sched: str, warmup: float = 0.0) -> Self:
         """Take the steps of a number of passes over the items, a share of them as warm-up."""

@@ -42,6 +42,7 @@ from contraport.training.loop.lock import locked
 from contraport.training.loop.loggers import make_loggers
 from contraport.training.loop.opening import Position, open_run, replacing_run
 from contraport.training.rehearsal import rehearse
+from contraport.training.step.auditor import largest_batch
 from contraport.verbs.train import VERB, Settings
 
 log = logging.getLogger("contraport.training")
@@ -97,10 +98,17 @@ def train(given: dict[str, Any]) -> Run:
 
 
 def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings with a smaller batch where nobody chose one that is larger than the data, and say so."""
+    """Return the settings with a smaller batch where nobody chose one that is too large for the data, and say so."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return settings, ()
+    if settings.audit and items >= 2 and size > (most := largest_batch(items)):
+        if chosen or settings.resume:
+            left = max(0, items - size)
+            told = f"the audit leaves out {left} of {items} pairs at most, as a batch has {size}; --batch_size {most}"
+            return settings, (f"{told} lets it leave out more",)
+        told = f"a batch has {most} of the {items} pairs, so that the audit can leave out most of them; --batch_size"
+        return replace(settings, batch_size=most), (f"{told} says otherwise",)
     if chosen or settings.resume or items >= size or items < 2:
         return settings, ()
     smaller = fitting_batch(items, size)

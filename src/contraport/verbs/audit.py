@@ -74,7 +74,7 @@ class AuditOptions(Options):
     temperature: float = option(0.2, "of the objective.", check=positive)
     projection: int = option(0, "features of the projection that the objective sees; 0: none.", check=whole(0))
     epochs: int = option(36, "passes over the data of a training.", check=whole(1))
-    batch_size: int = option(256, "items in a batch; fewer where there are fewer items.", check=whole(2))
+    batch_size: int = option(256, "items in a batch; a quarter of them all at most.", check=whole(2))
     lr: float | None = option(None, "peak learning rate, as in `contraport train`.", check=positive)
     weight_decay: float = option(1e-4, "decay of weights.", check=not_negative)
     seed: int = option(0, "what all that is random depends on.", check=whole(0, most=2**64 - 1))

@@ -211,6 +211,15 @@ class Auditor:
         return positions[values.argsort(descending=True, stable=True)[:number]].sort().values
 
 
+def largest_batch(items: int) -> int:
+    """Return how many items a batch has at most that leaves an audit room: what is trained on is a batch at least.
+
+    >>> largest_batch(60), largest_batch(600)
+    (17, 150)
+    """
+    return max(NEIGHBORS + 2, items // 4)
+
+
 def remembering(share: float) -> str:
     """Say that scores look remembered."""
     return (
