@@ -117,14 +117,15 @@ def test_policies_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, 
 
 
 @pytest.mark.parametrize("name", ["stored", "streamed"])
-def test_a_symmetric_problem_agrees_too(monkeypatch, name):
+@pytest.mark.parametrize("temperature", [0.2, 0.002])  # exponents that are factors, and those that are not
+def test_a_symmetric_problem_agrees_too(monkeypatch, name, temperature):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     x = torch.randn(10, 5, dtype=torch.float64)
     places = torch.arange(10)
 
     def gradient(policy_name):
         z = x.clone().requires_grad_()
-        geometry = Geometry(Gibbs("cosine", 0.2)(z, z), (Mask((places, places)),))
+        geometry = Geometry(Gibbs("cosine", temperature)(z, z), (Mask((places, places)),))
         uniform = torch.full((10,), -math.log(10), dtype=x.dtype)
         with policy(policy_name):
             f, g = scale(geometry, [Step("rows", None), Step("columns", 0)], (uniform, uniform))
@@ -132,6 +133,14 @@ def test_a_symmetric_problem_agrees_too(monkeypatch, name):
         return [f.detach(), g.detach(), z.grad]
 
     assert_same(gradient(name), gradient("dense"))
+
+
+@pytest.mark.parametrize("name", ["stored", "streamed"])
+def test_no_sum_overflows_where_one_side_alone_is_long(name):
+    x, y = torch.eye(3), 200 * torch.eye(3)
+    for geometry in (Geometry(Gibbs("dot", 1.0)(x, y)), Geometry(Gibbs("dot", 1.0)(y, x))):
+        with policy(name):
+            assert_same([log_sums(geometry, "rows")], [torch.full((3,), 200.0)], 1e-6)
 
 
 @pytest.mark.parametrize("name", ["dense", "stored", "streamed"])

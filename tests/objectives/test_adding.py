@@ -13,13 +13,10 @@ from contraport.data import from_arrays
 from contraport.engine import policy
 from contraport.engine.kernels import Kernel
 from contraport.engine.links import LogDecay
-from contraport.objectives import Constraint, Divergence, Plan
+from contraport.objectives import Constraint, DenseTarget, Divergence, Layout, Plan, Target, Traits
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints.scaling import Scaling
-from contraport.objectives.layouts import Block, Layout, Traits
-from contraport.objectives.layouts.block import paired
-from contraport.objectives.targets import Target
-from contraport.objectives.targets.target_plan import DenseTarget
+from contraport.objectives.layouts.block import Block, paired
 
 
 @dataclass(frozen=True, repr=False)

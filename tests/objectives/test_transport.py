@@ -217,8 +217,10 @@ def test_what_can_be_done_with_a_plan(monkeypatch):
     (slope,) = torch.autograd.grad(plan.barycentric(y).square().sum(), y, retain_graph=True)
     (expected,) = torch.autograd.grad((dense @ y / dense.sum(1, keepdim=True)).square().sum(), y)
     torch.testing.assert_close(slope, expected)
-    with pytest.raises(UsageError, match="k: expected a number from 1 to 7, the number of columns, got 8"):
-        plan.top(8)
+    torch.testing.assert_close(plan.top(1).to_dense().sum(1), values[:, 0])
+    for wrong in (0, 8):
+        with pytest.raises(UsageError, match=f"k: expected a number from 1 to 7, the number of columns, got {wrong}"):
+            plan.top(wrong)
 
 
 @pytest.mark.parametrize("constraint", [STRICT, Unbalanced(0.5, 5000, tolerance=1e-13)])

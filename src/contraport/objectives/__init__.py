@@ -1,154 +1,36 @@
 """The objectives: which pairs, how alike, which plans are allowed, which one is wanted, how far apart the two are."""
 
-from contraport.objectives.constraints import (
-    Asked,
-    Balanced,
-    Columns,
-    Constraint,
-    Exact,
-    Free,
-    Rows,
-    Simplex,
-    Tsallis,
-    Unbalanced,
-)
-from contraport.objectives.divergences import (
-    KL,
-    Affinity,
-    Agreement,
-    ClosedFormQuadratic,
-    Cost,
-    Debiased,
-    Divergence,
-    Energy,
-    FenchelYoung,
-    Hellinger,
-    JensenShannon,
-    LogMean,
-    LogSum,
-    LowVariance,
-    MarginalPenalty,
-    MeanKernel,
-    MeanSquare,
-    MovingLogSum,
-    PlanUniformity,
-    ReverseKL,
-    Rince,
-    SquaredL2,
-    TotalVariation,
-)
-from contraport.objectives.divergences.logistic import Logistic, NoiseContrast
-from contraport.objectives.divergences.pairwise import PRESETS, Pairwise, SignedPairwise
-from contraport.objectives.layouts import (
-    Block,
-    Coordinates,
-    CoreView,
-    Cross,
-    FullGraph,
-    Guided,
-    Joint,
-    Layout,
-    Leading,
-    Pattern,
-    Traits,
-    Within,
-)
+from contraport.objectives import constraints, divergences, layouts, targets
+from contraport.objectives.constraints import *
+from contraport.objectives.divergences import *
+from contraport.objectives.layouts import *
 from contraport.objectives.loss import Loss
 from contraport.objectives.objective import Objective
 from contraport.objectives.outcome import Outcome
 from contraport.objectives.plan import Plan
 from contraport.objectives.prototypes import assignments
 from contraport.objectives.schedules import Relax, Temperature, Tighten
-from contraport.objectives.targets import (
-    Alike,
-    Domains,
-    Labels,
-    Listed,
-    Matrix,
-    Neighbors,
-    Pairs,
-    Shown,
-    Soft,
-    Target,
-    TargetPlan,
-)
+from contraport.objectives.targets import *
 from contraport.objectives.total import Total
 from contraport.objectives.transport import Transport, sinkhorn_divergence, transport
 from contraport.objectives.weighting import ByPlan
 
 __all__ = [
-    "KL",
-    "PRESETS",
-    "Affinity",
-    "Agreement",
-    "Alike",
-    "Asked",
-    "Balanced",
-    "Block",
     "ByPlan",
-    "ClosedFormQuadratic",
-    "Columns",
-    "Constraint",
-    "Coordinates",
-    "CoreView",
-    "Cost",
-    "Cross",
-    "Debiased",
-    "Divergence",
-    "Domains",
-    "Energy",
-    "Exact",
-    "FenchelYoung",
-    "Free",
-    "FullGraph",
-    "Guided",
-    "Hellinger",
-    "JensenShannon",
-    "Joint",
-    "Labels",
-    "Layout",
-    "Leading",
-    "Listed",
-    "LogMean",
-    "LogSum",
-    "Logistic",
     "Loss",
-    "LowVariance",
-    "MarginalPenalty",
-    "Matrix",
-    "MeanKernel",
-    "MeanSquare",
-    "MovingLogSum",
-    "Neighbors",
-    "NoiseContrast",
     "Objective",
     "Outcome",
-    "Pairs",
-    "Pairwise",
-    "Pattern",
     "Plan",
-    "PlanUniformity",
     "Relax",
-    "ReverseKL",
-    "Rince",
-    "Rows",
-    "Shown",
-    "SignedPairwise",
-    "Simplex",
-    "Soft",
-    "SquaredL2",
-    "Target",
-    "TargetPlan",
     "Temperature",
     "Tighten",
     "Total",
-    "TotalVariation",
-    "Traits",
     "Transport",
-    "Tsallis",
-    "Unbalanced",
-    "Within",
     "assignments",
     "sinkhorn_divergence",
     "transport",
 ]
+__all__ += constraints.__all__
+__all__ += divergences.__all__
+__all__ += layouts.__all__
+__all__ += targets.__all__

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.errors import UsageError, check, check_each, in_short
-from contraport.objectives.layouts import check_negatives, check_views
+from contraport.objectives.checks import check_negatives, check_views
 
 Attributes = Mapping[str, Tensor]
 """What is known of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""

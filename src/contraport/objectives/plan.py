@@ -1,4 +1,4 @@
-"""A plan: the plan that came out, as potentials over the compared pairs, and never as a matrix unless asked for."""
+"""The plan that came out: potentials over the compared pairs, and never a matrix unless it is asked for."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Plan:
         known_log_row_mass: log sum_j P_ij, (N,), where finding the plan has left it known.
         known_log_column_mass: log sum_i P_ij, (M,), likewise.
         zero: the axes whose potential is zero.
-        balanced: whether the total mass is 1 by construction.
+        unit_mass: whether the total mass is 1 by construction.
         log_marginals: log a, (N,), and log b, (M,), what rows and columns were to carry; None is uniform.
-        iterations: how many of rows and columns were made to find it; None where it took none.
+        iterations: how many were made to find it, each a half step on rows and one on columns; None where none was.
     """
 
     geometry: Geometry
@@ -46,7 +46,7 @@ class Plan:
     known_log_row_mass: Tensor | None = None
     known_log_column_mass: Tensor | None = None
     zero: tuple[Axis, ...] = ()
-    balanced: bool = False
+    unit_mass: bool = False
     log_marginals: tuple[Tensor, Tensor] | None = None
     iterations: int | None = None
 
@@ -65,7 +65,7 @@ class Plan:
             self.known_log_column_mass,
             self.known_log_row_mass,
             tuple(OTHER[axis] for axis in self.zero),
-            self.balanced,
+            self.unit_mass,
             None if self.log_marginals is None else self.log_marginals[::-1],
             self.iterations,
         )

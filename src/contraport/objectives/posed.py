@@ -18,7 +18,8 @@ from contraport.distributed import Processes, world
 from contraport.engine import Kernel
 from contraport.errors import UsageError, check, in_short
 from contraport.objectives.call import Attributes, Call, Negatives, read_call, read_negatives, views_of
-from contraport.objectives.layouts import Block, Layout, check_views
+from contraport.objectives.checks import check_views
+from contraport.objectives.layouts import Block, Layout
 from contraport.objectives.targets import Listed, Matrix, Target, TargetPlan
 from contraport.objectives.targets.features import features_of_call
 from contraport.objectives.weighting import ByPlan

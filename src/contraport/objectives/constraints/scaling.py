@@ -73,7 +73,7 @@ class Scaling(Constraint):
         slack = self._slack(leeways, geometry, reference, 1)
         f, g, made = converge(geometry, masses, self.until, len(axes) // 2, slack)
         found = self._plan(geometry, masses, reference, axes[:2], [f, g], leeways[1])
-        plan = replace(found, iterations=made, balanced=False)
+        plan = replace(found, iterations=made, unit_mass=False)
         return [plan, plan.T] if asked.reciprocal else [plan]
 
     def _reference(self, masses: Marginals, log_weights: Tensor | None) -> Marginals | None:

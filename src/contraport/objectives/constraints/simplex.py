@@ -49,7 +49,7 @@ class Simplex(Constraint):
         g, zero = _start(geometry.shape[1], geometry.log_kernel.inputs[0], asked.log_weights)
         by_row = log_sums(geometry, "rows", g)
         log_mass = by_row.logsumexp(0)
-        plan = Plan(geometry, (-log_mass).expand_as(by_row), g, by_row - log_mass, zero=zero, balanced=True)
+        plan = Plan(geometry, (-log_mass).expand_as(by_row), g, by_row - log_mass, zero=zero, unit_mass=True)
         return [plan, plan.T] if asked.reciprocal else [plan]
 
 

@@ -55,7 +55,7 @@ class KL(Answer, Divergence):
             wanted, found = target.row_mass(), plan.log_row_mass()
             found = torch.where(found > -torch.inf, found, 0)  # nothing is compared there: nothing is added
             return wanted * found - torch.xlogy(wanted, wanted) - rows
-        return -rows if plan.balanced else target.row_mass() * (plan.mass() - 1) - rows
+        return -rows if plan.unit_mass else target.row_mass() * (plan.mass() - 1) - rows
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,7 +1,6 @@
 """Which pairs are compared?"""
 
 from contraport.objectives.layouts.block import Block, Pattern
-from contraport.objectives.layouts.checks import check_negatives, check_views
 from contraport.objectives.layouts.coordinates import Coordinates
 from contraport.objectives.layouts.layout import Layout, Traits
 from contraport.objectives.layouts.many_views import CoreView, FullGraph, Within
@@ -21,6 +20,4 @@ __all__ = [
     "Pattern",
     "Traits",
     "Within",
-    "check_negatives",
-    "check_views",
 ]
