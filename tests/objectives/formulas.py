@@ -421,8 +421,7 @@ def alpha_cl(
         (slope,) = torch.autograd.grad(phi(xi).sum(), xi, create_graph=True)
         alpha = alpha * xi * slope / temperature
     alpha = alpha.detach() if detach else alpha
-    mass = torch.ones(()) if normalize and phi is None else alpha.sum(1)
-    each = mass * positive[:, 0] - (alpha * half).sum(1)
+    each = alpha.sum(1) * positive[:, 0] - (alpha * half).sum(1)
     return each.mean() if weights is None else (each * (weights / weights.mean()).repeat(2)).mean()
 
 

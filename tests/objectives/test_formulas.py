@@ -129,7 +129,9 @@ CASES = [
     ("hard-negative", {"beta": 2.0, "prior": 0.0}),
 ]
 DECOUPLED = ["dcl", "dclw", "gte", "dhel", "mv-dhel", "kcl", "spectral", "debiased", "hard-negative"]
-NEED_NEGATIVES = {"align-uniform", "pairwise", "cmc-nce", "barlow-twins", "vic-reg", *DECOUPLED}
+NEED_NEGATIVES = {
+    "align-uniform", "pairwise", "alpha-cl", "quadratic", "cmc-nce", "barlow-twins", "vic-reg", *DECOUPLED
+}  # fmt: skip
 NEED_FACTS = ["sup-con", "x-clr", "guided", "sog-clr"]
 
 

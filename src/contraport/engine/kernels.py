@@ -70,6 +70,7 @@ class Kernel(nn.Module, ABC):
             )
         self._fixed = number
         learned = self._owned is None and (learnable or isinstance(temperature, Learned))
+        check(not learned or number >= COLDEST, _too_cold(number))
         self.log_temperature = nn.Parameter(torch.tensor(math.log(number))) if learned else None
 
     @property
@@ -92,6 +93,7 @@ class Kernel(nn.Module, ABC):
     def temperature(self, value: float) -> None:
         check_positive("temperature", value)
         check(self._owned is None, "temperature: it is a tensor that another owns; expected a change of its value.")
+        check(self.log_temperature is None or value >= COLDEST, _too_cold(value))
         self._fixed = float(value)
         if self.log_temperature is not None:
             with torch.no_grad():
@@ -219,6 +221,10 @@ def _number_of(temperature: Tempered) -> float:
     check(one, f"temperature: expected a number, or a floating point tensor of one element, got {got}.")
     check_positive("temperature", temperature.item())
     return temperature.item()
+
+
+def _too_cold(temperature: float) -> str:
+    return f"temperature: one that is learned is kept at {COLDEST} or above; got {temperature!r}."
 
 
 def _checked(temperature: Tensor) -> Tensor:

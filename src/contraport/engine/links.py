@@ -113,14 +113,14 @@ class LogOf:
 
     def value(self, t: Tensor) -> Tensor:
         psi = self.psi(t)
-        positive = psi > 0
-        return torch.where(positive, torch.where(positive, psi, 1).log(), -torch.inf)
+        nothing = psi <= 0  # not where it is no number, which goes on as one
+        return torch.where(nothing, -torch.inf, torch.where(nothing, 1, psi).log())
 
     def derivative(self, t: Tensor) -> Tensor:
         with torch.enable_grad():
             t = t.detach().requires_grad_()
             value = self.value(t)
-            finite = value > -torch.inf
+            finite = value != -torch.inf
             (slope,) = torch.autograd.grad(torch.where(finite, value, 0).sum(), t)
         return torch.where(finite, slope, 0)
 
@@ -132,7 +132,7 @@ class LogPower:
     power: float = 1.0
 
     def value(self, t: Tensor) -> Tensor:
-        return torch.where(t > 0, self.power * torch.where(t > 0, t, 1).log(), -torch.inf)
+        return torch.where(t <= 0, -torch.inf, self.power * torch.where(t <= 0, 1, t).log())
 
     def derivative(self, t: Tensor) -> Tensor:
-        return torch.where(t > 0, self.power / torch.where(t > 0, t, 1), 0)
+        return torch.where(t <= 0, 0, self.power / torch.where(t <= 0, 1, t))

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, LogDecay, LogKernel, LogPower, TimesCost, constant, held_sums, log_sums
+from contraport.engine import (
+    Geometry,
+    LogDecay,
+    LogKernel,
+    LogPower,
+    TimesCost,
+    constant,
+    held_sums,
+    log_sums,
+    within_transform,
+)
 from contraport.errors import check, is_number, unknown_name
 from contraport.objectives.constraints.constraint import ASKED, Asked, Constraint, directions
 from contraport.objectives.constraints.scaling import Rows
@@ -182,10 +192,13 @@ class Tsallis(Constraint):
                 power = self._power(threshold, largest, empty)
                 step = self._newton(logits, threshold, power)
                 threshold = threshold + step.clamp_min(0)  # below it only by rounding
-                if (step <= rounding * (threshold.abs() + biases + 1)).all():
-                    break
+                # What is no number stays none. Within a transform nothing can be looked at: all steps are made.
+                if within_transform() or (step > rounding * (threshold.abs() + biases + 1)).any():
+                    continue
+                break
             else:
-                check(False, f"constraint: the thresholds of Tsallis did not settle in {_NEWTON_STEPS} steps.")
+                settled = within_transform()
+                check(settled, f"constraint: the thresholds of Tsallis did not settle in {_NEWTON_STEPS} steps.")
             power = self._power(threshold, largest, empty)
             threshold = torch.where(empty, threshold - power.shift(threshold), threshold)  # the shift of 0
         # A further step, differentiated, carries the threshold's own gradient; where the slopes change too, a second

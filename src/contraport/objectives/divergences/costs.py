@@ -13,7 +13,7 @@ from contraport.engine import Geometry
 from contraport.errors import check_whole
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints import Constraint, Rows
-from contraport.objectives.divergences.divergence import Divergence
+from contraport.objectives.divergences.divergence import Divergence, need_negatives
 from contraport.objectives.outcome import Outcome
 from contraport.objectives.plan import Plan
 
@@ -72,6 +72,10 @@ class Energy(Answer, Divergence):
             with xi = sum_j exp((C_i+ - C_ij) / temperature). With the plan held, that of `Rows`, the gradient is that
             of phi(xi).
 
+    Raises:
+        UsageError: in the call, where the layout keeps the positives out and there is nothing else to compare with (one
+            item).
+
     Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 3-5, theorem 1.
 
     >>> import torch, contraport as cp
@@ -95,7 +99,15 @@ class Energy(Answer, Divergence):
         return not self.detach
 
     def __call__(self, outcome: Outcome) -> Tensor:
-        """Return the difference of each row."""
+        """Return the difference of each row; a row whose weights have nothing to lie on adds nothing."""
+        pattern = outcome.block.pattern
+        if pattern.compares_positives:
+            return self._difference(outcome)
+        need_negatives(outcome)
+        alone = pattern.compared().counts(outcome.plan.f) == 0
+        return self._difference(outcome).masked_fill(alone, 0)
+
+    def _difference(self, outcome: Outcome) -> Tensor:
         attraction, plan = Cost()(outcome), outcome.plan
         pull = attraction
         if self.paired:

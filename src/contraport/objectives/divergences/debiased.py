@@ -60,7 +60,7 @@ class Debiased(Answer, Divergence):
         a, log_number = target.row_mass(), log_counts(outcome)
         positive = target.row_inner(geometry.log_kernel) / torch.where(a > 0, a, 1)
         harder = _log_sum(geometry, 1 + self.beta)
-        present = (a > 0) & (harder > -torch.inf)
+        present = (a > 0) & (harder != -torch.inf)
         harder = torch.where(present, harder, 0)
         weights = torch.where(present, _log_sum(geometry, self.beta), 0) if self.beta else log_number
         mean = harder - weights

@@ -227,7 +227,7 @@ def _of_rows(outcome: Outcome, values: Tensor) -> Tensor:
     """Return the values of the rows, (N,), by what they want; a row that is compared with nothing adds nothing."""
     need_negatives(outcome)
     a = outcome.target.row_mass()
-    return a * torch.where((a > 0) & (values > -torch.inf), values, 0)
+    return a * torch.where((a > 0) & (values != -torch.inf), values, 0)
 
 
 def log_mean_by(groups: Tensor, values: Tensor, weights: Tensor, size: int) -> tuple[Tensor, Tensor]:

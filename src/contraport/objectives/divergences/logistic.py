@@ -57,7 +57,7 @@ class Logistic(nn.Module, Divergence):
 
 
 class NoiseContrast(nn.Module, Divergence):
-    """The cross-entropy of telling each row's positive from its K other columns, taken as noise.
+    """The cross-entropy of telling each row's positive from the K others that it is compared with, taken as noise.
 
     A pair's odds of being matched are K_ij / (K Z), Z the mean of the kernel over the compared pairs. A single batch
     tells Z badly: it is a moving average over the calls in training, which the first one begins and which takes no
@@ -90,9 +90,10 @@ class NoiseContrast(nn.Module, Divergence):
 
     def forward(self, outcome: Outcome) -> Tensor:
         """Return the cross-entropy of each row; in training with gradients it moves the average first."""
-        noise = outcome.block.shape[1] - 1
-        check(noise > 0, "z0: noise contrastive estimation needs noise: negatives=, or at least 2 items, got 1.")
-        return _cross_entropy(outcome, -self._average(outcome) - math.log(noise))
+        some = outcome.block.shape[1] > 1
+        check(some, "z0: noise contrastive estimation needs noise: negatives=, or at least 2 items, got 1.")
+        compared = outcome.block.pattern.compared().counts(outcome.plan.f)
+        return _cross_entropy(outcome, -self._average(outcome) - (compared - 1).clamp_min(1).log())
 
     def _average(self, outcome: Outcome) -> Tensor:
         """Return log Z."""

@@ -53,7 +53,7 @@ class KL(Answer, Divergence):
         rows = target.row_entropy() + plan.row_inner_log(target)
         if self.conditional:
             wanted, found = target.row_mass(), plan.log_row_mass()
-            found = torch.where(found > -torch.inf, found, 0)  # nothing is compared there: nothing is added
+            found = torch.where(found == -torch.inf, 0, found)  # nothing is compared there: nothing is added
             return wanted * found - torch.xlogy(wanted, wanted) - rows
         return -rows if plan.unit_mass else target.row_mass() * (plan.mass() - 1) - rows
 
@@ -77,7 +77,7 @@ class ReverseKL(Answer, Divergence):
 
         def divergence(rows: slice) -> Tensor:
             log_plan, wanted = plan.restrict(rows).log_dense(), target.restrict(rows).dense()
-            present = log_plan > -torch.inf
+            present = log_plan != -torch.inf
             check(
                 bool((wanted[present] > 0).all()), "target: ReverseKL expects mass on every compared pair, got zeros."
             )

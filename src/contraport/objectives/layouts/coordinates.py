@@ -56,13 +56,20 @@ class Coordinates(Over):
         n, d = views[0].shape
         check(n > 1 or not self.centred, "z0: covariances need at least 2 items, got 1.")
         wide = [z.to(torch.promote_types(z.dtype, torch.float32)) for z in views]
-        scaled = [(z - z.mean(0)) / (n - 1) ** 0.5 if self.centred else z / n**0.5 for z in wide]
+        scaled = [_centred(z) / (n - 1) ** 0.5 if self.centred else z / n**0.5 for z in wide]
         blocks = self.layout(*(z.T for z in scaled))
         return [replace(block, pattern=_times(block.pattern, d)) for block in blocks] if self.summed else blocks
 
     def further(self, negatives: Tensor) -> Tensor:
         """Raise `UsageError`: coordinates have no negatives."""
         raise UsageError("negatives: this objective compares coordinates, not items (Coordinates).")
+
+
+def _centred(z: Tensor) -> Tensor:
+    """Return each coordinate less its mean; 0, without gradient, where it varies by no more than rounding does."""
+    centred = z - z.mean(0)
+    least = 8 * torch.finfo(z.dtype).eps * z.detach().abs().amax(0)
+    return torch.where(centred.detach().abs().amax(0) <= least, 0, centred)
 
 
 def _times(pattern: Pattern, factor: int) -> Pattern:

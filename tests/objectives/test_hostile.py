@@ -1,0 +1,131 @@
+"""What embeddings should not be: no number, without variation, alone. The value is right, or there is a clear line."""
+
+import math
+
+import pytest
+import torch
+from tests.objectives.comparing import POLICIES, build, needed, views
+from torch.nn import functional as F
+
+import contraport as cp
+from contraport import UsageError
+from contraport.catalog import OBJECTIVES
+
+SETTINGS = {
+    "pairwise": [{"preset": preset} for preset in ("info_nce", "triplet", "sigmoid_pairs", "linear_pairs")],
+    "alpha-cl": [{"regularizer": regularizer} for regularizer in ("direct", "square", "inverse", "entropy")],
+    "iot-quadratic": [
+        {"closed_form": closed, "constraint": over} for closed in (True, False) for over in ("rows", "simplex")
+    ],
+    "gca-uot": [{}, {"conditional": True}],
+    "direct-clr": [{"dimensions": 3}],
+}
+OF_PHI = {"regularizer": "entropy", "phi": torch.log1p}
+CASES = [(name, settings) for name in OBJECTIVES for settings in SETTINGS.get(name, [{}])]
+
+
+def named(case):
+    return case[0] + "".join(f"-{key}={value}" for key, value in case[1].items())
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_no_number_is_seen_in_the_value(case, policy, bad):
+    name, settings = case
+    z0, z1 = views()
+    z0[1, 2] = bad
+    with cp.engine.policy(policy):
+        assert not build(name, **settings)(z0, z1, **needed(name)).isfinite()
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.1, 1e3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_coordinate_that_does_not_vary_correlates_with_none(mean, dtype):
+    generator = torch.Generator().manual_seed(0)
+    z0, z1 = (torch.randn(7, 4, generator=generator, dtype=dtype) for _ in range(2))
+    z0[:, 1], z1[:, 2] = mean / 3, mean / 7
+    z0.requires_grad_()
+    loss = cp.barlow_twins(redundancy=1.0)(z0, z1)
+    loss.backward()
+    a, b = z0.detach() - z0.detach().mean(0), z1 - z1.mean(0)
+    a[:, 1], b[:, 2] = 0, 0
+    c = (a / a.norm(dim=0).clamp_min(1e-9)).T @ (b / b.norm(dim=0).clamp_min(1e-9))
+    expected = (1 - c.diagonal()).square().sum() + (c - c.diag().diag()).square().sum()
+    torch.testing.assert_close(loss.detach(), expected, rtol=1e-4, atol=1e-5)
+    assert (z0.grad[:, 1] == 0).all()
+
+
+def test_identical_rows_have_one_value_whatever_the_rounding():
+    losses = [cp.barlow_twins()(row.expand(6, 4), row.expand(6, 4)) for row in torch.randn(20, 1, 4)]
+    torch.testing.assert_close(torch.stack(losses), torch.full((20,), 4.0))
+
+
+@pytest.mark.parametrize(
+    "settings", [*SETTINGS["alpha-cl"], {"normalize": False}, {"regularizer": "entropy", "phi": torch.log1p}]
+)
+def test_weights_need_something_to_lie_on(settings):
+    z0, z1 = torch.randn(2, 5, 3, dtype=torch.float64).requires_grad_()
+    loss = cp.alpha_cl(**settings)
+    with pytest.raises(UsageError, match="at least 2 items, got 1"):
+        loss(z0[:1], z1[:1])
+    # Items that are all one have no negatives, in a larger batch neither: the sum over none of them is 0.
+    alike = torch.zeros(5, dtype=torch.long)
+    value = loss(z0, z1, ids=alike)
+    assert value == 0
+    assert all((grad == 0).all() for grad in torch.autograd.grad(value, (z0, z1)))
+
+
+def learned(temperature):
+    return cp.Gibbs("cosine", temperature, learnable=True)
+
+
+@pytest.mark.parametrize("make", [cp.sigmoid, learned])
+def test_a_learned_temperature_below_its_bound_is_refused(make):
+    make(0.01)
+    with pytest.raises(UsageError, match=r"temperature: one that is learned is kept at 0.01 or above; got 0.001"):
+        make(0.001)
+    kernel = learned(0.1)
+    with pytest.raises(UsageError, match=r"0.01 or above; got 0.005"):
+        kernel.temperature = 0.005
+
+
+def test_noise_is_what_a_row_is_compared_with():
+    """K counts the columns of a row that are there: equal ids, the self pair and other items' negatives are not."""
+    generator = torch.Generator().manual_seed(1)
+    z0, z1 = (F.normalize(torch.randn(6, 4, generator=generator, dtype=torch.float64)) for _ in range(2))
+    own = F.normalize(torch.randn(6, 3, 4, generator=generator, dtype=torch.float64), dim=-1)
+    ids = torch.tensor([0, 0, 1, 2, 3, 3])
+
+    def expected(scores, allowed, positive):
+        scores = scores.masked_fill(~allowed, -math.inf)
+        noise = allowed.sum(1, keepdim=True) - 1
+        odds = scores - scores[allowed].logsumexp(0) + allowed.sum().log() - noise.log()
+        rows = F.softplus(odds).sum(1) - odds[positive]
+        return rows.mean()
+
+    diagonal = torch.eye(6, dtype=torch.bool)
+    loss = cp.cmc_nce(0.5).double()
+    torch.testing.assert_close(
+        loss(z0, z1, ids=ids), expected(z0 @ z1.T / 0.5, (ids[:, None] != ids) | diagonal, diagonal)
+    )
+    scores = torch.cat([z0 @ z1.T, z0 @ own.reshape(18, 4).T], 1) / 0.5
+    mine = torch.arange(6).repeat_interleave(3) == torch.arange(6)[:, None]
+    allowed = torch.cat([torch.ones(6, 6, dtype=torch.bool), mine], 1)
+    positive = torch.cat([diagonal, torch.zeros(6, 18, dtype=torch.bool)], 1)
+    loss = cp.cmc_nce(0.5).double()
+    torch.testing.assert_close(loss(z0, z1, negatives=own), expected(scores, allowed, positive))
+    z = torch.cat([z0, z1])
+    joint = cp.Objective(
+        cp.Joint(), cp.Gibbs("negative-cosine", 0.5), cp.Free(), cp.Pairs(), cp.NoiseContrast()
+    ).double()
+    eye = torch.eye(12, dtype=torch.bool)
+    torch.testing.assert_close(joint(z0, z1), expected(z @ z.T / 0.5, ~eye, eye.roll(6, 1)))
+
+
+@pytest.mark.parametrize("settings", SETTINGS["alpha-cl"][1:3], ids=str)
+def test_thresholds_are_found_for_several_batches_at_once(settings):
+    loss = cp.alpha_cl(**settings)
+    z0, z1 = torch.randn(2, 3, 5, 4, dtype=torch.float64)
+    each = torch.stack([loss(*pair) for pair in zip(z0, z1, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(loss)(z0, z1), each)
