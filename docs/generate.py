@@ -9,9 +9,11 @@ tests/objectives/formulas.py, over all settings, policies and both value and gra
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -56,8 +58,8 @@ PEERS = {
 POLICIES = ("dense", "stored", "streamed")
 
 
-def main() -> None:
-    """Write every generated page."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the generated pages, all or those that are named."""
     pages = {
         "methods": methods,
         "results": results,
@@ -66,8 +68,13 @@ def main() -> None:
         "audit": audit,
         "choosing": choosing,
     }
-    for name, page in pages.items():
-        (ROOT / "docs" / f"{name}.md").write_text(page())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"of {', '.join(pages)}; default: all of them.")
+    chosen = parser.parse_args(argv).pages
+    if unknown := [name for name in chosen if name not in pages]:
+        parser.error(f"PAGE: expected one of {', '.join(pages)}, got {unknown[0]}")
+    for name in chosen or pages:
+        (ROOT / "docs" / f"{name}.md").write_text(pages[name]())
         print(f"written: docs/{name}.md")
 
 

@@ -56,8 +56,9 @@ def read(path: Path, format: str) -> Callable[..., Tensor]:
         ([(4,), (2, 9), (3, 12, 12)], None),
         ([(3, 32, 32)], "test_vit"),
         ([(3, 32, 32)], "resnet10t"),
+        ([(3, 32, 32)], "gradients"),
     ],
-    ids=["image", "three towers", "vit", "resnet"],
+    ids=["image", "three towers", "vit", "resnet", "gradients"],
 )
 def test_an_exported_model_gives_the_same_features(
     tmp_path: Path, format: str, shapes: list[tuple[int, ...]], encoder: str | None

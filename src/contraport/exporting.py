@@ -190,5 +190,8 @@ def _check_out(path: Path, chosen: _Format, overwrite: bool) -> None:
     check(overwrite or not path.exists(), f"out: {path} exists; pass overwrite=True (--overwrite) to replace it.")
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
+    """Return what the error at the bottom of all says: those above it tell only where the exporter was."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -1,6 +1,7 @@
 """The plan at convergence: its gradient without the way there."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -137,3 +138,14 @@ def test_too_few_iterations_are_said():
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
     with pytest.warns(UserWarning, match="off by"):
         converge(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
+
+
+def test_a_loop_is_told_once():
+    generator = torch.Generator().manual_seed(0)
+    uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            x, y = (torch.randn(6, 3, dtype=torch.float64, generator=generator) for _ in range(2))
+            converge(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
+    assert len(told) == 1

@@ -56,7 +56,7 @@ def test_what_training_made_worse_is_said(tmp_path: Path) -> None:
     spoilt = evaluate(make_run(tmp_path / "spoilt", model), data=data, progress=False)
     (note,) = [note for note in spoilt["notes"] if "worse than the untrained encoder" in note]
     before, after = (f"{spoilt['rows'][row]['linear_probe']:.1%}" for row in ("untrained", "trained"))
-    assert f"Linear probe ({after} after {before})" in note
+    assert f"Linear probe ({after} against {before})" in note
     assert "more epochs" in note
     assert any("worse than the raw inputs by Linear probe" in note for note in spoilt["notes"])
 
@@ -66,9 +66,9 @@ def test_what_training_made_worse_is_said(tmp_path: Path) -> None:
     [
         (
             {"alignment": 0.5, "uniformity": -2.0},
-            "Training made worse Alignment (0.500 after 0.400), which is the price",
+            "Training worsened Alignment (0.500 against 0.400), which is the price",
         ),
-        ({"alignment": 0.5, "uniformity": -1.0}, "Training made worse Alignment (0.500 after 0.400), and nothing"),
+        ({"alignment": 0.5, "uniformity": -1.0}, "Training worsened Alignment (0.500 against 0.400), and nothing"),
         ({"alignment": 0.3, "uniformity": -1.0}, None),
         ({"alignment": 0.40001, "uniformity": -1.0}, None),
     ],

@@ -94,7 +94,7 @@ def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> 
     def advice(**given: Any) -> str:
         return advice_of_encoder(Settings(**given), images) or ""
 
-    assert advice().startswith("96 items are few to teach an encoder from nothing")
+    assert advice().startswith("few images: 96, too few to train an encoder from scratch")
     assert "--encoder resnet18 --pretrained --freeze, or --init" in advice(encoder="resnet18")
     assert "train --data 'my photos' --encoder gradients. " in advice(data="my photos")
     wanted = advice_of_encoder(Settings(data="photos"), images, "--batch_size 64 --epochs 200") or ""

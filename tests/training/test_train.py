@@ -282,7 +282,7 @@ def test_a_batch_is_no_larger_than_few_items_unless_it_was_chosen(
     vectors = from_arrays(np.random.default_rng(0).normal(size=(140, 4)))
     run = train(data=vectors, epochs=1, out=tmp_path / "run", progress=False)
     assert run.config()["batch_size"] == 32
-    assert "a batch has 32 items, as there are 140, fewer than the 256 of the default" in caplog.text
+    assert "a batch has 32 items, not the usual 256, as there are only 140" in caplog.text
     assert run.metrics()[-1]["step"] == 4
     with pytest.raises(UsageError, match="batch_size: expected at most the 140 items"):
         train(data=vectors, epochs=1, batch_size=256, out=tmp_path / "other", progress=False)

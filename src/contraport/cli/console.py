@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from contraport.measures import Measure, measures_of
+from contraport.wording import counted
 
 if TYPE_CHECKING:
     from contraport.auditing import Audit
@@ -147,11 +148,11 @@ def print_neighbors(found: Sequence[Neighbor]) -> None:
 def print_groups(groups: Sequence[Group]) -> None:
     """Print groups of items, each under its number."""
     for number, group in enumerate(groups, start=1):
-        print(f"group {number}: {len(group.names)} items")
+        print(f"group {number}: {counted(len(group.names), 'item')}")
         for position, name in zip(group.positions, group.names, strict=True):
             print(f"    {name} (row {position})")
     extra = sum(len(group.names) - 1 for group in groups)
-    print(f"{len(groups)} groups; without one of each, {extra} items are there more than once")
+    print(f"{counted(len(groups), 'group')}; keeping one item of each would leave out {counted(extra, 'item')}")
 
 
 def print_clusters(found: Clusters) -> None:
@@ -163,7 +164,7 @@ def print_clusters(found: Clusters) -> None:
         | {"nearest to the centre": ", ".join(one.typical)}
         for number, one in enumerate(found.clusters)
     ]
-    print_table(f"{len(found.clusters)} clusters of {len(found.numbers)} items", rows)
+    print_table(f"{counted(len(found.clusters), 'cluster')} of {counted(len(found.numbers), 'item')}", rows)
 
 
 def print_comparison(found: Comparison) -> None:

@@ -151,13 +151,14 @@ class Gradients(nn.Module):
         """Return the representation, ``(b, num_features)``."""
         edged = F.pad(images, (1, 1, 1, 1), mode="replicate")
         across, down = edged[..., 1:-1, 2:] - edged[..., 1:-1, :-2], edged[..., 2:, 1:-1] - edged[..., :-2, 1:-1]
-        steepest = (across.square() + down.square()).argmax(dim=1, keepdim=True)
+        squares = across.square() + down.square()  # not by hypot, which ONNX has not
+        steepest = squares.argmax(dim=1, keepdim=True)
         across, down = across.gather(1, steepest), down.gather(1, steepest)
         # Of lines, not of arrows: an edge from dark to bright is one from bright to dark.
         turn = torch.atan2(down, across) / math.pi % 1 * GRADIENT_DIRECTIONS
         apart = (turn - self.directions).abs()
         apart = torch.minimum(apart, GRADIENT_DIRECTIONS - apart)
-        lengths = torch.hypot(across, down) * (1 - apart).clamp(min=0)
+        lengths = squares.gather(1, steepest).sqrt() * (1 - apart).clamp(min=0)
         cells = F.adaptive_avg_pool2d(lengths, GRADIENT_CELLS)
         scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + GRADIENT_FLOOR**2).sqrt()
         end = GRADIENT_CELLS - 1

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from contraport.engine.half_steps import SLACK_TENSORS, Axis, Slack, log_sum_exp
 from contraport.engine.passes import Passes, Term, differentiably
+from contraport.wording import counted
 
 MOST_GRADIENT_STEPS = 500
 """Conjugate gradient steps after which the gradient is taken as it is, with a warning."""
@@ -82,7 +83,7 @@ def solve(
             return Solution(f, g, of_rows, of_columns, made)
         reached, f = Solution(f, g, of_rows, of_columns, made), following
     warnings.warn(
-        f"after {iterations} Sinkhorn iterations the row masses are off by {error:.3g}, more than the tolerance "
+        f"after {counted(iterations, 'Sinkhorn iteration')} the row masses are off by more than the tolerance "
         f"{tolerance:.3g}; raise iterations or the temperature.",
         stacklevel=5,
     )
@@ -226,8 +227,8 @@ def _conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor, size:
         steps += 1
     if square > enough:
         warnings.warn(
-            f"the gradient of the converged plan has a residual of {float(square.sqrt()):.3g} after {steps} steps of "
-            "conjugate gradients; raise the temperature.",
+            f"the gradient of the converged plan is not exact after {MOST_GRADIENT_STEPS} steps of conjugate "
+            "gradients; raise the temperature.",
             stacklevel=2,
         )
     return solution

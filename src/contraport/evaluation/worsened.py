@@ -32,7 +32,7 @@ def worsened(rows: _Rows, differences: Differences = MappingProxyType({})) -> li
     if worse := _compared(rows, differences, "untrained", _is_of_the_sphere, worse=True):
         gained = _compared(rows, differences, "untrained", _is_of_the_sphere, worse=False)
         why = f"which is the price of {gained}" if gained else "and nothing was gained for it"
-        told.append(f"Training made worse {worse}, {why}.")
+        told.append(f"Training worsened {worse}, {why}.")
     return told
 
 
@@ -49,7 +49,7 @@ def _compared(rows: _Rows, differences: Differences, row: str, asked: Callable[[
         if asked(measure) and (measure.key not in sure or sure[measure.key].is_sure)
     ]
     return " and ".join(
-        f"{measure.title} ({measure.written(value)} after {measure.written(other)})"
+        f"{measure.title} ({measure.written(value)} against {measure.written(other)})"
         for measure, value, other in pairs
         if (measure.is_worse(value, other) if worse else measure.is_worse(other, value))
     )

@@ -100,7 +100,7 @@ def _shown(found: Clusters, features: Features, centres: Tensor) -> Contents:
             for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)
         ]
         most = f"most are {one.class_name}" if one.class_name is not None else ""
-        groups.append(Cards(f"Cluster {number}", f"{one.items:,} items", most, cards, one.items - len(cards)))
+        groups.append(Cards(f"Cluster {number}", counted(one.items, "item"), most, cards, one.items - len(cards)))
     title = f"{counted(len(groups), 'cluster')} of {counted(len(features), 'item')}"
     return Contents(title, "Of each cluster the items that are nearest to its centre, with the cosine to it.", groups)
 

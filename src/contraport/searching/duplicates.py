@@ -77,7 +77,7 @@ def _shown(groups: Sequence[Group], items: int, threshold: float) -> Contents:
     cards = []
     for number, group in enumerate(groups[:GROUPS_SHOWN], start=1):
         these = [Card(place, name) for place, name in zip(group.positions, group.names, strict=True)]
-        told = f"{len(these):,} items"
+        told = f"{counted(len(these), 'item')}"
         cards.append(Cards(f"Group {number}", told, "", these[:PICTURES_OF_GROUP], len(these[PICTURES_OF_GROUP:])))
     title = f"{counted(len(groups), 'group')} of duplicates among {items:,} items"
     lead = f"The cosine of two linked items is {threshold:g} or more."

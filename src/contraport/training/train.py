@@ -44,6 +44,7 @@ from contraport.training.loop.opening import Position, open_run, replacing_run
 from contraport.training.rehearsal import rehearse
 from contraport.training.step.auditor import largest_batch
 from contraport.verbs.train import VERB, Settings
+from contraport.wording import counted
 
 log = logging.getLogger("contraport.training")
 
@@ -112,8 +113,8 @@ def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Set
     if chosen or settings.resume or items >= size or items < 2:
         return settings, ()
     smaller = fitting_batch(items, size)
-    told = f"a batch has {smaller} items, as there are {items}, fewer than the {size} of the default; --batch_size says"
-    return replace(settings, batch_size=smaller), (f"{told} how many",)
+    told = f"a batch has {smaller} items, not the usual {size}, as there are only {items}; --batch_size sets it"
+    return replace(settings, batch_size=smaller), (told,)
 
 
 def _where(own: OwnChange, built: Built) -> str:
@@ -162,7 +163,7 @@ def _fit(settings: Settings, built: Built, run: Run, done: Position, monitored: 
         with together():
             if is_first():
                 run.save_model(merged(model), epochs=settings.epochs)
-        ended = f"all {settings.epochs} epochs were done before; more epochs go on"
+        ended = f"nothing to do, as {counted(settings.epochs, 'epoch')} were done before; a larger --epochs goes on"
         log.info("%s; the model is in %s", meter.summary() if meter.steps else ended, run.model_path)
 
 
@@ -200,9 +201,18 @@ def _lacking(dataset: Dataset) -> str | None:
     return f"{items:,} of {len(dataset):,} items lack a view ({views}); they take part with those that they have"
 
 
+def _shape_told(shape: tuple[int, ...]) -> str:
+    """Say what one view of an item is.
+
+    >>> _shape_told((3, 32, 32)), _shape_told((20,)), _shape_told(())
+    ('3 x 32 x 32', '20 numbers', 'text')
+    """
+    return counted(shape[0], "number") if len(shape) == 1 else " x ".join(map(str, shape)) or "text"
+
+
 def _introduce(run: Run, settings: Settings, built: Built) -> None:
     dataset, model = built.dataset, built.pipeline.model
-    shapes = ", ".join(" x ".join(str(side) for side in shape) or "text" for shape in model.shapes)
+    shapes = " and ".join(map(_shape_told, model.shapes))
     weights = sum(parameter.numel() for parameter in model.parameters())
     number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} items"
     log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)

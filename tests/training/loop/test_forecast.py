@@ -26,11 +26,11 @@ def file(tmp_path: Path) -> Path:
 
 def test_items_steps_and_what_is_left_out_are_told(file: Path, tmp_path: Path) -> None:
     assert log_of(tmp_path, file, epochs=3, test_fraction=0.1) == [
-        ("INFO", "12 more are held out, to evaluate on; --test_fraction says how many"),
-        ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; an epoch leaves out 28 items, each time others"),
+        ("INFO", "12 more are held out for evaluation (--test_fraction)"),
+        ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; each epoch leaves out 28 items, chosen anew"),
         (
             "WARNING",
-            "6 steps are few: below about 200 little is learned; --epochs 500 take 1,000",
+            "few steps: 6; below about 200 little is learned. --epochs 500 makes 1,000",
         ),
     ]
 
@@ -45,7 +45,7 @@ def test_a_split_of_the_datas_own_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=rows, x_test=rows)
     lines = log_of(tmp_path, tmp_path / "data.npz", batch_size=2, epochs=5, objective="byol", predictor=True)
     assert lines == [
-        ("INFO", "the test split that the data have is held out, to evaluate on"),
+        ("INFO", "evaluation is on the test split of the data"),
         ("INFO", "200 steps: 5 epochs of 40 batches of 2 items"),
     ]
 

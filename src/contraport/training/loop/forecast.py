@@ -38,22 +38,22 @@ def foretell(settings: Settings, dataset: Dataset, comparison: StepComparison, *
         steps: of the whole training.
     """
     if dataset.held_out:
-        log.info("%s more are held out, to evaluate on; --test_fraction says how many", f"{dataset.held_out:,}")
+        log.info("%s are held out for evaluation (--test_fraction)", f"{dataset.held_out:,} more")
     elif dataset.held_out is None and isinstance(settings.data, str | Path):
-        log.info("the test split that the data have is held out, to evaluate on")
+        log.info("evaluation is on the test split of the data")
     size, epochs = settings.batch_size, settings.epochs
     if isinstance(dataset, Stream):
-        log.info("%s steps of %d items, as the stream gives them", f"{steps:,}", size * settings.accumulate)
+        log.info("%s of %d items, as the stream gives them", counted(steps, "step"), size * settings.accumulate)
         return
     batches, left_out = divmod(len(dataset), size)
     summed = f", {settings.accumulate} to a step" if settings.accumulate > 1 else ""
-    rest = f"; an epoch leaves out {counted(left_out, 'item')}, each time others" if left_out else ""
+    rest = f"; each epoch leaves out {counted(left_out, 'item')}, chosen anew" if left_out else ""
     taken = f"{counted(epochs, 'epoch')} of {counted(batches, 'batch', 'batches')} of {counted(size, 'item')}"
     log.info("%s: %s%s%s", counted(steps, "step"), taken, summed, rest)
     proposed, enough = proposal(len(dataset), size, epochs) if steps < FEW_STEPS else ("", steps)
     if proposed:
-        told = f"{proposed} take {enough:,}"
-        log.warning("%d steps are few: below about %d little is learned; %s", steps, FEW_STEPS, told)
+        told = f"{proposed} makes {enough:,}"
+        log.warning("few steps: %d; below about %d little is learned. %s", steps, FEW_STEPS, told)
     if advice := advice_of_encoder(settings, dataset, proposed):
         log.warning("%s", advice)
     if doubt := comparison.doubt(size):
@@ -99,23 +99,23 @@ def advice_of_encoder(settings: Settings, dataset: Dataset, proposed: str = "") 
         return (
             None
             if held
-            else f"{items:,} items are few, and an encoder that was trained before soon forgets by them what it knew: "
-            "--freeze holds it, --encoder_lr_scale 0.1 lets it learn slowly"
+            else f"few images: {items:,}; by training on so few a pretrained encoder soon forgets what it knew: "
+            "--freeze holds it fixed, --encoder_lr_scale 0.1 lets it learn slowly"
         )
     if not (settings.encoder is None or isinstance(settings.encoder, str)) or ":" in str(settings.encoder):
         return None  # which may bring weights
-    few = f"{items:,} items are few to teach an encoder from nothing"
+    few = f"few images: {items:,}, too few to train an encoder from scratch"
     if len(dataset.shapes) > 1:
         of = "" if len(set(dataset.shapes)) == 1 else ".image"  # views of other kinds keep their own encoders
         return (
-            f"{few}; one that was trained before on others knows more: --encoder{of} resnet18 --pretrained{of} "
-            f"--freeze{of}, or --init{of} with a file, a folder or a run"
+            f"{few}; a pretrained one knows more: --encoder{of} resnet18 --pretrained{of} --freeze{of}, or "
+            f"--init{of} with a file, a folder or a run"
         )
     options = " ".join(filter(None, ["--encoder gradients", proposed]))
     named = isinstance(settings.data, str | Path)
     command = f"contraport train --data {shlex.quote(str(settings.data))} {options}" if named else options
     return (
-        f"{few}; one that looks at edges, behind which only the projection learns, does better by them: {command}. "
-        "Weights that others trained may know more: --encoder resnet18 --pretrained --freeze, or --init with a file, a "
+        f"{few}; better is one that describes edges and has nothing to learn but its projection: {command}. "
+        "Pretrained weights may do better still: --encoder resnet18 --pretrained --freeze, or --init with a file, a "
         "folder or a run"
     )

@@ -16,6 +16,7 @@ from contraport.data.loading import Loader, StreamLoader
 from contraport.runs import MetricsRow, Run
 from contraport.training.loop.loggers import log_row
 from contraport.training.loop.module import ContrastiveModule
+from contraport.wording import counted
 
 log = logging.getLogger("contraport.training")
 
@@ -129,9 +130,9 @@ class Meter(Callback):
     def summary(self) -> str:
         """Return the session in one line."""
         bound = self.row["mi_bound"]
-        told = f"{self.row['loss']:.4f}" + ("" if bound is None else f": two views share {bound:.2f} nats or more")
+        told = f"{self.row['loss']:.4f}" + ("" if bound is None else f"; the views share at least {bound:.2f} nats")
         return (
-            f"{self.steps:,} steps in {self.seconds:.1f} s: {self.items / self.seconds:,.0f} items/s, "
+            f"{counted(self.steps, 'step')} in {self.seconds:.1f} s: {self.items / self.seconds:,.0f} items/s, "
             f"{self._loader.waited / self.seconds:.1%} of the time waiting for data; last loss {told}"
         )
 
