@@ -38,6 +38,11 @@ class Batch(NamedTuple):
     weights: Tensor | None = None
     keys: tuple[str, ...] | None = None
 
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the same items on a device."""
+        moved: dict[str, Any] = {n: v.to(device) for n, v in self._asdict().items() if isinstance(v, Tensor)}
+        return self._replace(views=tuple(view.to(device) for view in self.views), **moved)
+
 
 Kind = TypeVar("Kind", bound="Dataset")
 

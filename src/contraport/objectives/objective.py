@@ -182,7 +182,8 @@ class Objective(Loss):
         totals: dict[str, Tensor] = {}
         self._log_masses.clear()
         self._patterns.clear()
-        plain = getattr(known.get("target"), "from_views", known.get("target") is None)
+        wanted = known.get("target")
+        plain = wanted is None or (isinstance(wanted, Target) and wanted.from_views)
         plain = plain and known.get("weights") is None and known.get("column_weights") is None
         for outcome in self.outcomes(*views, **known):
             if plain and not torch.compiler.is_compiling():

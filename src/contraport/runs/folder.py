@@ -10,8 +10,12 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
     initial/           the model as the training began with it, where its weights were not drawn; else of a model
                        of transformers its encoder0/, as in model/
     features/          what a frozen encoder made of each item, where that is kept
+    decoded/           images as pixels, where they are decoded once
     evaluation.json    the numbers of `contraport.evaluate`
+    items.npz          what a measure says of each test item
     samples.npz        the points, thumbnails and plans that the page draws
+    pairs.npz          what a training with `audit` found of its pairs
+    mismatched.npz     who is paired with whom, where pairs were mismatched on purpose
     train.log          what the training said
     loggers/           what TensorBoard, MLflow or Weights & Biases keep, where they were asked for
     nonfinite.json     where the loss stopped being a number, if it did

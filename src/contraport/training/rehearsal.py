@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from contraport.data import Batch
 from contraport.embedding import frozen
 from contraport.training.build import Built, draws_kept
 from contraport.training.frozen import device_of
-from contraport.training.loop.optimization import make_optimizer
+from contraport.training.loop.optimization import optimizer_of
 from contraport.verbs.train import Settings
 
 FIRST = 2
@@ -64,16 +64,7 @@ def rehearse(settings: Settings, built: Built) -> Rehearsal:
     pipeline.to(device).train()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    own = settings
-    optimizer = make_optimizer(
-        pipeline,
-        opt=own.opt,
-        lr=own.lr,
-        weight_decay=own.weight_decay,
-        encoders=pipeline.model.encoders,
-        encoder_lr_scale=own.encoder_lr_scale,
-        layer_decay=own.layer_decay,
-    )
+    optimizer = optimizer_of(settings, pipeline, pipeline.model.encoders)
     batches, draws = _endless(built), draws_kept(settings)
     beforehand = 0.0
     if draws > 0:
@@ -83,7 +74,7 @@ def rehearse(settings: Settings, built: Built) -> Rehearsal:
     for step in range(FIRST + MEASURED):
         start = time.perf_counter()
         for part in range(settings.accumulate):
-            batch = _on(device, next(batches))
+            batch = next(batches).to(device)
             if pipeline.encoded:
                 batch = _of_features(batch, built, draws)
             with torch.autocast(device.type, torch.bfloat16, enabled=settings.amp):
@@ -104,7 +95,7 @@ def _seconds_to_encode(built: Built, device: torch.device, batches: Iterator[Bat
     with frozen(pipeline.model):
         for _ in range(FIRST + MEASURED):
             start = time.perf_counter()
-            pipeline.model.encode(pipeline.views(_on(device, next(batches)).views))
+            pipeline.model.encode(pipeline.views(next(batches).to(device).views))
             _wait(device)
             seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[FIRST:])
@@ -121,14 +112,6 @@ def _of_features(batch: Batch, built: Built, draws: int) -> Batch:
 def _endless(built: Built) -> Iterator[Batch]:
     while True:
         yield from built.batches
-
-
-def _on(device: torch.device, batch: Batch) -> Batch:
-    views = tuple(view.to(device) for view in batch.views)
-    rest: dict[str, Any] = {
-        name: value.to(device) for name, value in batch._asdict().items() if isinstance(value, Tensor)
-    }
-    return batch._replace(views=views, **rest)
 
 
 def _wait(device: torch.device) -> None:

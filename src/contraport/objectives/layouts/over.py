@@ -116,7 +116,8 @@ class Guided(Over):
 
     def guide(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Return one direction of a block without the pairs that are too alike."""
-        block, pattern = super().guide(block, features), block.pattern
+        block = super().guide(block, features)
+        pattern = block.pattern
         x = normalize(features[0])
         y = x if features[0] is features[1] else normalize(features[1])
         rows, columns = pattern.positives

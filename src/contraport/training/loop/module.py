@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contraport.data import Batch, own_share
 from contraport.objectives import Loss
-from contraport.training.loop.optimization import make_optimizer, make_schedule
+from contraport.training.loop.optimization import make_schedule, optimizer_of
 from contraport.training.step.pipeline import Pipeline
 from contraport.verbs.train import Settings
 
@@ -70,15 +70,6 @@ class ContrastiveModule(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return the optimiser, and the schedule that sets its rate at each step."""
-        own = self._settings
-        optimizer = make_optimizer(
-            self,
-            opt=own.opt,
-            lr=own.lr,
-            weight_decay=own.weight_decay,
-            encoders=self.pipeline.model.encoders,
-            encoder_lr_scale=own.encoder_lr_scale,
-            layer_decay=own.layer_decay,
-        )
-        schedule: Any = make_schedule(optimizer, sched=own.sched, steps=self._steps, warmup=self._warmup)
+        optimizer = optimizer_of(self._settings, self, self.pipeline.model.encoders)
+        schedule: Any = make_schedule(optimizer, sched=self._settings.sched, steps=self._steps, warmup=self._warmup)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

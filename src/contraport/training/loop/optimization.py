@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from contraport.course import Course
 from contraport.errors import check, unknown_name
+from contraport.verbs.train import Settings
 
 # Learning rates that suit small encoders and batches of a few hundred items.
 DEFAULT_LR = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.3}
@@ -65,6 +66,19 @@ def make_optimizer(
             groups.append({**group, "lr": rate * scale})
     scaled: Optimizer = create_optimizer_v2([group for group in groups if group["params"]], opt=opt, lr=rate)
     return scaled
+
+
+def optimizer_of(settings: Settings, module: nn.Module, encoders: Sequence[nn.Module]) -> Optimizer:
+    """Return the optimiser that the settings of a training say; see `make_optimizer`."""
+    return make_optimizer(
+        module,
+        opt=settings.opt,
+        lr=settings.lr,
+        weight_decay=settings.weight_decay,
+        encoders=encoders,
+        encoder_lr_scale=settings.encoder_lr_scale,
+        layer_decay=settings.layer_decay,
+    )
 
 
 def check_layers(encoder: nn.Module) -> None:

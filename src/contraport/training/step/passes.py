@@ -9,7 +9,6 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from contraport.data import Batch
 from contraport.data.loading import Loader, StreamLoader
 from contraport.errors import check
 from contraport.training.step.pipeline import Pipeline
@@ -41,7 +40,7 @@ def passes(
         losses = []
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             for batch in batches:
-                loss = pipeline.train()(_moved(batch, device), step)
+                loss = pipeline.train()(batch.to(device), step)
                 losses.append(float(loss.detach()))
                 check(math.isfinite(losses[-1]), f"lr: the loss was not finite after {step} steps; lower it.")
                 optimizer.zero_grad()
@@ -51,10 +50,3 @@ def passes(
                 schedule.step()
                 step += 1
         yield sum(losses) / len(losses)
-
-
-def _moved(batch: Batch, device: str) -> Batch:
-    views = tuple(view.to(device) for view in batch.views)
-    facts = batch.labels, batch.domains, batch.present, batch.weights
-    labels, domains, present, weights = (None if known is None else known.to(device) for known in facts)
-    return Batch(views, labels, domains, batch.ids.to(device), present, weights)
