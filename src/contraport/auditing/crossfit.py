@@ -20,7 +20,7 @@ from contraport.files import write_arrays
 from contraport.pairs import NEIGHBORS, ItemPairs, NoiseRate, Sides, couples, exchanged, noise, scores
 from contraport.training.build import build_objective, build_pipeline
 from contraport.training.loop.optimization import make_optimizer, make_schedule
-from contraport.training.step.passes import passes
+from contraport.training.step.epochs import losses_by_epoch
 from contraport.training.step.sides import read_sides
 from contraport.verbs.train import Settings
 
@@ -158,7 +158,7 @@ def _sides(dataset: Dataset, settings: Settings, trained_on: Tensor) -> Sides:
     optimizer = make_optimizer(pipeline, opt=settings.opt, lr=settings.lr, weight_decay=settings.weight_decay)
     steps, warmup = settings.epochs * len(batches), int(settings.warmup * len(batches))
     schedule = make_schedule(optimizer, sched=settings.sched, steps=steps, warmup=warmup)
-    losses = passes(pipeline, batches, optimizer, schedule, step=0, device=settings.device)
+    losses = losses_by_epoch(pipeline, batches, optimizer, schedule, step=0, device=settings.device)
     for epoch in range(settings.epochs):
         order.set_epoch(epoch)
         next(losses)

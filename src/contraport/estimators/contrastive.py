@@ -33,7 +33,7 @@ from contraport.texts import strings_in
 from contraport.training.build import build_objective, build_pipeline, check_parts
 from contraport.training.loop.optimization import make_optimizer, make_schedule
 from contraport.training.step.auditor import Auditor, largest_batch
-from contraport.training.step.passes import passes
+from contraport.training.step.epochs import losses_by_epoch
 from contraport.training.step.pipeline import Pipeline
 from contraport.verbs.train import Settings
 
@@ -373,7 +373,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         schedule = make_schedule(self._optimizer, sched=sched, steps=steps, warmup=int(warmup * steps))
         batches = loader(dataset, len(dataset) // epoch, shuffle=True, seed=pipeline.seed, drop_last=True)
         order = cast(BatchOrder, batches.batch_sampler)
-        losses = passes(pipeline, batches, self._optimizer, schedule, step=self.n_iter_, device=self.device)
+        losses = losses_by_epoch(pipeline, batches, self._optimizer, schedule, step=self.n_iter_, device=self.device)
         auditor = Auditor(dataset, pipeline, order, epochs=number) if isinstance(dataset, Decoyed) else None
         for done in range(1, number + 1):
             order.set_epoch(len(self.loss_curve_))

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from contraport.options import known, one_of, option
 from contraport.verbs import EXTRA, USE, Verb
-from contraport.verbs._of_run import VIEW, Trusting
+from contraport.verbs._of_run import VIEW, Run, Trusting
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
-    from contraport.runs import Run
 else:
-    Model = Run = Any
+    Model = Any
 
 
 @dataclass(frozen=True, kw_only=True)

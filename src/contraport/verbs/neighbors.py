@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from contraport.options import known, option, whole
 from contraport.verbs import EXTRA, USE, Verb
 from contraport.verbs._of_features import OfIndexed
-from contraport.verbs._of_run import Trusting
-
-if TYPE_CHECKING:
-    from contraport.runs import Run
-else:
-    Run = Any
+from contraport.verbs._of_run import Run, Trusting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Passes over data without a run folder: for the estimators and for encoders that are trained to be asked once."""
+"""Epochs without a run folder: for the estimators, and for encoders that are trained to be asked once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contraport.errors import check
 from contraport.training.step.pipeline import Pipeline
 
 
-def passes(
+def losses_by_epoch(
     pipeline: Pipeline,
     batches: Loader | StreamLoader,
     optimizer: Optimizer,
@@ -23,11 +23,11 @@ def passes(
     step: int,
     device: str,
 ) -> Iterator[float]:
-    """Yield the mean loss of pass after pass; torch's random state stays as it is.
+    """Yield the mean loss of one epoch after another; torch's random state stays as it is.
 
     Args:
         pipeline: makes the loss; it is on the device.
-        batches: of a pass; which epoch they are of is the caller's to say.
+        batches: of an epoch; which one is the caller's to say.
         optimizer: of the pipeline.
         schedule: of the optimiser, a step at a time.
         step: how many steps were taken before.
