@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,13 @@ def test_a_file_has_names_and_classes(tmp_path: Path, suffix: str) -> None:
     assert all(near.class_name == ("c" if near.position in (1, 3, 4) else "a") for near in found)
     unnamed = Features(array, np.arange(6) + 3, np.array(["test"] * 6))
     assert unnamed.named(2) == "test row 5"
+
+
+def test_where_nothing_is_there_twice_the_most_alike_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "contraport.searching")
+    assert duplicates(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), threshold=0.9) == []
+    assert duplicates(np.array([[1.0, 0.0]])) == []
+    assert caplog.messages == ["no cosine is 0.9 or more; the largest is 0.8000"]
 
 
 def test_duplicates_are_linked_pairs_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,8 @@ def print_groups(groups: Sequence[Group]) -> None:
         for position, name in zip(group.positions, group.names, strict=True):
             print(f"    {name} (row {position})")
     extra = sum(len(group.names) - 1 for group in groups)
-    print(f"{counted(len(groups), 'group')}; keeping one item of each would leave out {counted(extra, 'item')}")
+    kept = f"keeping one item of each would leave out {counted(extra, 'item')}"
+    print(f"{counted(len(groups), 'group')}; {kept if groups else 'a lower --threshold finds what is less alike'}")
 
 
 def print_clusters(found: Clusters) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from contraport.searching.index import indexed, tell_of_index
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
 from contraport.verbs.duplicates import VERB, DuplicatesOptions
 from contraport.wording import counted
+
+log = logging.getLogger("contraport.searching")
 
 TILE = 2_048
 """So many rows are compared with so many at once."""
@@ -58,7 +61,9 @@ def duplicates(given: dict[str, Any]) -> list[Group]:
     page = new_page(asked.page, features, overwrite=asked.overwrite)
     if asked.index is None:
         tell_of_index(features.features)
-        labels = _linked(features.features, asked.threshold, open_device(asked.device))
+        labels, most = _linked(features.features, asked.threshold, open_device(asked.device))
+        if len(features) > 1 and most < asked.threshold:
+            log.info("no cosine is %g or more; the largest is %.4f", asked.threshold, most)
     else:
         found = indexed(features.features, Path(asked.index))
         labels = _together(list(found.links(asked.threshold)), len(features))
@@ -86,22 +91,26 @@ def _shown(groups: Sequence[Group], items: int, threshold: float) -> Contents:
     return Contents(title, lead, cards)
 
 
-def _linked(features: np.ndarray, threshold: float, device: torch.device) -> np.ndarray:
-    """Return the number of the group of each row, ``(n,)``."""
+def _linked(features: np.ndarray, threshold: float, device: torch.device) -> tuple[np.ndarray, float]:
+    """Return the number of the group of each row, ``(n,)``, and the largest cosine of two."""
     items = len(features)
-    labels = np.arange(items)
+    labels, most = np.arange(items), -1.0
     for first in range(0, items, TILE):
         rows = unit(features[first : first + TILE], device)
         links = [(labels, np.arange(items))]  # what is known: each row and one of its group
         for second in range(first, items, TILE):
-            alike = rows @ unit(features[second : second + TILE], device).T >= threshold
+            cosines = rows @ unit(features[second : second + TILE], device).T
+            if second == first:
+                cosines.fill_diagonal_(-torch.inf)
+            most = max(most, float(cosines.max()))
+            alike = cosines >= threshold
             if second == first:
                 alike = alike.triu(1)
             if bool(alike.any()):
                 links.append(_of_tile(alike.cpu().numpy(), first, second))
         if len(links) > 1:
             labels = _together(links, items)
-    return labels
+    return labels, most
 
 
 def _of_tile(alike: np.ndarray, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:

@@ -430,3 +430,17 @@ def test_wrong_sequences_are_told(tmp_path, rows, columns, message):
     path = write(tmp_path, lines("clip,x,z,label", rows))
     with pytest.raises(UsageError, match=message):
         load(path, columns={"sequence": "clip", **columns})
+
+
+def test_a_column_that_is_called_as_texts_are_and_holds_numbers_is_told(tmp_path, caplog):
+    for place in range(10):
+        Image.fromarray(np.full((8, 8, 3), place, np.uint8)).save(tmp_path / f"{place}.png")
+    rows = "".join(f"{place}.png,{place}\n" for place in range(10))
+    (tmp_path / "pairs.csv").write_text("image,caption\n" + rows)
+    assert load(tmp_path / "pairs.csv").shapes == ((3, 8, 8), (1,))
+    assert caplog.messages == [
+        f"{tmp_path}/pairs.csv: column 'caption' holds numbers, and is taken as these, as no text"
+    ]
+    (tmp_path / "numbers.csv").write_text("answer,weight\n" + rows.replace(".png", ""))
+    load(tmp_path / "numbers.csv")
+    assert len(caplog.messages) == 1

@@ -161,6 +161,9 @@ def _guess_views(schema: pa.Schema, rest: list[str], where: str) -> tuple[list[t
     alone = [name for name in rest if _stands_alone(schema.field(name))]
     together = tuple(name for name in rest if name not in alone)
     strings = [name for name in alone if holds_strings(schema.field(name))]
+    for name in together:
+        if alone and _TEXT.fullmatch(name):
+            _log.warning("%s: column %r holds numbers, and is taken as these, as no text", where, name)
     doubtful = tuple(name for name in strings if together and not _TEXT.fullmatch(name))
     return [(name,) for name in alone] + ([together] if together else []), doubtful
 

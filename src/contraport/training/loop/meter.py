@@ -130,7 +130,8 @@ class Meter(Callback):
     def summary(self) -> str:
         """Return the session in one line."""
         bound = self.row["mi_bound"]
-        told = f"{self.row['loss']:.4f}" + ("" if bound is None else f"; the views share at least {bound:.2f} nats")
+        knows = bound is not None and bound > 0  # else it says nothing, as two views share none at the least
+        told = f"{self.row['loss']:.4f}" + (f"; the views share at least {bound:.2f} nats" if knows else "")
         return (
             f"{counted(self.steps, 'step')} in {self.seconds:.1f} s: {self.items / self.seconds:,.0f} items/s, "
             f"{self._loader.waited / self.seconds:.1%} of the time waiting for data; last loss {told}"
