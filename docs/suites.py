@@ -207,9 +207,11 @@ def _information(table: Comparison, measure: Measure) -> list[str]:
             if len(known) < 3:
                 continue
             told = spearmanr([of.mean for _, of, _ in known], [worth.mean for _, _, worth in known])
+            went = "better" if told.statistic > 0 else "worse"
+            sign = f"went with {went} features" if told.pvalue < 0.05 else "was no sign of better features"
             parts.append(
                 paragraph(
-                    "The bound of the mutual information of the first two views, in nats, beside the same measure: "
+                    f"A larger bound of what two views tell of one another {sign}. The bound of the mutual information of the first two views, in nats, beside the same measure: "
                     f"over these {len(known)} rows their rank correlation is {told.statistic:+.2f} (Spearman; p = "
                     f"{told.pvalue:.2g})."
                 )

@@ -147,12 +147,14 @@ SITUATIONS = (
         (
             Advice(
                 ("cmc",),
-                "Compare all of them (cmc); each view more is one more to learn from.",
+                "Compare all of them (cmc), in all pairs or each with the first: six did better than two.",
                 _on("multiview", 0, 1, 3),
             ),
             Advice(("mv-dhel",), "mv-dhel compares each item's views together, and items within a view."),
             Advice(
-                (), "To predict one view from the other needs no negatives (--recipe predictive).", _on("multiview", 2)
+                (),
+                "To predict one view from the other (--recipe predictive) needs no negatives, and did no worse.",
+                _on("multiview", 2),
             ),
         ),
     ),
