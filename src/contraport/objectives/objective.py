@@ -215,7 +215,7 @@ class Objective(Loss):
                 marginals = self._marginals(directions[0].block, attributes.get("weights"))
                 plans = self._plans(posed, directions, marginals, temperature)
                 for direction, plan in zip(directions, plans, strict=True):
-                    block, wanted, importance = direction if marginals is None else direction.weighted()
+                    block, wanted, importance = direction if marginals is None else direction.with_weighted_target()
                     yield Outcome(block, wanted, plan, importance, attributes.get("ids"))
 
     def _plans(

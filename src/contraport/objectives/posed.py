@@ -41,7 +41,7 @@ class Direction(NamedTuple):
     target: TargetPlan
     importance: Tensor | None
 
-    def weighted(self) -> Direction:
+    def with_weighted_target(self) -> Direction:
         """Return the same with the importance in the target itself, as a plan has it whose masses are the weights."""
         if self.importance is None:
             return self

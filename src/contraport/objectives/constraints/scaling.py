@@ -34,7 +34,7 @@ class Scaling(Constraint):
     def half_steps(self) -> tuple[Axis, ...]:
         """Return the axis of each half step, in order; each reads the potential of the one before."""
 
-    def slack(self, axis: Axis, temperature: float | Tensor) -> Leeway:
+    def slack(self, axis: Axis, temperature: float | Tensor) -> StepSlack:
         """Return how far a half step on an axis may stay from its marginal."""
         return STRICT
 
@@ -69,10 +69,10 @@ class Scaling(Constraint):
         if self.until is None:
             return self._unrolled(geometry, masses, reference, reciprocal=asked.reciprocal)
         axes = self.half_steps()
-        leeways = [self.slack(axis, geometry.log_kernel.temperature) for axis in axes[:2]]
-        slack = self._slack(leeways, geometry, reference, 1)
+        slacks = [self.slack(axis, geometry.log_kernel.temperature) for axis in axes[:2]]
+        slack = self._slack(slacks, geometry, reference, 1)
         f, g, made = converge(geometry, masses, self.until, len(axes) // 2, slack)
-        found = self._plan(geometry, masses, reference, axes[:2], [f, g], leeways[1])
+        found = self._plan(geometry, masses, reference, axes[:2], [f, g], slacks[1])
         plan = replace(found, iterations=made, unit_mass=False)
         return [plan, plan.T] if asked.reciprocal else [plan]
 
@@ -87,16 +87,16 @@ class Scaling(Constraint):
         return rows, columns + log_weights
 
     def _slack(
-        self, leeways: Sequence[Leeway], geometry: Geometry, reference: Marginals | None, directions: int
+        self, slacks: Sequence[StepSlack], geometry: Geometry, reference: Marginals | None, directions: int
     ) -> Slack:
         """Return the slack of each half step of all directions."""
-        references = None if reference is None else _again(reference)
-        if all(leeway is STRICT for leeway in leeways):
+        references = None if reference is None else _own_tensors(reference)
+        if all(one is STRICT for one in slacks):
             return Slack(references=references)
         like = geometry.log_kernel.inputs[0]
         return Slack(
-            _per_step([leeway.damping for leeway in leeways], 1.0, like, directions),
-            _per_step([leeway.bound for leeway in leeways], math.inf, like, directions),
+            _per_step([one.damping for one in slacks], 1.0, like, directions),
+            _per_step([one.bound for one in slacks], math.inf, like, directions),
             references,
         )
 
@@ -109,14 +109,14 @@ class Scaling(Constraint):
         """
         axes, temperature = self.half_steps(), geometry.log_kernel.temperature
         seen = directions(geometry, Asked(masses, reciprocal))
-        given = [] if reference is None else list(_again(reference)[::-1])[: len(seen)]
+        given = [] if reference is None else list(_own_tensors(reference)[::-1])[: len(seen)]
         steps = _chain(axes, len(seen), bool(given))
-        leeways = [self.slack(axis, temperature) for axis in axes]
-        slack = self._slack(leeways, geometry, reference, len(seen))
+        slacks = [self.slack(axis, temperature) for axis in axes]
+        slack = self._slack(slacks, geometry, reference, len(seen))
         potentials = scale(geometry, steps, masses, slack, given)
-        of = [reference, reference and (reference[1], reference[0])]
+        references = [None, None] if reference is None else [reference, reference[::-1]]
         return [
-            self._plan(pairs, log_marginals, of[c], axes, potentials[c :: len(seen)], leeways[-1])
+            self._plan(pairs, log_marginals, references[c], axes, potentials[c :: len(seen)], slacks[-1])
             for c, (pairs, log_marginals) in enumerate(seen)
         ]
 
@@ -127,23 +127,23 @@ class Scaling(Constraint):
         reference: Marginals | None,
         axes: tuple[Axis, ...],
         potentials: list[Tensor],
-        last: Leeway,
+        last: StepSlack,
     ) -> Plan:
         """Return the plan at the end of a chain of half steps; the mass of its last axis needs no further pass."""
-        of = dict(zip(OTHER, marginals, strict=True))
+        wanted = dict(zip(OTHER, marginals, strict=True))
         start: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER, reference, strict=True))
         latest = start | dict(zip(axes, potentials, strict=True))
         unset = [axis for axis in OTHER if axis not in latest]
         for axis in unset:
-            latest[axis] = constant(of[axis].shape[0], 0.0, of[axis])
+            latest[axis] = constant(len(wanted[axis]), 0.0, wanted[axis])
         final = axes[-1]
         known: dict[Axis, Tensor] = {}
         if last.bound is None:
-            known[final] = of[final]
+            known[final] = wanted[final]
             if last.damping is not None:
                 # With p - r = damping (log m - r - L), the mass exp(p + L) is m exp((p - r) (1 - 1/damping)).
                 step = latest[final] - start[final] if start else latest[final]
-                known[final] = of[final] + step * (1 - 1 / last.damping)
+                known[final] = wanted[final] + step * (1 - 1 / last.damping)
         return Plan(
             geometry,
             latest["rows"],
@@ -171,12 +171,12 @@ def _chain(axes: tuple[Axis, ...], directions: int, given: bool) -> tuple[Step, 
     )
 
 
-def _again(masses: Marginals) -> Marginals:
+def _own_tensors(masses: Marginals) -> Marginals:
     """Return the marginals as tensors of their own: torch.compile takes no tensor into an operation twice."""
     return masses[0].view_as(masses[0]), masses[1].view_as(masses[1])
 
 
-class Leeway(NamedTuple):
+class StepSlack(NamedTuple):
     """How far one half step may stay from its marginal; see `Slack`, which has one for each step.
 
     Attributes:
@@ -188,7 +188,7 @@ class Leeway(NamedTuple):
     bound: float | Tensor | None = None
 
 
-STRICT = Leeway()
+STRICT = StepSlack()
 """A half step that meets its marginal."""
 
 
@@ -365,11 +365,11 @@ class Unbalanced(Alternating):
                 total = total + relaxation * off(found[axis], wanted[axis])
         return total
 
-    def slack(self, axis: Axis, temperature: float | Tensor) -> Leeway:
+    def slack(self, axis: Axis, temperature: float | Tensor) -> StepSlack:
         relaxation = self._relaxations()[axis]
         if self.price == "kl":
-            return Leeway(damping=1 / (1 + temperature / relaxation))
-        return Leeway(bound=relaxation / temperature)
+            return StepSlack(damping=1 / (1 + temperature / relaxation))
+        return StepSlack(bound=relaxation / temperature)
 
 
 def _total_variation(log_mass: Tensor, log_wanted: Tensor) -> Tensor:
