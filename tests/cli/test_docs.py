@@ -49,6 +49,13 @@ def test_every_page_is_listed(command: Command) -> None:
     assert {"photos", "troubleshooting", "moving", "lightly", "audit"} <= set(pages())
 
 
+def test_a_link_names_its_page(command: Command) -> None:
+    assert command("docs", "guides/photos.md").out == command("docs", "photos").out
+    assert command("docs", "../moving/README.md").out == command("docs", "moving").out
+    section = command("docs", "troubleshooting", "out-of-memory").out
+    assert command("docs", "troubleshooting.md#out-of-memory").out == section
+
+
 def test_a_page_that_is_not_there(command: Command) -> None:
     assert "page: unknown name 'fotos'; did you mean 'photos'?" in command("docs", "fotos").err
     assert (

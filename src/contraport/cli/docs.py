@@ -27,10 +27,12 @@ def docs(given: dict[str, Any]) -> str:
     known = pages()
     if asked.page is None:
         return _listed(known)
-    if asked.page not in known:
+    path, _, place = asked.page.partition("#")  # as the links of a page name another
+    page, part = _name(path.removesuffix(".md")), asked.section or place
+    if page not in known:
         raise unknown_name("page", asked.page, known)
-    text = known[asked.page].read_text("utf-8")
-    return (section(text, asked.section) if asked.section is not None else text).rstrip()
+    text = known[page].read_text("utf-8")
+    return (section(text, part) if part else text).rstrip()
 
 
 def folder() -> Path:
