@@ -81,10 +81,8 @@ Networks remember wrong pairs, so that a score is worth what it does not remembe
   A look asks for each pair how near the partners of one member's 15 nearest are to the other member, by rank, among
   the pairs that are trained on; equal items, as captions that tell a class, count as one group. Where the training
   compares the two embeddings, their similarity (`csls`) can count beside it: known mismatches choose what tells them
-  best from the given pairs. What counts is the mean over the looks so far. Beside it counts how near the items as they
-  are (vectors, pixels, the words of a text) are to one another, which no training has touched: as some looks, how many
-  known mismatches tell (Fisher's discriminant), so that it counts the less the more the training has been asked. The
-  share of pairs that seems wrong is left out until the next look.
+  best from the given pairs. What counts is the mean over the looks so far. The share of pairs that seems wrong is left
+  out until the next look.
 - **crossfit**: encoders judge pairs that they have not seen (`--folds`, `--repeats`); what seems wrong is left out,
   and all is fitted again with other weights to begin with (`--rounds`). What counts is the mean over all rounds and
   repeats. Ten trainings as a rule, and the choice of statistics below.
