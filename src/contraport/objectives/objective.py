@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -14,7 +13,8 @@ from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.objectives.call import Attributes, views_of
 from contraport.objectives.constraints import Asked, Constraint, Marginals, Rows
 from contraport.objectives.divergences import KL, Divergence
-from contraport.objectives.layouts import Block, Layout, Pattern
+from contraport.objectives.last_call import LastCall
+from contraport.objectives.layouts import Block, Layout
 from contraport.objectives.loss import Known, Loss, add_part
 from contraport.objectives.outcome import Outcome
 from contraport.objectives.plan import Plan
@@ -70,8 +70,7 @@ class Objective(Loss):
         tempers = any(term.tempers for term in (divergence, *self.penalties))
         check(tempers or not kernel.learns, f"temperature: {divergence!r} gives it no gradient; expected a number.")
         self.constrain(constraint)
-        self._log_masses: list[Tensor | None] = []
-        self._patterns: list[Pattern] = []
+        self._last = LastCall()
 
     def constrain(self, constraint: Constraint) -> None:
         """Allow other plans from now on.
@@ -115,9 +114,7 @@ class Objective(Loss):
         >>> round(loss.mass, 4)
         0.7573
         """
-        known = [v for v in self._log_masses if v is not None]
-        complete = known and len(known) == len(self._log_masses)
-        return torch.stack([v.exp().sum() for v in known]).mean().item() if complete else None
+        return self._last.mass()
 
     @property
     def is_info_nce(self) -> bool:
@@ -150,11 +147,7 @@ class Objective(Loss):
         >>> round(loss.information(value), 3), round(math.log(8), 3)
         (2.079, 2.079)
         """
-        told = self._patterns
-        if not told or not self.is_info_nce or not all(pattern.one_each for pattern in told):
-            return None
-        bounds = [pattern.weight * _log_candidates(pattern) for pattern in told]
-        return (math.fsum(bounds) - value) / math.fsum(pattern.weight for pattern in told)
+        return self._last.information(value) if self.is_info_nce else None
 
     @property
     def temperature(self) -> float:
@@ -180,16 +173,12 @@ class Objective(Loss):
             for term, _ in terms:
                 check(term.by_plan or not term.repels, f"column_weights: {term!r} knows none; expected none.")
         totals: dict[str, Tensor] = {}
-        self._log_masses.clear()
-        self._patterns.clear()
+        self._last.begin()
         wanted = known.get("target")
         plain = wanted is None or (isinstance(wanted, Target) and wanted.from_views)
         plain = plain and known.get("weights") is None and known.get("column_weights") is None
         for outcome in self.outcomes(*views, **known):
-            if plain and not torch.compiler.is_compiling():
-                self._patterns.append(outcome.block.pattern)
-            log_mass = outcome.plan.known_log_marginal
-            self._log_masses.append(None if log_mass is None else _unlinked(log_mass))
+            self._last.note(outcome, plain=plain)
             for term, factor in terms:
                 value, weight = _reduced(outcome, term, by_row), factor * outcome.block.pattern.weight
                 add_part(totals, type(term).__name__, value if weight == 1 else weight * value)
@@ -278,12 +267,6 @@ def _log_column_weights(block: Block, attributes: Attributes) -> Tensor | None:
     return weights.to(block.precision).log()[block.pattern.column_items]
 
 
-def _log_candidates(pattern: Pattern) -> float:
-    """Return the mean over the rows of the log of how many columns each is compared with."""
-    counts = pattern.compared().counts(torch.empty(0, dtype=torch.float64, device=pattern.row_items.device))
-    return float(counts.log().mean())
-
-
 def _by_row(reduction: object) -> bool:
     """Return whether a value is wanted for each row."""
     if reduction not in ("mean", "none"):
@@ -308,7 +291,3 @@ def _temperature(value: object) -> float | Tensor | None:
     got = f"shape {tuple(value.shape)}"
     check(value.numel() == 1, f"temperature: expected a number or a tensor of one element, got {got}.")
     return world().shared(value.reshape(()))
-
-
-def _unlinked(value: Tensor) -> Tensor:
-    return value.detach() if value.requires_grad else value
