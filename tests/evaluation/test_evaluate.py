@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -371,9 +372,14 @@ def test_several_runs_are_compared_item_by_item(tmp_path: Path, capsys: pytest.C
     assert difference["low"] < difference["value"] < difference["high"]
     assert a["differences"][str(second.path)]["alignment"]["value"] == pytest.approx(-difference["value"])
     assert set(a["differences"]) == {"raw", "untrained", str(second.path)}
-    assert "uniformity" not in b["differences"][str(first.path)]
+    difference = b["differences"][str(first.path)]["uniformity"]
+    assert difference["value"] == pytest.approx(b["rows"]["trained"]["uniformity"] - a["rows"]["trained"]["uniformity"])
+    assert set(b["intervals"]["trained"]) == set(b["rows"]["trained"])
     print_evaluation(results)
-    assert f"{second.path} less {first.path}, item by item" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"{second.path} less {first.path}, item by item" in printed
+    assert " kinds of measures" in printed
+    assert re.search(r"(Both runs are|Neither run is|not all runs are) surely (better|worse) than", printed)
     with pytest.raises(UsageError, match="one run folder or more, got none"):
         evaluate([], data=data)
 

@@ -1,5 +1,7 @@
 """The verdict says what the intervals allow, and the table marks no more."""
 
+from dataclasses import replace
+
 import pytest
 
 from contraport.files import write_json
@@ -63,8 +65,8 @@ def test_a_difference_within_its_interval_is_no_win_and_is_not_marked(make_run):
 def test_a_run_that_does_not_beat_a_baseline_is_named(make_run):
     run = evaluated(make_run("one"), 0.87, raw=(-0.03, -0.05, -0.01), untrained=(-0.01, -0.03, 0.01))
     assert verdict(shown([run]))[0] == (
-        "one has 87.0% on the linear probe: not surely better than the untrained encoder: −1.0 points (−3.0 to 1.0) "
-        "nor than raw inputs: −3.0 points (−5.0 to −1.0)."
+        "one has 87.0% on the linear probe: surely worse than raw inputs, by 3.0 points (1.0 to 5.0); not to be told "
+        "from the untrained encoder, −1.0 points (−3.0 to 1.0)."
     )
 
 
@@ -72,8 +74,19 @@ def test_a_gain_whose_interval_reaches_zero_is_not_called_better(make_run):
     run = evaluated(make_run("one"), 0.91, raw=(0.01, -0.01, 0.03), untrained=(0.03, 0.01, 0.05))
     assert verdict(shown([run]))[0] == (
         "one has 91.0% on the linear probe: surely better than the untrained encoder, by 3.0 points (1.0 to 5.0); not "
-        "surely better than raw inputs: 1.0 points (−1.0 to 3.0)."
+        "to be told from raw inputs, 1.0 points (−1.0 to 3.0)."
     )
+
+
+def test_two_runs_that_a_baseline_beats_are_worse(make_run):
+    runs = [
+        evaluated(make_run(name), 0.9 - lost, raw=(-lost, -lost - 0.01, 0.01 - lost))
+        for name, lost in (("one", 0.02), ("two", 0.03))
+    ]
+    told = (
+        "Both runs are surely worse than raw inputs on the linear probe; the smallest loss is 2.0 points (1.0 to 3.0)."
+    )
+    assert told in verdict(shown(runs))
 
 
 def test_of_two_runs_it_is_told_on_how_many_measures_each_is_better(make_run):
@@ -84,8 +97,8 @@ def test_of_two_runs_it_is_told_on_how_many_measures_each_is_better(make_run):
     for run, other, sign in ((one, two, 1), (two, one, -1)):
         evaluated(run, 0.9)
         known = run.evaluation()
-        known["rows"]["trained"] |= dict.fromkeys(keys, 0.5)
         ends = {key: sorted((sign * low.get(key, -0.01), sign * (low.get(key, -0.01) + 0.02))) for key in keys}
+        known["rows"]["trained"] |= {key: 0.5 + sum(of) / 4 for key, of in ends.items()}
         known["differences"] = {
             str(other.path): {key: {"value": sum(of) / 2, "low": of[0], "high": of[1]} for key, of in ends.items()}
         }
@@ -106,7 +119,7 @@ def test_runs_that_were_measured_apart_are_told_how_to_be_compared(make_run):
 @pytest.mark.parametrize("unsure", [0, 1, 2])
 def test_of_several_runs_those_that_cannot_be_told_apart_are_named(make_run, unsure):
     runs = [make_run(name) for name in ("a", "b", "c")]
-    found = [(0.01, -0.01, 0.03) if k < unsure else (0.01 * (k + 1), 0.001, 0.05) for k in range(2)]
+    found = [(0.01 * (k + 1), -0.01, 0.03) if k < unsure else (0.01 * (k + 1), 0.001, 0.05) for k in range(2)]
     evaluated(runs[0], 0.95, **BASELINES, **{str(run.path): d for run, d in zip(runs[1:], found, strict=True)})
     for run, probe in zip(runs[1:], (0.94, 0.93), strict=True):
         evaluated(run, probe, **BASELINES, **{str(runs[0].path): (-0.01, -0.02, 0.0)})
@@ -128,3 +141,12 @@ def test_how_many_pairs_seem_wrong_is_said(make_run):
     run = make_run("one", evaluated=True, audited=True)
     told = "Of the 60 pairs of one 10.0% (5.0 to 15.0) seem wrong: the ten to look at first are in the audit below."
     assert told in verdict(shown([run]))
+
+
+def test_runs_that_moved_are_known_by_their_numbers(make_run):
+    """Differences were written under the paths of then; of a run that was measured anew an older one is none."""
+    one, two = pair(make_run, (0.012, 0.004, 0.02))
+    moved = [replace(run, path=f"elsewhere/{run.name}") for run in (one, two)]
+    assert verdict(moved) == verdict([one, two])
+    changed = replace(two, evaluation={**two.evaluation, "rows": {"trained": {"linear_probe": 0.9}}})
+    assert verdict([one, changed])[0].endswith("how sure is not known.")

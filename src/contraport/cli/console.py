@@ -58,7 +58,11 @@ _ENDLESS = 100_000
 
 
 def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print what was measured of some runs: a table for each, what there is to say, and how they differ."""
+    """Print what was measured of some runs: a table for each, what there is to say, how they differ, a verdict."""
+    # Here, not above: what else is printed needs neither torch nor the page.
+    from contraport.reporting.shown import shown
+    from contraport.reporting.verdict import of_numbers
+
     for name, result in results.items():
         whose = f"{name} on " if len(results) > 1 else ""
         if rows := evaluation_rows(result):
@@ -73,6 +77,8 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
     for name in others:
         if rows := difference_rows(results[name]["differences"].get(first, {})):
             print_table(f"{name} less {first}, item by item", rows)
+    for sentence in of_numbers(shown(list(results))):
+        print(sentence)
 
 
 def evaluation_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -5,6 +5,7 @@ measure        what a row is; the registry
 catalog        every measure: its row, and a few lines
 monitoring     what is measured while an encoder is trained, and how often
 intervals      how sure a number is
+influence      what each item does to a number that looks at all at once
 subject        what is measured: an encoder and the items it is judged on
 probes         how well labels can be read from features
 retrieval      how well the two views of an item find one another

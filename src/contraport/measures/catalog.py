@@ -71,11 +71,11 @@ def knn(subject: Subject) -> ByItem:
     needs=(LABELS, CLASSES),
 )
 def calibration_error(subject: Subject) -> Finding:
-    """How far the linear probe's confidence is from its accuracy: the expected calibration error over 15 bins."""
-    from contraport.measures.intervals import Finding
-    from contraport.measures.probes import confidences, expected_calibration_error
+    """How far the linear probe's confidence is from its accuracy: in 15 bins, as the root of a mean square."""
+    from contraport.measures.intervals import Finding, root_mean
+    from contraport.measures.probes import calibration_gaps, confidences
 
-    return Finding(confidences(subject.probe, subject.test_x, subject.test_y), expected_calibration_error)
+    return Finding(calibration_gaps(confidences(subject.probe, subject.test_x, subject.test_y)), root_mean)
 
 
 @few_labels("Probe on {} a class", numbers=(1, 5, 10))
@@ -197,51 +197,55 @@ def alignment(subject: Subject) -> ByItem:
 
 
 @geometry("Uniformity", better="lower", unit="logarithm")
-def uniformity(subject: Subject) -> float:
+def uniformity(subject: Subject) -> ByItem:
     """How evenly items spread over the sphere: log mean exp(-2 |zi - zj|^2) over all pairs."""
-    from contraport.measures.geometry import uniformity
+    from contraport.measures.influence import of_uniformity
 
-    return uniformity(subject.test_x)
+    return of_uniformity(subject.test_x)
 
 
 @geometry("Tolerance", better="neither", unit="cosine", needs=(LABELS, SEVERAL_OF_A_CLASS))
-def tolerance(subject: Subject) -> float:
+def tolerance(subject: Subject) -> ByItem:
     """Mean cosine of two items of one class; uniformity is bought with it."""
-    from contraport.measures.geometry import tolerance
+    from contraport.measures.influence import of_tolerance
 
-    return tolerance(subject.test_x, subject.test_y)
+    return of_tolerance(subject.test_x, subject.test_y)
 
 
 @geometry("Effective rank", better="neither", unit="directions", pattern="{:.1f}")
-def effective_rank(subject: Subject) -> float:
+def effective_rank(subject: Subject) -> ByItem:
     """How many directions the features use: exp of the entropy of the singular values."""
-    from contraport.measures.geometry import effective_rank
+    from contraport.measures.influence import of_effective_rank
 
-    return effective_rank(subject.test_x)
+    return of_effective_rank(subject.test_x)
 
 
 @geometry("Hubness", better="lower", unit="skewness", pattern="{:.2f}", needs=(ENOUGH,))
-def hubness(subject: Subject) -> float:
+def hubness(subject: Subject) -> ByItem:
     """Skewness of how often an item is among the 10 nearest of others: large where a few are near to everything."""
-    from contraport.measures.geometry import hubness
+    from contraport.measures.influence import of_hubness
 
-    return hubness(subject.test_x)
+    return of_hubness(subject.test_x)
 
 
 @clustering("NMI", unit="share of information")
-def nmi(subject: Subject) -> float:
+def nmi(subject: Subject) -> ByItem:
     """Normalised mutual information of k-means clusters, as many as classes, with the classes."""
     from contraport.measures.clusters import shared_information
+    from contraport.measures.influence import of_shared_information
 
-    return shared_information(subject.test_y, subject.clusters)
+    found = subject.clusters
+    return of_shared_information(shared_information(subject.test_y, found), subject.test_y, found)
 
 
 @clustering("ARI", unit="share of pairs above chance")
-def ari(subject: Subject) -> float:
+def ari(subject: Subject) -> ByItem:
     """Adjusted Rand index of k-means clusters, as many as classes, with the classes."""
     from contraport.measures.clusters import agreement
+    from contraport.measures.influence import of_agreement
 
-    return agreement(subject.test_y, subject.clusters)
+    found = subject.clusters
+    return of_agreement(agreement(subject.test_y, found), subject.test_y, found)
 
 
 def _corrupted_hits(subject: Subject, kind: str, severity: int) -> ByItem:

@@ -59,14 +59,22 @@ def uniformity(z: Tensor) -> float:
     -8.0
     """
     check(z.ndim == 2 and len(z) > 1, f"z: expected (items, features) with two items or more, got {tuple(z.shape)}.")
-    z = _some(F.normalize(z.float(), dim=1))
-    step = max(1, PAIRS_AT_ONCE // len(z))
-    total = 0.0
-    for start in range(0, len(z), step):
-        # On the sphere -2 |a - b|^2 = 4 cos(a, b) - 4; columns begin at `start`, so the upper triangle is i < j.
-        potentials = (z[start : start + step] @ z[start:].T * 4 - 4).exp().triu(diagonal=1)
-        total += float(potentials.sum(dtype=torch.float64))
-    return math.log(total / (len(z) * (len(z) - 1) / 2))
+    return math.log(float(pulls(_some(F.normalize(z.float(), dim=1))).mean()))
+
+
+def pulls(z: Tensor) -> Tensor:
+    """Return the mean of exp(-2 |zi - zj|^2) over all others j of each item of `z` `(n, d)` on the sphere, `(n,)`.
+
+    >>> pulls(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
+    [1.0, 1.0]
+    """
+    found = []
+    for start in range(0, len(z), step := max(1, PAIRS_AT_ONCE // len(z))):
+        # On the sphere -2 |a - b|^2 = 4 cos(a, b) - 4.
+        potentials = (z[start : start + step] @ z.T * 4 - 4).exp()
+        potentials.diagonal(start).zero_()  # an item with itself is no pair
+        found.append(potentials.sum(dim=1, dtype=torch.float64))
+    return torch.cat(found) / (len(z) - 1)
 
 
 def spectrum(features: Tensor) -> Tensor:
@@ -142,13 +150,26 @@ def hubness(z: Tensor, neighbors: int = HUB_NEIGHBORS) -> float:
     """
     check(len(z) > neighbors, f"z: expected more than {neighbors} items, got {len(z)}.")
     counts = nearest_others(_some(z), neighbors).flatten().bincount(minlength=min(len(z), UNIFORMITY_ITEMS)).double()
-    centred = counts - counts.mean()
-    spread = centred.square().mean().sqrt()
-    return 0.0 if spread == 0 else float(centred.pow(3).mean() / spread**3)
+    return 0.0 if (counts == counts[0]).all() else float(skewness(counts, torch.ones_like(counts)))
+
+
+def skewness(values: Tensor, counts: Tensor) -> Tensor:
+    """Return the skewness of values `(n,)` of which each counts `(n,)` times.
+
+    >>> round(float(skewness(torch.tensor([0.0, 0.0, 3.0]), torch.ones(3))), 4)
+    0.7071
+    """
+    shares = counts / counts.sum()
+    centred = values - shares @ values
+    return (shares @ centred**3) / (shares @ centred**2) ** 1.5
+
+
+def fixed_subset(items: int) -> Tensor:
+    """Return the positions of all items, or of more than `UNIFORMITY_ITEMS` of a fixed random choice of so many."""
+    if items <= UNIFORMITY_ITEMS:
+        return torch.arange(items)
+    return torch.randperm(items, generator=torch.Generator().manual_seed(0))[:UNIFORMITY_ITEMS]
 
 
 def _some(z: Tensor) -> Tensor:
-    """Return all items, or a fixed random choice of `UNIFORMITY_ITEMS` of them."""
-    if len(z) <= UNIFORMITY_ITEMS:
-        return z
-    return z[torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[:UNIFORMITY_ITEMS].to(z.device)]
+    return z if len(z) <= UNIFORMITY_ITEMS else z[fixed_subset(len(z)).to(z.device)]

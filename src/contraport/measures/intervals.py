@@ -39,6 +39,15 @@ def mean(items: ByItem, counts: ByItem) -> ByItem:
     return np.asarray(counts @ by_item / counts.sum(axis=1))
 
 
+def root_mean(items: ByItem, counts: ByItem) -> ByItem:
+    """Return the root of the mean of items `(n,)` under each row of counts `(b, n)`, 0 where that is below 0.
+
+    >>> root_mean(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
+    [3.0, 0.0]
+    """
+    return np.asarray(np.sqrt(mean(items, counts).clip(min=0)))
+
+
 def median(items: ByItem, counts: ByItem) -> ByItem:
     """Return the median of items `(n,)`, or the mean of those of each of k columns, under each row of counts `(b, n)`.
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from contraport.data.splits import split_positions
 from contraport.errors import check, check_each, check_positive
+from contraport.measures.influence import by_item
 
 PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """The penalties that a probe may have, strongest first."""
@@ -144,22 +145,36 @@ def confidences(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[A
     return np.stack([probabilities.max(axis=1), probe_hits(probe, test_x, test_y)], axis=1)
 
 
-def expected_calibration_error(items: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the expected calibration error of `confidences` under each row of counts `(b, m)`: 0 to 1, `(b,)`.
+def calibration_gaps(confident: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return numbers of the `confidences` of items `(m, 2)`, `(m,)`, whose mean is the squared calibration error.
 
-    The items are put into 15 bins of equal width by their confidence; the error is the mean distance of a bin's
-    accuracy from its confidence, weighted by its items. Guo et al., "On calibration of modern neural networks" (ICML
-    2017), eq. 3.
+    The items are put into 15 bins of equal width by their confidence. The error squared is the mean over items of the
+    squared distance of their bin's accuracy from its confidence, less what chance makes of it: it is the mean product
+    of (right - confidence) of two different items of a bin. So it is 0 on average where all is calibrated, and may be
+    below; the plain distance grows with fewer items in a bin. Kumar, Liang and Ma, "Verified uncertainty
+    calibration" (NeurIPS 2019), section 4. A bin of one item says nothing. How the mean moves with other items is as in
+    `influence`.
 
-    >>> items = np.array([[0.9, 1], [0.9, 0], [0.6, 1], [0.6, 1]])
-    >>> expected_calibration_error(items, np.ones((1, 4))).round(3).tolist()
-    [0.4]
+    >>> confident = np.array([[0.9, 1], [0.9, 0], [0.6, 0], [0.6, 0]])
+    >>> round(calibration_gaps(confident).mean(), 3)  # of (.1)(-.9) and (-.6)(-.6)
+    0.135
     """
-    confidence, hit = items.T
-    bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
-    gaps = np.zeros((len(items), _BINS))
-    gaps[np.arange(len(items)), bins] = hit - confidence
-    return np.asarray(np.abs(counts @ gaps).sum(axis=1) / counts.sum(axis=1))
+    confidence, hit = torch.from_numpy(np.asarray(confident, dtype=np.float64)).T
+    bins = (confidence * _BINS).long().clamp_max(_BINS - 1)
+
+    def summed(of_items: Tensor) -> Tensor:
+        return of_items.new_zeros(_BINS).index_add(0, bins, of_items)
+
+    def squared(counts: Tensor) -> Tensor:
+        size, alone = summed(counts), summed(counts.square())
+        gap, own = summed(counts * (hit - confidence)), summed((counts * (hit - confidence)).square())
+        some = size.square() > alone  # two items or more
+        products = (gap.square() - own)[some] / (size.square() - alone)[some]
+        return (size[some] * products).sum() / counts.sum()
+
+    with torch.no_grad():
+        value = float(squared(torch.ones_like(hit)))
+    return by_item(value, squared, len(hit))
 
 
 _Labelled = tuple[Tensor, Tensor, Tensor]

@@ -108,7 +108,7 @@ class _Line(NamedTuple):
     def surely_differs(self, other: _Line, key: str) -> bool:
         """Whether the two were measured on the same items, and the interval of their difference leaves zero out."""
         if self.row == other.row == "trained":
-            found = self.run.difference(other.run.path, key)
+            found = self.run.difference(other.run, key)
         elif self.row == "trained":
             found = self.run.difference(other.row, key) if other.run is self.run else None
             found = found or self._against_alike(other, key)

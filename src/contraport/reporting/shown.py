@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from contraport.errors import check
 from contraport.measures.intervals import Difference
 from contraport.plots.colors import SERIES
 from contraport.runs import MetricsRow, Run
+
+BASELINES = {"untrained": "the untrained encoder", "raw": "raw inputs"}
+"""The rows of an evaluation that are of no run, and what they are called in a sentence."""
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
@@ -52,13 +56,30 @@ class ShownRun:
         """How long the training took, in seconds."""
         return self.metrics[-1].get("seconds") if self.metrics else None
 
-    def difference(self, other: str, key: str) -> Difference | None:
-        """Return how much larger a measure of the run is than that of a baseline or, by its path, of another run.
+    @property
+    def values(self) -> dict[str, float]:
+        """What the trained encoder reaches, by measure; nothing before an evaluation."""
+        return dict((self.evaluation or {}).get("rows", {}).get("trained", {}))
 
-        None where the two were not measured together on the same items.
+    def difference(self, other: str | ShownRun, key: str) -> Difference | None:
+        """Return how much larger a measure of the run is than that of a baseline, by its row, or of another run.
+
+        None where the two were not measured together on the same items. Another run is known by its numbers: its
+        folder may have moved since, or have been measured anew, and then an older difference is none of it.
         """
-        found = (self.evaluation or {}).get("differences", {}).get(other, {}).get(key)
-        return None if found is None else Difference(**found)
+        known = {row: of[key] for row, of in (self.evaluation or {}).get("differences", {}).items() if key in of}
+        if isinstance(other, str):
+            return Difference(**known[other]) if other in known else None
+        if key not in self.values or key not in other.values:
+            return None
+        apart = self.values[key] - other.values[key]
+        rows = [
+            row
+            for row, found in known.items()
+            if row not in BASELINES and math.isclose(found["value"], apart, rel_tol=0, abs_tol=1e-12)
+        ]
+        rows.sort(key=lambda row: (row != other.path, Path(row).name != Path(other.path).name))
+        return Difference(**known[rows[0]]) if rows else None
 
     @property
     def class_names(self) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import permutations
 
 from contraport.measures import Measure, families
 from contraport.measures.intervals import Difference
 from contraport.reporting.numbers import measured, settings
-from contraport.reporting.shown import ShownRun
+from contraport.reporting.shown import BASELINES, ShownRun
 from contraport.wording import listed
 
 HEADLINES = 2
@@ -19,12 +20,19 @@ MOST_NAMED = 6
 FEW_ITEMS = 2_000
 """Below so many test items it is said what one of them is worth."""
 
-_BASELINES = {"untrained": "the untrained encoder", "raw": "raw inputs"}
 _GROUPS = ("accuracy", "retrieval", "clustering")
 
 
 def verdict(runs: Sequence[ShownRun]) -> list[str]:
     """Return what can be said of the runs, a sentence each, those first that tell runs apart."""
+    told = of_numbers(runs)
+    if len(runs) > 1:
+        told += _what_differs(runs)
+    return told + [_of_pairs(run) for run in runs if run.pairs is not None]
+
+
+def of_numbers(runs: Sequence[ShownRun]) -> list[str]:
+    """Return which runs and baselines are better and which worse, a sentence each, by the runs' evaluations."""
     told: list[str] = []
     for data in dict.fromkeys(run.data for run in runs):
         of_data = [run for run in runs if run.data == data and run.evaluation is not None]
@@ -35,13 +43,11 @@ def verdict(runs: Sequence[ShownRun]) -> list[str]:
             told += [_alone(measure, of_data[0]) for measure in headlines]
         else:
             told += [_between(measure, of_data) for measure in headlines]
-            told += _measured_apart(of_data)
+            told += _measured_apart(of_data, headlines)
             told += _over_all(of_data)
             told += [sentence for measure in headlines for sentence in _beside_baselines(measure, of_data)]
         told += _worth_of_an_item(of_data, headlines)
-    if len(runs) > 1:
-        told += _what_differs(runs)
-    return told + [_of_pairs(run) for run in runs if run.pairs is not None]
+    return told
 
 
 def _headlines(runs: Sequence[ShownRun]) -> list[Measure]:
@@ -57,7 +63,7 @@ def _headlines(runs: Sequence[ShownRun]) -> list[Measure]:
 def _between(measure: Measure, runs: Sequence[ShownRun]) -> str:
     ranked = sorted(runs, key=lambda run: _value(run, measure.key) or 0.0, reverse=measure.better == "higher")
     best, others = ranked[0], ranked[1:]
-    apart = {run.name: best.difference(run.path, measure.key) for run in others}
+    apart = {run.name: best.difference(run, measure.key) for run in others}
     if any(found is None for found in apart.values()):
         end = "highest" if measure.better == "higher" else "lowest"
         return f"{best.name} has the {end} value on {_name(measure)}, {_written(best, measure)}; how sure is not known."
@@ -80,10 +86,10 @@ def _between(measure: Measure, runs: Sequence[ShownRun]) -> str:
     return f"On {_name(measure)} {listed([best.name, *level])} cannot be told apart; they are ahead of {others_behind}."
 
 
-def _measured_apart(runs: Sequence[ShownRun]) -> list[str]:
+def _measured_apart(runs: Sequence[ShownRun], headlines: Sequence[Measure]) -> list[str]:
     """Return how runs are measured on the same items, where they were not."""
-    known = {run.path: (run.evaluation or {}).get("differences", {}) for run in runs}
-    together = all(path == other or other in of for path, of in known.items() for other in known)
+    pairs = permutations(runs, 2)
+    together = all(one.difference(other, measure.key) for one, other in pairs for measure in headlines)
     paths = " ".join(run.path for run in runs)
     return [] if together else [f"To know how sure that is, measure all together: contraport evaluate {paths}"]
 
@@ -96,7 +102,7 @@ def _over_all(runs: Sequence[ShownRun]) -> list[str]:
     gains = {
         measure: gain
         for measure in measured(runs)
-        if measure.better != "neither" and (gain := _gain(measure, one, other.path)) is not None
+        if measure.better != "neither" and (gain := _gain(measure, one, other)) is not None
     }
     names = families(gains)
     if len(names) <= HEADLINES:
@@ -120,44 +126,62 @@ def _over_all(runs: Sequence[ShownRun]) -> list[str]:
 
 def _alone(measure: Measure, run: ShownRun) -> str:
     """Return what one run reaches, and whether that is surely better than the baselines."""
-    gains = {title: gain for key, title in _BASELINES.items() if (gain := _gain(measure, run, key)) is not None}
-    sure = [f"than {title}, by {_size(measure, gain, signed=True)}" for title, gain in gains.items() if gain.low > 0]
-    unsure = [f"than {title}: {_size(measure, gain, signed=True)}" for title, gain in gains.items() if not gain.low > 0]
-    parts = [f"surely better {', and '.join(sure)}"] if sure else []
-    parts += [f"not surely better {' nor '.join(unsure)}"] if unsure else []
+    gains = {title: gain for key, title in BASELINES.items() if (gain := _gain(measure, run, key)) is not None}
+    better = [f"than {title}, by {_size(measure, gain, signed=True)}" for title, gain in gains.items() if gain.low > 0]
+    worse = [
+        f"than {title}, by {_size(measure, _turned(gain), signed=True)}"
+        for title, gain in gains.items()
+        if gain.high < 0
+    ]
+    unsure = [f"{title}, {_size(measure, gain, signed=True)}" for title, gain in gains.items() if not gain.is_sure]
+    parts = [f"surely better {', and '.join(better)}"] if better else []
+    parts += [f"surely worse {', and '.join(worse)}"] if worse else []
+    parts += [f"not to be told from {', nor from '.join(unsure)}"] if unsure else []
     reached = f"{run.name} has {_written(run, measure)} on {_name(measure)}"
     return f"{': '.join([reached, *(['; '.join(parts)] if parts else [])])}."
 
 
 def _beside_baselines(measure: Measure, runs: Sequence[ShownRun]) -> Iterator[str]:
-    """Yield which baselines all of several runs surely beat, which some do, and which none does."""
-    of_all, of_none = [], []
+    """Yield which baselines all of several runs surely beat, or lose to, which some beat, and which none does."""
     every, none = ("Both runs are", "Neither run is") if len(runs) == 2 else ("All runs are", "No run is")
-    for key, title in _BASELINES.items():
+    better, worse, neither = [], [], []
+    for key, title in BASELINES.items():
         gains = {run.name: gain for run in runs if (gain := _gain(measure, run, key)) is not None}
         if len(gains) < len(runs):
             continue
-        short = [f"{name} by {_size(measure, gain, signed=True)}" for name, gain in gains.items() if not gain.low > 0]
+        behind = [gain for gain in gains.values() if gain.high < 0]
+        short = [name for name, gain in gains.items() if not gain.low > 0]
         if not short:
-            of_all.append((title, min(gains.values())))
-        elif len(short) == len(runs):
-            of_none.append((title, max(gains.values())))
+            better.append((title, min(gains.values())))
+        elif len(behind) == len(runs):
+            worse.append((title, min(map(_turned, behind))))
+        elif len(short) == len(runs) and not behind:
+            neither.append((title, max(gains.values())))
         else:
-            yield f"On {_name(measure)} not all runs are surely better than {title}: {'; '.join(short[:MOST_NAMED])}."
-    for lead, found, which in ((every, of_all, "smallest"), (none, of_none, "largest")):
+            sizes = [f"{name} by {_size(measure, gains[name], signed=True)}" for name in short[:MOST_NAMED]]
+            yield f"On {_name(measure)} not all runs are surely better than {title}: {'; '.join(sizes)}."
+    for lead, found, joint in (
+        (f"{every} surely better than {{}} on {_name(measure)}; the smallest gain is {{}}.", better, " and "),
+        (f"{every} surely worse than {{}} on {_name(measure)}; the smallest loss is {{}}.", worse, " and "),
+        (f"{none} surely better than {{}} on {_name(measure)}; the largest gain is {{}}.", neither, " or "),
+    ):
         if found:
-            pick = min if which == "smallest" else max
+            pick = max if found is neither else min
             size = _size(measure, pick(gain for _, gain in found), signed=True)
-            than = (" and " if which == "smallest" else " or ").join(title for title, _ in found)
-            yield f"{lead} surely better than {than} on {_name(measure)}; the {which} gain is {size}."
+            yield lead.format(joint.join(title for title, _ in found), size)
 
 
-def _gain(measure: Measure, run: ShownRun, baseline: str) -> Difference | None:
-    """Return by how much a run is better than a baseline."""
-    found = run.difference(baseline, measure.key)
+def _turned(gain: Difference) -> Difference:
+    """Return a loss that is so large as a gain was small."""
+    return Difference(-gain.value, -gain.high, -gain.low)
+
+
+def _gain(measure: Measure, run: ShownRun, other: str | ShownRun) -> Difference | None:
+    """Return by how much a run is better than a baseline or another run."""
+    found = run.difference(other, measure.key)
     if found is None or measure.better == "higher":
         return found
-    return Difference(-found.value, -found.high, -found.low)
+    return _turned(found)
 
 
 def _worth_of_an_item(runs: Sequence[ShownRun], headlines: Sequence[Measure]) -> list[str]:

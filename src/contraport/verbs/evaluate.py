@@ -79,7 +79,7 @@ VERB = Verb(
         inputs. What the data do not allow (accuracies without labels, say) is told in `notes`, as is which epoch's
         model it is where the training was extended and has not ended.
 
-        A number that is one of test items has a bootstrap interval of 95 % over them, in `intervals`, and so has its
+        Every number has a bootstrap interval of 95 % over the test items, in `intervals`, and so has its
         difference from the other rows, and from other runs on the same test items, in `differences`; nothing is
         fitted again, so that they say nothing of other training items or seeds. The result is also written to each
         run's `evaluation.json`, and what the page draws to its `samples.npz`; what a measure says of each test item,

@@ -45,7 +45,7 @@ def _differences(canvas: Canvas, measures: Sequence[Measure]) -> list[tuple[Show
             (measure, run, gain)
             for measure in shares
             for run in others
-            if (gain := run.difference(first.path, measure.key)) is not None
+            if (gain := run.difference(first, measure.key)) is not None
         ]
         if not found:
             continue

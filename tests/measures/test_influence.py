@@ -1,0 +1,125 @@
+"""Numbers that look at all items at once: what each item does to them, beside leaving it out."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+from contraport.measures import geometry, influence
+from contraport.measures.intervals import Finding, interval
+from contraport.measures.probes import calibration_gaps
+
+ITEMS = 150
+
+
+def drawn(seed: int, items: int = ITEMS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return points around four centres, their classes, and the nearest of four other centres."""
+    random, centres = np.random.default_rng(seed), np.random.default_rng(99).normal(size=(4, 5))
+    labels = random.integers(4, size=items)
+    x = centres[labels] + random.normal(size=(items, 5))
+    others = centres + 0.5 * np.random.default_rng(98).normal(size=(4, 5))
+    return x, labels, ((x[:, None] - others) ** 2).sum(axis=2).argmin(axis=1)
+
+
+def uniformity(x, y, c):
+    return np.log(np.exp(-2 * np.square(pdist(x))).mean())
+
+
+def pdist(x):
+    return torch.pdist(F.normalize(torch.from_numpy(x), dim=1)).numpy()
+
+
+def tolerance(x, y, c):
+    z = x / np.linalg.norm(x, axis=1, keepdims=True)
+    pairs = (y[:, None] == y) & ~np.eye(len(y), dtype=bool)
+    return (z @ z.T)[pairs].mean()
+
+
+def effective_rank(x, y, c):
+    values = np.linalg.svd(x - x.mean(axis=0), compute_uv=False)
+    return np.exp(stats.entropy(values))
+
+
+def calibration(x, y, c):
+    """Mean product of the gaps of two items of a bin."""
+    confidence, hit = 1 / (1 + np.exp(-x[:, 0])), y > 1
+    bins, gaps, found = np.floor(confidence * 15), hit - confidence, []
+    for one in np.unique(bins):
+        own = gaps[bins == one]
+        if len(own) > 1:
+            found.append(len(own) * np.outer(own, own)[~np.eye(len(own), dtype=bool)].mean())
+    return sum(found) / len(x)
+
+
+NUMBERS = {
+    "uniformity": (uniformity, lambda x, y, c: influence.of_uniformity(torch.from_numpy(x))),
+    "tolerance": (tolerance, lambda x, y, c: influence.of_tolerance(torch.from_numpy(x), torch.from_numpy(y))),
+    "effective rank": (effective_rank, lambda x, y, c: influence.of_effective_rank(torch.from_numpy(x))),
+    "nmi": (
+        lambda x, y, c: normalized_mutual_info_score(y, c),
+        lambda x, y, c: influence.of_shared_information(normalized_mutual_info_score(y, c), torch.from_numpy(y), c),
+    ),
+    "ari": (
+        lambda x, y, c: adjusted_rand_score(y, c),
+        lambda x, y, c: influence.of_agreement(adjusted_rand_score(y, c), torch.from_numpy(y), c),
+    ),
+    "calibration": (
+        calibration,
+        lambda x, y, c: calibration_gaps(np.stack([1 / (1 + np.exp(-x[:, 0])), y > 1], axis=1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_an_item_does_what_the_number_lacks_without_it(name: str) -> None:
+    number, by_item = NUMBERS[name]
+    given = drawn(0)
+    found, value = by_item(*given), number(*given)
+    assert found.mean() == pytest.approx(value, abs=1e-6)
+    left_out = np.array([number(*(np.delete(of, item, axis=0) for of in given)) for item in range(ITEMS)])
+    lacking = (ITEMS - 1) * (value - left_out)
+    assert np.corrcoef(found, lacking)[0, 1] > 0.93
+    assert np.std(found) == pytest.approx(np.std(lacking), rel=0.3)  # leaving out is no first order
+
+
+@pytest.mark.parametrize("name", ["uniformity", "tolerance", "effective rank", "ari"])
+def test_the_interval_is_as_wide_as_the_number_moves_with_other_items(name: str) -> None:
+    number, by_item = NUMBERS[name]
+    seen = [(by_item(*given), number(*given)) for given in map(drawn, range(40))]
+    spread = np.std([value for _, value in seen])
+    widths = [np.subtract(*interval(Finding(found), resamples=100)[::-1]) for found, _ in seen]
+    assert 0.7 < np.mean(widths) / (2 * 1.96 * spread) < 1.5
+
+
+def test_hubs_move_by_no_more_than_their_interval_says() -> None:
+    features = [torch.randn(ITEMS, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(30)]
+    found = [influence.of_hubness(z) for z in features]
+    values = [geometry.hubness(z) for z in features]
+    assert [of.mean() for of in found] == pytest.approx(values)
+    assert np.std(values) < np.mean([of.std() for of in found]) / ITEMS**0.5
+
+
+def test_a_fixed_subset_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    z = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+    alone = influence.of_uniformity(z).std()
+    monkeypatch.setattr(geometry, "UNIFORMITY_ITEMS", 100)
+    for of, number in ((influence.of_uniformity, geometry.uniformity), (influence.of_hubness, geometry.hubness)):
+        found = of(z)
+        assert found.mean() == pytest.approx(number(z))
+        assert (abs(found - found.mean()) > 1e-9).sum() <= 100
+    assert influence.of_uniformity(z).std() == pytest.approx(alone * 3**0.5, rel=0.3)
+
+
+def test_where_nothing_varies_there_is_no_width() -> None:
+    same, labels = torch.ones(20, 3), torch.arange(20) % 2
+    for found in (
+        influence.of_uniformity(same),
+        influence.of_tolerance(same, labels),
+        influence.of_effective_rank(same),
+        influence.of_hubness(torch.eye(20)[torch.arange(20) % 20]),
+        influence.of_agreement(0.0, labels, np.zeros(20, dtype=int)),
+        influence.of_shared_information(0.0, torch.zeros(20), np.zeros(20, dtype=int)),
+    ):
+        assert np.isfinite(found).all()
