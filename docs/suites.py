@@ -211,8 +211,9 @@ def _information(table: Comparison, measure: Measure) -> list[str]:
             sign = f"went with {went} features" if told.pvalue < 0.05 else "was no sign of better features"
             parts.append(
                 paragraph(
-                    f"A larger bound of what two views tell of one another {sign}. The bound of the mutual information of the first two views, in nats, beside the same measure: "
-                    f"over these {len(known)} rows their rank correlation is {told.statistic:+.2f} (Spearman; p = "
+                    f"A larger bound of what two views tell of one another {sign}. The bound of the mutual information "
+                    "of the first two views, in nats, beside the same measure: over these "
+                    f"{len(known)} rows their rank correlation is {told.statistic:+.2f} (Spearman; p = "
                     f"{told.pvalue:.2g})."
                 )
             )

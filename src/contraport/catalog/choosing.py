@@ -165,7 +165,12 @@ SITUATIONS = (
                 ("dcl", "dhel", "sog-clr"),
                 "Losses that leave the positive out of the negatives (dcl, dhel), or keep an average of each item "
                 "(sog-clr), are made for them; with 32 items they could not be told from nt-xent.",
-                (*_on("needs", 2), *_on("sensitivity", 3)),
+                _on("needs", 2),
+            ),
+            Advice(
+                (),
+                "Where there are few items, small batches do better than large ones for as many epochs.",
+                _on("sensitivity", 3),
             ),
             Advice((), "Negatives can come from a queue (--negatives queue) or from larger batches (--cache_chunk)."),
             Advice(("byol", "barlow-twins", "vic-reg"), "Some need no negatives at all (byol, barlow-twins, vic-reg)."),
