@@ -107,7 +107,16 @@ RECIPES: dict[str, Recipe] = {
     "gca-uot": _of_objective("gca-uot"),
     "iot": _of_objective("iot"),
     "iot-uniform": _of_objective("iot-uniform"),
-    "iot-tighten": _of_objective("nt-xent", constraint="tighten:every=2"),
+    "iot-tighten": Recipe(
+        {"objective": "nt-xent", "constraint": "tighten:every=2"},
+        "Inverse optimal transport under a constraint that tightens: rows alone, then 1, 2, 4 and 8 iterations.",
+        f"{OBJECTIVES['iot'].citation} The interval, every=2 epochs, is for trainings of ten or more.",
+    ),
+    "iot-relax": Recipe(
+        {"objective": "nt-xent", "constraint": "relax:every=2"},
+        "Inverse optimal transport under a constraint that relaxes: 8, 4, 2 and 1 iterations, then rows alone.",
+        f"{OBJECTIVES['iot'].citation} The interval, every=2 epochs, is for trainings of ten or more.",
+    ),
     "alpha-cl": _of_objective("alpha-cl"),
     "direct-clr": _of_objective("direct-clr", projection=0),
     "t-simclr": _of_objective("t-simclr"),
