@@ -129,3 +129,27 @@ def test_thresholds_are_found_for_several_batches_at_once(settings):
     z0, z1 = torch.randn(2, 3, 5, 4, dtype=torch.float64)
     each = torch.stack([loss(*pair) for pair in zip(z0, z1, strict=True)])
     torch.testing.assert_close(torch.func.vmap(loss)(z0, z1), each)
+
+
+@pytest.mark.parametrize("name", ["x-clr", "guided"])
+def test_features_that_are_no_numbers_are_refused(name):
+    features = needed(name)["features"].clone()
+    features[2, 1] = math.nan
+    with pytest.raises(UsageError, match="features: expected finite numbers, got nan"):
+        build(name)(*views(), features=features)
+    with pytest.raises(UsageError, match="features: expected finite numbers, got nan"):
+        cp.info_nce(target=cp.Neighbors(features, 2))(*views())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"p": "4"}, "p: expected a positive"),
+        ({"regularizer": "inverse", "gamma": "2"}, "gamma: expected a finite number above 1, got '2'"),
+        ({"regularizer": "entropy", "p": 2.0}, "p: belongs to regularizer='direct', got 'entropy'"),
+        ({"gamma": 3.0}, "gamma: belongs to the inverse regularizers, got 'direct'"),
+    ],
+)
+def test_a_setting_of_other_weights_is_refused(settings, said):
+    with pytest.raises(UsageError, match=said):
+        cp.alpha_cl(**settings)

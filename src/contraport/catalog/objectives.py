@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import contraport as cp
 from contraport.course import is_learned, parse_learned
-from contraport.errors import UsageError, bound, check, check_nonnegative, unknown_name
+from contraport.errors import UsageError, bound, check, check_nonnegative, check_positive, is_number, unknown_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -541,8 +542,11 @@ def alpha_cl(
     >>> round(alpha_cl(regularizer="entropy")(torch.eye(2), torch.eye(2)).item(), 4)
     -1.0
     """
-    check(p > 0, f"p: expected a positive number, got {p!r}.")
-    check(gamma > 1, f"gamma: expected a number above 1, got {gamma!r}.")
+    check_positive("p", p)
+    check(is_number(gamma) and 1 < gamma < math.inf, f"gamma: expected a finite number above 1, got {gamma!r}.")
+    check(p == 4 or regularizer == "direct", f"p: belongs to regularizer='direct', got {regularizer!r}.")
+    inverse = regularizer in ("inverse", "inverse-shifted")
+    check(gamma == 2 or inverse, f"gamma: belongs to the inverse regularizers, got {regularizer!r}.")
     held = isinstance(temperature, cp.engine.Learned) and regularizer in ("square", "inverse")
     check(not held, "temperature: these weights give it no gradient; expected a number.")
     check(normalize or regularizer == "direct", "normalize: False belongs to regularizer='direct'.")

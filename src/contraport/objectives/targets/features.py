@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import gather
-from contraport.engine import Geometry, Gibbs, Kernel
-from contraport.errors import check, check_whole
+from contraport.engine import Geometry, Gibbs, Kernel, within_transform
+from contraport.errors import check, check_each, check_whole
 from contraport.objectives.call import Attributes
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.kernel_target import KernelTarget
@@ -27,7 +27,7 @@ class Soft(Target):
         kernel: how alike two items are there.
 
     Raises:
-        UsageError: on a block, the features are not one per item.
+        UsageError: on a block, the features are not one per item, or not finite.
 
     Source: the target of stochastic neighbour embedding, Hinton and Roweis (2002); with a teacher, relational
     distillation.
@@ -70,7 +70,7 @@ class Neighbors(Target):
         neighbors: how many, at least 1; at most as many as a row is compared with are taken.
 
     Raises:
-        UsageError: neighbors is not positive or, on a block, the features are not one per item.
+        UsageError: neighbors is not positive or, on a block, the features are not one per item, or not finite.
 
     >>> import torch, contraport as cp
     >>> features = torch.tensor([[0.0], [1.0], [3.0]])
@@ -131,6 +131,8 @@ def _feature_sides(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Ten
         got = f"{tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
         good = isinstance(view, Tensor) and view.ndim == 2 and len(view) == items
         check(good, f"features: expected one row per item, ({items}, k), got {got}.")
+        if not torch.compiler.is_compiling() and not within_transform():
+            check_each("features", view, view.isfinite(), "finite numbers")
     if len(views) == 1:
         x, y = block.pattern.spread(views[0])
         return (x, x) if block.x is block.y else (x, y)

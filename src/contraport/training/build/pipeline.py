@@ -17,7 +17,7 @@ from contraport.data.streams import Stream
 from contraport.distributed import local
 from contraport.encoders import Initial, Model
 from contraport.errors import UsageError, check
-from contraport.objectives import Loss, Objective
+from contraport.objectives import Loss, Objective, Soft
 from contraport.objectives.weighting import PlanWeights, parse_weights
 from contraport.texts import is_text
 from contraport.training.build.dataset import build_views
@@ -168,6 +168,11 @@ def _memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -
     return None
 
 
+def _by_features(objective: Loss) -> bool:
+    target = objective.target if isinstance(objective, Objective) else None
+    return isinstance(target, Soft) and target.features is None
+
+
 def _check_fits(
     comparison: StepComparison,
     dataset: Dataset,
@@ -186,6 +191,13 @@ def _check_fits(
         predictor or not fixed,
         "objective: it pushes nothing apart, so that without a predictor all embeddings become one; "
         "expected predictor=True, as in the recipes byol and simsiam.",
+    )
+    guided = isinstance(objective, Objective) and objective.layout.traits.guided
+    given = isinstance(comparison, Compared) and comparison.wanted is not None
+    check(
+        not guided and (given or not _by_features(objective)),
+        "objective: it asks for features of a teacher in each call, and a training has none; expected another, with "
+        "target='soft:FILE' for a teacher's features, or a loop of your own.",
     )
     z = torch.randn(4, dimensions)
     known = {"labels": dataset.labels, "domains": dataset.domains}
