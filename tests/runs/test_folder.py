@@ -9,6 +9,7 @@ import yaml
 from contraport.errors import UsageError, check_regular
 from contraport.files import replacing, write_arrays, write_json, write_text
 from contraport.runs import Run
+from contraport.verbs.train import Settings
 
 
 def test_create_lays_out_the_folder(run: Run) -> None:
@@ -55,6 +56,15 @@ def test_create_refuses_a_file(tmp_path: Path) -> None:
     path.write_text("x")
     with pytest.raises(UsageError, match="is a file"):
         Run.create(path, {}, overwrite=True)
+
+
+def test_a_notebook_shows_the_main_settings_and_those_that_are_no_defaults(tmp_path: Path) -> None:
+    kept = Settings(data="digits", batch_size=64).kept()
+    shown = Run.create(tmp_path, kept)._repr_html_()
+    assert [name for name in kept if f">{name}</th>" in shown] == ["data", "objective", "epochs", "batch_size"]
+    assert ">nt-xent</td>" in shown
+    other = Run.create(tmp_path, kept | {"batch_size": 256, "opt": "sgd"}, overwrite=True)._repr_html_()
+    assert [name for name in kept if f">{name}</th>" in other] == ["data", "objective", "epochs", "batch_size", "opt"]
 
 
 def test_metrics_come_back_in_order(run: Run) -> None:

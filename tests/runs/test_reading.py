@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 
-from contraport.runs.reading import are_numbers, is_one_of
+from contraport.errors import UsageError
+from contraport.runs.reading import are_numbers, is_one_of, read_rows
 
 
 @pytest.mark.parametrize(("value", "holds"), [(1, True), (0.5, True), (None, True), (True, False), ("1", False)])
@@ -8,3 +11,11 @@ def test_true_is_no_number(value: object, holds: bool) -> None:
     assert is_one_of(value, int, float, None) is holds
     if value is not None:
         assert are_numbers({"loss": value}, depth=1) is holds
+
+
+@pytest.mark.parametrize("row", ['{"step": 2, "loss": "low"}', '{"step": 2.5}', '{"loss": 1.0}', '{"step": true}'])
+def test_a_row_is_of_numbers_and_has_a_step(tmp_path: Path, row: str) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(f'{{"step": 1, "loss": 0.5, "mi_bound": null}}\n{row}\n')
+    with pytest.raises(UsageError, match=r"metrics.jsonl is corrupt: line 2 is no row of numbers with a step\."):
+        read_rows(file)

@@ -136,6 +136,14 @@ def test_cached_chunks_see_the_same_views(kind: str) -> None:
         assert torch.equal(a, b), name
 
 
+def test_an_encoder_sees_no_more_than_a_chunk_at_a_time() -> None:
+    dataset, seen = data(), []
+    pipeline = pipeline_of(dataset, cache_chunk=3)
+    pipeline.model.encoders[0].register_forward_hook(lambda encoder, given, output: seen.append(len(output)))
+    pipeline(some_batches(dataset, 1)[0], 0)
+    assert seen == [2 * 3, 2 * 3, 2 * 2]  # both views of the items of a chunk, of a batch of 8
+
+
 def test_cached_chunks_differ_by_batch_norm_only() -> None:
     dataset = data()
     results = []

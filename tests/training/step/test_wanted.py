@@ -71,6 +71,14 @@ def test_features_of_a_file_are_those_of_the_items(data: Dataset, tmp_path: Path
     assert torch.equal(wanted(f"neighbors:features={file}", data), plan_of(Neighbors(own, 5), data))
 
 
+def test_one_feature_is_enough_and_none_is_not(data: Dataset, tmp_path: Path) -> None:
+    one = np.arange(ITEMS, dtype=np.float32)[:, None]
+    found = wanted(f"neighbors:k=2,features={saved(tmp_path / 'one.npy', one)}", data)
+    assert torch.equal(found, plan_of(Neighbors(torch.from_numpy(one)[BATCH], 2), data))
+    with pytest.raises(UsageError, match=r"none.npy: expected numbers \(items, k\)"):
+        wanted(f"soft:{saved(tmp_path / 'none.npy', one[:, :0])}", data)
+
+
 def test_features_that_embed_wrote_are_those_of_its_training_items(data: Dataset, tmp_path: Path) -> None:
     features = np.random.default_rng(1).normal(size=(ITEMS + 5, 3)).astype(np.float32)
     splits = np.array(["test"] * 5 + ["train"] * ITEMS)
