@@ -72,7 +72,11 @@ SITUATIONS = (
                 "A penalty for uneven plans spreads the embeddings: iot-uniform, with uniformity=1.",
                 _on("constraint", 4),
             ),
-            Advice(("alpha-cl",), "Weights of the negatives can be chosen directly.", _on("alpha", 0, 1)),
+            Advice(
+                ("alpha-cl",),
+                "Weigh the negatives (alpha-cl, by any rule) rather than not (quadratic).",
+                _on("alpha", 0, 1),
+            ),
         ),
     ),
     Situation(
