@@ -204,7 +204,8 @@ def _own(name: str, shape: Shape) -> nn.Module:
     try:
         encoder = factory(shape)  # type: ignore[operator]
     except (Exception, SystemExit) as error:  # a stranger's code
-        raise UsageError(f"encoder: {name!r} failed for shape {shape}: {_named(error)}") from error
+        told = f"encoder: {name!r} failed as it was called with the shape of an item, {shape}"
+        raise UsageError(f"{told}: {_named(error)}.") from error
     check(isinstance(encoder, nn.Module), f"encoder: {name!r} must return an nn.Module, got {type(encoder).__name__}.")
     return encoder  # type: ignore[no-any-return]
 
