@@ -351,6 +351,17 @@ def test_models_that_were_kept_are_measured_epoch_by_epoch(tmp_path: Path, capsy
         evaluate(run, data=data, checkpoints="all", progress=False)
 
 
+@pytest.mark.parametrize(("first", "which"), [(3, "All test items"), (1, "13 of 40 test items"), (0, None)])
+def test_classes_that_no_training_item_has_are_told(tmp_path: Path, first: int, which: str | None) -> None:
+    train, test = vectors(60, 3), vectors(40, 3)
+    moved = from_arrays(np.asarray(test.__getitems__(list(range(40))).views[0]), labels=test.labels.numpy() + first)
+    run = make_run(tmp_path / "run", Model("mlp", [(6,)]))
+    notes = evaluate(run, data=(train, moved), measures=["knn"], alone=True, progress=False)["notes"]
+    told = [note for note in notes if "no training item has" in note]
+    assert len(told) == (which is not None)
+    assert all(note.startswith(f"{which} are of classes") for note in told)
+
+
 def test_the_last_model_that_was_kept_is_the_trained_one(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", epochs=2, keep_every=2)
     ((epoch, model),) = kept_models(run, run.model(), before=None)

@@ -37,6 +37,9 @@ from contraport.measures.probes import check_neighbors
 from contraport.measures.subject import Subject
 from contraport.runs import Run
 from contraport.verbs.evaluate import VERB, EvaluateOptions
+from contraport.wording import listed
+
+CLASSES_NAMED = 5
 
 Numbers = Mapping[str, tuple[float, ByItem]]
 """By measure, a number, and what it becomes as the items are drawn again."""
@@ -170,7 +173,23 @@ def _caveats(bench: Bench, baselines: Mapping[str, Model | RawInputs]) -> list[s
     told = [] if caveat is None else [caveat]
     if isinstance(raw, RawInputs) and raw.side is not None:
         told.append(f"Raw inputs: the images shrunk to {raw.side} × {raw.side} pixels.")
-    return told
+    return told + _strange_classes(bench)
+
+
+def _strange_classes(bench: Bench) -> list[str]:
+    """Say how many test items are of classes that no training item has, which a probe can only get wrong."""
+    if bench.train.labels is None or bench.test.labels is None:
+        return []
+    strange = bench.test.labels[~torch.isin(bench.test.labels, bench.train.labels)]
+    if len(strange) == 0:
+        return []
+    names = bench.test.class_names
+    classes = [str(label) if names is None else names[label] for label in strange.unique().tolist()]
+    shown = listed(classes[:CLASSES_NAMED]) + (" and others" if len(classes) > CLASSES_NAMED else "")
+    which = (
+        "All test items" if len(strange) == len(bench.test) else f"{len(strange):,} of {len(bench.test):,} test items"
+    )
+    return [f"{which} are of classes that no training item has ({shown}): a probe and kNN are wrong on each of them."]
 
 
 def _measured(subject: Subject, measures: Sequence[Measure]) -> dict[str, Finding | float]:
