@@ -99,7 +99,8 @@ the training; then they get their own partners back. A cross-fit judges known mi
 neither member.
 
 A note says where scores look remembered: where decoys that were trained on score above fresh ones in more than 75 %
-of all cases, at the last look that had them.
+of all cases, at the last look that had them. Another says where more than two thirds of the pairs seem wrong: either
+they are, or the views tell so little of one another that right pairs score as mismatches do.
 
 ## Measured
 

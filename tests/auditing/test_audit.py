@@ -165,6 +165,15 @@ def test_what_is_flagged_is_chosen_one_way(frozen: Audit) -> None:
             frozen.flagged(**wrong)  # type: ignore[arg-type]
 
 
+def test_scores_that_say_nothing_are_told() -> None:
+    random = np.random.default_rng(0)
+    other = random.normal(size=(200, 5))
+    found = contraport.audit(data=(random.normal(size=(200, 4)), other), method="frozen", rounds=1)
+    assert len(found.notes) == 1
+    assert "of the pairs seem wrong, as known mismatches score no lower" in found.notes[0]
+    assert found.summary()["notes"] == list(found.notes)
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [

@@ -14,7 +14,7 @@ from contraport.errors import check
 from contraport.files import replacing, write_json
 from contraport.options import fits
 from contraport.pairs import false_discovery
-from contraport.training.step.auditor import REMEMBERED, remembering
+from contraport.training.step.auditor import MOST_LEFT_OUT, REMEMBERED, remembering
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,14 @@ class Audit:
     partners: NDArray[np.int64]
     partner_scores: NDArray[np.floating]
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.noise_rate > MOST_LEFT_OUT:
+            told = (
+                f"{self.noise_rate:.0%} of the pairs seem wrong, as known mismatches score no lower: unless they are, "
+                "the views tell too little of one another by what they were judged by, and the scores say nothing."
+            )
+            object.__setattr__(self, "notes", (*self.notes, told))
 
     @property
     def fdr(self) -> NDArray[np.float64]:
