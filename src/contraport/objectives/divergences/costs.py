@@ -104,6 +104,8 @@ class Energy(Answer, Divergence):
         if pattern.compares_positives:
             return self._difference(outcome)
         need_negatives(outcome)
+        if pattern.crowded:
+            return self._difference(outcome)
         alone = pattern.compared().counts(outcome.plan.f) == 0
         return self._difference(outcome).masked_fill(alone, 0)
 

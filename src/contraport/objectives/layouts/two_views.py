@@ -142,7 +142,7 @@ def _all_with_all(size: int, views: int, candidates: str, device: torch.device) 
     positives = places.repeat(len(others)), torch.cat(others) if others else places[:0]
     if views == 2:
         positives = places, others[0]  # the very rows: one each
-    crowded = candidates == "all" and len(places) > 1
+    crowded = len(places) > 1 if candidates == "all" else size > 1 and (candidates != "other" or views > 1)
     return Pattern(size, items, items, positives, tuple(masks), one_each=views == 2, crowded=crowded)
 
 

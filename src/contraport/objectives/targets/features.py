@@ -67,7 +67,7 @@ class Neighbors(Target):
 
     Args:
         features: the batch in that space, one tensor (n, k) for all views or one per view.
-        neighbors: how many, at least 1; at most as many as a row is compared with are taken.
+        neighbors: how many, by Euclidean distance, at least 1; at most as many as a row is compared with are taken.
 
     Raises:
         UsageError: neighbors is not positive or, on a block, the features are not one per item, or not finite.

@@ -22,7 +22,7 @@ class Listed(Target):
 
     A pair is a row of the first view and a row of the second, (i, i) the two views of item i where it is wanted at its
     own. In layouts that compare all views with all of them (`Joint`) every view of the one item is wanted at every view
-    of the other. Under `torch.distributed` each process lists the pairs of its own rows.
+    of the other, and the other way round. Under `torch.distributed` each process lists the pairs of its own rows.
 
     Args:
         pairs: (k, 2) whole numbers, or a list of pairs, at least one; what is listed twice counts once.
