@@ -100,7 +100,7 @@ def spectrum(
             linestyle=DASHES[position % len(DASHES)],
             label=label,
         )
-    ax.set(xlabel="rank", ylabel="singular value, of the largest")
+    ax.set(xlabel="direction", ylabel="singular value, of the largest")
     legend_above(figure, ax)
     return figure
 
