@@ -64,7 +64,7 @@ def of_uniformity(z: Tensor) -> ByItem:
     """Return what each item does to `uniformity`, `(n,)`; those beside the fixed subset do nothing.
 
     >>> z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
-    >>> abs(of_uniformity(z).mean() - uniformity(z)) < 1e-6
+    >>> bool(abs(of_uniformity(z).mean() - uniformity(z)) < 1e-6)
     True
     """
     chosen, value = fixed_subset(len(z)), uniformity(z)

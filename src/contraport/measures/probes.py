@@ -156,7 +156,7 @@ def calibration_gaps(confident: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     `influence`.
 
     >>> confident = np.array([[0.9, 1], [0.9, 0], [0.6, 0], [0.6, 0]])
-    >>> round(calibration_gaps(confident).mean(), 3)  # of (.1)(-.9) and (-.6)(-.6)
+    >>> round(float(calibration_gaps(confident).mean()), 3)  # of (.1)(-.9) and (-.6)(-.6)
     0.135
     """
     confidence, hit = torch.from_numpy(np.asarray(confident, dtype=np.float64)).T
