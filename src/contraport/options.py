@@ -58,7 +58,7 @@ class Option:
         name: what it is called.
         kind: the types of its values; `Any` among them stands for objects that only a program can give.
         default: what holds where nothing is given; `inspect.Parameter.empty` where something must be.
-        positional: whether it needs no name.
+        leads: whether a call in Python may give it without its name.
         help: what it does.
         group: what it belongs to.
         check: what its values are checked by, beside their type.
@@ -70,7 +70,7 @@ class Option:
     name: str
     kind: Any
     default: Any
-    positional: bool
+    leads: bool
     help: str
     group: str
     check: Check | None
@@ -82,6 +82,11 @@ class Option:
     def required(self) -> bool:
         """Whether something must be given."""
         return self.default is inspect.Parameter.empty
+
+    @property
+    def positional(self) -> bool:
+        """Whether a command gives it without its name: what must be given, first."""
+        return self.leads and self.required
 
     def judge(self, value: Any) -> None:
         """Raise `UsageError` unless the value is one of the option's."""
@@ -131,7 +136,7 @@ def known(
 
 @functools.cache
 def options_of(kind: Callable[..., object]) -> Mapping[str, Option]:
-    """Return what is known of the options that a dataclass has as its fields, by name; the positional ones first."""
+    """Return what is known of the options that a dataclass has as its fields, by name; those that lead first."""
     kinds, group = get_type_hints(kind), ""
     options: dict[str, Option] = {}
     for one in fields(cast(type, kind)):
@@ -139,7 +144,7 @@ def options_of(kind: Callable[..., object]) -> Mapping[str, Option]:
         default = inspect.Parameter.empty if one.default is MISSING else one.default
         about = {**one.metadata, "group": group}
         options[one.name] = Option(one.name, kinds[one.name], default, not one.kw_only, **about)
-    return dict(sorted(options.items(), key=lambda item: not item[1].positional))
+    return dict(sorted(options.items(), key=lambda item: not item[1].leads))
 
 
 class Options:
@@ -189,7 +194,7 @@ def keywords_of(
     parameters = [
         inspect.Parameter(
             name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD if one.positional else inspect.Parameter.KEYWORD_ONLY,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD if one.leads else inspect.Parameter.KEYWORD_ONLY,
             default=one.default,
             annotation=one.kind,
         )

@@ -40,7 +40,7 @@ def test_train_refuses_what_is_no_setting() -> None:
     with pytest.raises(TypeError, match="epoch"):
         train(epoch=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="positional"):
-        train("digits")  # type: ignore[call-arg]
+        train("digits", "moco")  # type: ignore[misc]
 
 
 def test_each_default_is_one_of_its_values() -> None:

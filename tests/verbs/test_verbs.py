@@ -22,7 +22,7 @@ def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
     assert list(parameters) == list(verb.options)
     for key, option in verb.options.items():
         assert parameters[key].default == option.default
-        assert (parameters[key].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD) == option.positional
+        assert (parameters[key].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD) == option.leads
         assert option.help.endswith(".")
         if not option.required:
             option.judge(option.default)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from contraport.errors import check
-from contraport.options import Options, fits, not_negative, one_of, option, positive, whole
+from contraport.options import Options, fits, known, not_negative, one_of, option, positive, whole
 from contraport.verbs import EXTRA, LEARN, Verb
 
 
@@ -26,11 +26,14 @@ class AuditOptions(Options):
         UsageError: a value that is wrong, or values that do not go together.
     """
 
-    data: str | Path | Any | None = option(
-        None,
-        "whose pairs are judged: as in `contraport train`; in Python a Dataset or two arrays too. Where the data have "
-        "a test split of their own it is not judged.",
-        group="the pairs",
+    data: str | Path | Any | None = field(
+        default=None,
+        kw_only=False,
+        metadata=known(
+            "whose pairs are judged: as in `contraport train`; in Python a Dataset or two arrays too. Where the data "
+            "have a test split of their own it is not judged.",
+            group="the pairs",
+        ),
     )
     views: Sequence[int | str] = option(
         (),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from contraport.catalog.versions import parse_corruption, parse_domains, parse_mismatch
 from contraport.errors import check
-from contraport.options import Options, fits, option, plain, whole
+from contraport.options import Options, fits, known, option, plain, whole
 
 
 def _named(data: Any) -> Any:
@@ -41,14 +41,17 @@ def _domains(name: str, value: Any) -> None:
 class DataSettings(Options):
     """What to train on."""
 
-    data: str | Path | Any | None = option(
-        None,
-        "what to train on: a name (see `contraport list data`); a folder of images, of tar shards or of a Hugging Face "
-        "dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tars; a URL of one of these; or "
-        "from Python a Dataset (of ours, torch or Hugging Face), a data frame, arrays, or a list of texts, paths or "
-        "images.",
-        written=_named,
-        group="what to train on, and how",
+    data: str | Path | Any | None = field(
+        default=None,
+        kw_only=False,
+        metadata=known(
+            "what to train on: a name (see `contraport list data`); a folder of images, of tar shards or of a Hugging "
+            "Face dataset; an .npz, .npy, .csv, .jsonl, .parquet or .tar file, or a pattern of tars; a URL of one of "
+            "these; or from Python a Dataset (of ours, torch or Hugging Face), a data frame, arrays, or a list of "
+            "texts, paths or images.",
+            written=_named,
+            group="what to train on, and how",
+        ),
     )
     recipe: str | None = option(
         None, "a named way to train (see `contraport list recipes`): settings that hold unless given here."
