@@ -252,7 +252,7 @@ def work(rank, sizes, port, failures):
     os._exit(0)  # torch now and then aborts in its own teardown, when all is done
 
 
-@pytest.mark.parametrize("processes", SIZES)
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_average_gradient_is_that_of_one_process(processes):
     context = mp.get_context("spawn")
     failures = context.SimpleQueue()
