@@ -65,6 +65,7 @@ class Option:
         written: returns what `config.yaml` writes for a value.
         holds: how long a value does.
         grows: whether it may become more when a run goes on.
+        flag: whether a command gives it by its name although a call need not.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Option:
     written: Callable[[Any], Any]
     holds: Holds
     grows: bool
+    flag: bool = False
 
     @property
     def required(self) -> bool:
@@ -85,8 +87,8 @@ class Option:
 
     @property
     def positional(self) -> bool:
-        """Whether a command gives it without its name: what must be given, first."""
-        return self.leads and self.required
+        """Whether a command gives it without its name."""
+        return self.leads and not self.flag
 
     def judge(self, value: Any) -> None:
         """Raise `UsageError` unless the value is one of the option's."""
@@ -122,6 +124,7 @@ def known(
     holds: Holds = "run",
     grows: bool = False,
     group: str | None = None,
+    flag: bool = False,
 ) -> dict[str, Any]:
     """Return what is known of an option: the metadata of its field, where it is one that must be given.
 
@@ -131,7 +134,15 @@ def known(
     >>> options_of(Walk)["way"].required, options_of(Walk)["way"].positional
     (True, True)
     """
-    return {"help": help, "check": check, "written": written, "holds": holds, "grows": grows, "group": group}
+    return {
+        "help": help,
+        "check": check,
+        "written": written,
+        "holds": holds,
+        "grows": grows,
+        "group": group,
+        "flag": flag,
+    }
 
 
 @functools.cache

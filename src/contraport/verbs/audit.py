@@ -33,6 +33,7 @@ class AuditOptions(Options):
             "whose pairs are judged: as in `contraport train`; in Python a Dataset or two arrays too. Where the data "
             "have a test split of their own it is not judged.",
             group="the pairs",
+            flag=True,
         ),
     )
     views: Sequence[int | str] = option(

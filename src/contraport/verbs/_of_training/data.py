@@ -51,6 +51,7 @@ class DataSettings(Options):
             "texts, paths or images.",
             written=_named,
             group="what to train on, and how",
+            flag=True,
         ),
     )
     recipe: str | None = option(
