@@ -319,7 +319,7 @@ def cost(results: list[dict[str, Any]]) -> str:
     return (
         f"An online audit of 36 epochs, its default, took {statistics.median(shares):.2f} times the processor's time "
         f"of a plain training of as many ({min(shares):.2f} to {max(shares):.2f}, seeds of fou-kar: {len(shares)}), "
-        "with all of it: looks, bootstrap, better partners, the page; beside other work on the machine. There are "
+        "with all of it: looks, bootstrap, better partners, the page. There are "
         "about twelve looks whatever the number of epochs, so that a shorter training pays more."
     )
 
