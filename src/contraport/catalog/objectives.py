@@ -298,7 +298,7 @@ def gca_uot(
     lam: float = 0.01,
     reference: str = "product",
 ) -> Loss:
-    """Match every item to its other view by a plan whose rows and columns may let mass go, as dirty pairs need.
+    """Match every item to its other view by a plan whose rows and columns may let mass go, at a price.
 
     `Objective.mass` is the share of the mass that was not let go, at most 1 with the product reference. In a comparison
     on digits and Fashion-MNIST, clean and with a fifth of the pairs wrong, with 10 iterations, it was within 0.4 points
