@@ -104,7 +104,7 @@ def test_every_recipe(recipe):
 
 def test_a_recipe_gives_way_to_what_is_given():
     fitted = quick(recipe="moco", objective="gca-uot").fit(VECTORS)
-    assert fitted.pipeline_.follower is not None
+    assert fitted.pipeline_.momentum_encoder is not None
     assert type(fitted.pipeline_.objective.constraint).__name__ == "Unbalanced"
     assert fitted.get_params()["objective"] == "gca-uot"
 

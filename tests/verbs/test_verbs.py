@@ -9,6 +9,7 @@ import docstring_parser
 import pytest
 
 import contraport
+from contraport.cli import main
 from contraport.cli.verbs import OWN, find
 from contraport.errors import UsageError
 from contraport.importing import imported
@@ -53,3 +54,11 @@ def test_a_value_of_another_type_is_told_from_python_too() -> None:
         contraport.export("run", out="model.onnx", overwrite="yes")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="run"):
         contraport.evaluate()  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["train", "audit"])
+def test_data_lead_a_call_and_have_their_name_in_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="data: unknown name 'digitz'"):
+        imported(find(name).function)("digitz")
+    assert main([name, "digitz"]) == 2
+    assert "unexpected argument 'digitz'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The follower follows by the rule, and only by it."""
+"""The momentum encoder follows by the rule, and only by it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from contraport.course import parse_momentum
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.training.step.momentum import Follower, Predictor
+from contraport.training.step.momentum import MomentumEncoder, Predictor
 
 
 @pytest.fixture
@@ -37,34 +37,34 @@ def test_a_momentum_out_of_range_is_refused(text: float | str) -> None:
 
 
 def test_weights_follow_by_the_rule(model: Model) -> None:
-    follower = Follower(model, parse_momentum("0.5:0.9:linear", steps=4))
-    wanted = [parameter.detach().double() for parameter in follower.parameters()]
+    momentum_encoder = MomentumEncoder(model, parse_momentum("0.5:0.9:linear", steps=4))
+    wanted = [parameter.detach().double() for parameter in momentum_encoder.parameters()]
     for step in range(6):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter))
         share = min(0.5 + 0.1 * step, 0.9)
         wanted = [share * w + (1 - share) * p.double() for w, p in zip(wanted, model.parameters(), strict=True)]
-        follower.follow(model, step)
-    for found, value in zip(follower.parameters(), wanted, strict=True):
+        momentum_encoder.follow(model, step)
+    for found, value in zip(momentum_encoder.parameters(), wanted, strict=True):
         torch.testing.assert_close(found.double(), value, rtol=1e-5, atol=1e-5)
 
 
 def test_it_has_no_gradient_and_no_part_in_the_models(model: Model) -> None:
-    follower = Follower(model, parse_momentum(0.9, 1))
-    assert not any(parameter.requires_grad for parameter in follower.parameters())
-    (key,) = follower([torch.randn(4, 5)])
+    momentum_encoder = MomentumEncoder(model, parse_momentum(0.9, 1))
+    assert not any(parameter.requires_grad for parameter in momentum_encoder.parameters())
+    (key,) = momentum_encoder([torch.randn(4, 5)])
     assert not key.requires_grad
-    own = {parameter.data_ptr() for parameter in follower.parameters()}
+    own = {parameter.data_ptr() for parameter in momentum_encoder.parameters()}
     assert own.isdisjoint(parameter.data_ptr() for parameter in model.parameters())
 
 
 def test_its_statistics_are_its_own(model: Model) -> None:
-    follower = Follower(model, parse_momentum(0.9, 1))
+    momentum_encoder = MomentumEncoder(model, parse_momentum(0.9, 1))
     before = {name: value.clone() for name, value in model.named_buffers()}
-    follower([torch.randn(4, 5)])
+    momentum_encoder([torch.randn(4, 5)])
     assert all(torch.equal(before[name], value) for name, value in model.named_buffers())
-    assert any(not torch.equal(before[name], value) for name, value in follower.model.named_buffers())
+    assert any(not torch.equal(before[name], value) for name, value in momentum_encoder.model.named_buffers())
 
 
 def test_a_head_for_each_tower() -> None:

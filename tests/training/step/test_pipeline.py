@@ -71,11 +71,11 @@ def test_every_weight_that_learns_has_a_gradient(kind: str) -> None:
 def test_byols_target_takes_no_gradient_and_moves_after_the_step_only() -> None:
     dataset = data()
     pipeline = pipeline_of(dataset, recipe="byol", momentum=0.9)
-    assert pipeline.follower is not None
-    before = [p.clone() for p in pipeline.follower.parameters()]
+    assert pipeline.momentum_encoder is not None
+    before = [p.clone() for p in pipeline.momentum_encoder.parameters()]
     take_steps(pipeline, some_batches(dataset, 1))
-    assert all(p.grad is None for p in pipeline.follower.parameters())
-    pairs = zip(before, pipeline.follower.parameters(), pipeline.model.parameters(), strict=True)
+    assert all(p.grad is None for p in pipeline.momentum_encoder.parameters())
+    pairs = zip(before, pipeline.momentum_encoder.parameters(), pipeline.model.parameters(), strict=True)
     for old, new, student in pairs:
         torch.testing.assert_close(new, 0.9 * old + 0.1 * student)
 
@@ -171,7 +171,7 @@ def test_a_checkpoint_holds_the_state_after_its_step(kind: str, tmp_path: Path) 
     if kind == "queue":
         assert kept["state_dict"]["pipeline.comparison.memory.written"] == 16 * steps
     if kind == "byol":
-        names = [name for name in kept["state_dict"] if name.startswith("pipeline.follower.model.")]
+        names = [name for name in kept["state_dict"] if name.startswith("pipeline.momentum_encoder.model.")]
         assert len(names) > 5
     resumed = train(data=data(), out=tmp_path / "part", resume=True, progress=False)
     ends = [torch.load(run.checkpoints / "last.ckpt", weights_only=True)["state_dict"] for run in (whole, resumed)]

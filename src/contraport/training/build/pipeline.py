@@ -34,7 +34,7 @@ from contraport.training.step.comparison import (
 )
 from contraport.training.step.freezing import Freezing
 from contraport.training.step.memory import Bank, Memory, Queue
-from contraport.training.step.momentum import Follower, Predictor
+from contraport.training.step.momentum import MomentumEncoder, Predictor
 from contraport.training.step.pipeline import Pipeline, keyed
 from contraport.training.step.wanted import parse_target
 from contraport.verbs.train import Settings
@@ -85,23 +85,25 @@ def build_pipeline(
         check(len(views.shapes) >= 2, f"views: expected at least 2, to compare them, got {len(views.shapes)}.")
         comparison = _comparison(settings, dataset, model, views, compared, weights)
         _check_gaps(comparison, dataset)
-        follower = None if momentum is None else Follower(model, momentum)
+        momentum_encoder = None if momentum is None else MomentumEncoder(model, momentum)
         predictor = Predictor(sizes_of(model)) if settings.predictor else None
     return Pipeline(
         model,
         views,
         comparison,
         seed=settings.seed,
-        follower=follower,
+        momentum_encoder=momentum_encoder,
         predictor=predictor,
         schedules=schedules,
         weights=weights,
         cache_chunk=settings.cache_chunk,
-        freezing=_freezing(settings, model, follower, epoch),
+        freezing=_freezing(settings, model, momentum_encoder, epoch),
     )
 
 
-def _freezing(settings: Settings, model: Model, follower: Follower | None, epoch: int) -> Freezing | None:
+def _freezing(
+    settings: Settings, model: Model, momentum_encoder: MomentumEncoder | None, epoch: int
+) -> Freezing | None:
     if not (settings.freezes or settings.freeze_epochs or settings.lora):
         return None
     steps = settings.freeze_epochs * epoch or None
@@ -111,7 +113,7 @@ def _freezing(settings: Settings, model: Model, follower: Follower | None, epoch
     def of(one: Model | None, which: Sequence[Any]) -> list[nn.Module]:
         return [] if one is None else [encoder for encoder, has in zip(one.encoders, which, strict=True) if has]
 
-    follows = None if follower is None else follower.model
+    follows = None if momentum_encoder is None else momentum_encoder.model
     return Freezing(of(model, held), steps, of(follows, held), [*of(model, adapted), *of(follows, adapted)])
 
 

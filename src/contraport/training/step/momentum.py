@@ -38,7 +38,7 @@ class Predictor(nn.Module):
         return tuple(head(projection) for head, projection in zip(self.heads, projections, strict=True))
 
 
-class Follower(nn.Module):
+class MomentumEncoder(nn.Module):
     """A copy of a model whose weights are a moving average of the model's: w' becomes m w' + (1 - m) w.
 
     Its running statistics are its own: it normalises by the batch, as the model in training does.

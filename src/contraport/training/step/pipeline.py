@@ -20,7 +20,7 @@ from contraport.training.step.freezing import Freezing
 from contraport.training.step.gaps import Embed, of_those_present
 from contraport.training.step.gradient_cache import in_chunks
 from contraport.training.step.kept_features import one_draw
-from contraport.training.step.momentum import Follower, Predictor
+from contraport.training.step.momentum import MomentumEncoder, Predictor
 
 
 class Pipeline(nn.Module):
@@ -35,7 +35,7 @@ class Pipeline(nn.Module):
         views: makes the random views.
         comparison: makes the loss of their embeddings.
         seed: what all that is random depends on.
-        follower: gives the keys; default: the model does.
+        momentum_encoder: gives the keys; default: the model does.
         predictor: is put on the model's projections, which then are fixed where they are keys.
         schedules: set the objective's properties at each step.
         weights: by what plan items count at each step; default: as the data have it.
@@ -53,7 +53,7 @@ class Pipeline(nn.Module):
         comparison: StepComparison,
         *,
         seed: int,
-        follower: Follower | None = None,
+        momentum_encoder: MomentumEncoder | None = None,
         predictor: Predictor | None = None,
         schedules: Sequence[Schedule] = (),
         weights: PlanWeights | None = None,
@@ -65,7 +65,7 @@ class Pipeline(nn.Module):
         self.views = views
         self.comparison = comparison
         self.seed = seed
-        self.follower = follower
+        self.momentum_encoder = momentum_encoder
         self.predictor = predictor
         self.schedules = tuple(schedules)
         self.weights = weights
@@ -108,9 +108,9 @@ class Pipeline(nn.Module):
         return loss
 
     def after_step(self, step: int) -> None:
-        """Let the follower follow and the memory take in what the step brought; call it after the optimiser's step."""
-        if self.follower is not None:
-            self.follower.follow(self.model, step)
+        """Let the momentum encoder follow and the memory take in the step; call it after the optimiser's step."""
+        if self.momentum_encoder is not None:
+            self.momentum_encoder.follow(self.model, step)
         self.comparison.after_step()
 
     def _diverged(self) -> Tensor:
@@ -124,9 +124,9 @@ class Pipeline(nn.Module):
         if self.predictor is not None:
             queries, _ = self._through(self.predictor, self.predictor, projections, present, share, whole=True)
             keys = tuple(key.detach() for key in keys)
-        if self.follower is not None:
+        if self.momentum_encoder is not None:
             marks = None if batch.present is None else batch.present[:, : self._keyed]
-            keys, _ = self._through(self.follower, self._followed, views[: self._keyed], marks, share)
+            keys, _ = self._through(self.momentum_encoder, self._followed, views[: self._keyed], marks, share)
         return Embedded(batch, views, features, queries, keys, present)
 
     def _trained(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -134,8 +134,8 @@ class Pipeline(nn.Module):
         return *features, *self.model.project(features)
 
     def _followed(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        assert self.follower is not None
-        return self.follower.project(views) if self.encoded else self.follower(views)
+        assert self.momentum_encoder is not None
+        return self.momentum_encoder.project(views) if self.encoded else self.momentum_encoder(views)
 
     def _through(
         self,
