@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import contraport
 from contraport.catalog import OBJECTIVES
+from contraport.cli import demo as demonstration
+from contraport.cli import doctor
+from contraport.cli.verbs import OWN, find
 
 from .conftest import Outcome
 
@@ -27,8 +34,42 @@ def test_an_evaluation_and_neighbors(command, data: str) -> None:
     assert [sorted(near) for near in found] == [["class_name", "name", "position", "similarity"]] * 2
 
 
-def test_a_verb_without_a_table_has_none(command) -> None:
+def test_a_demonstration(command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demonstration, "RECIPE", {**demonstration.RECIPE, "encoder": "mlp"})
+    found = json.loads(command("demo", "--epochs", "1", "--progress", "false", "--json").out)
+    assert list(found["evaluations"]) == list(found["seconds"]) == list(demonstration.OBJECTIVES)
+    assert all(evaluation["rows"]["trained"]["knn"] <= 1 for evaluation in found["evaluations"].values())
+    assert found["page"] == "runs/demo/report.html"
+
+
+def test_a_verb_that_prints_nothing_has_none(command) -> None:
     assert "unknown name '--json'" in command("train", "--json").err
+
+
+def test_all_that_is_printed_is_a_result_that_a_verb_shows() -> None:
+    """So that `--json` may stand for each table: what prints is named by a verb, and nothing else prints."""
+    package = Path(contraport.__file__).parent
+    aside = {"cli/__init__.py", "cli/verbs.py", "estimators/neighbor.py"}  # help, the page's place, a peer's `verbose`
+    printing = {
+        f"contraport.{'.'.join(path.relative_to(package).with_suffix('').parts)}:{function.name}"
+        for path in package.rglob("*.py")
+        if str(path.relative_to(package)) not in aside
+        for function in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        and any(isinstance(node, ast.Name) and node.id in ("print", "print_table") for node in ast.walk(function))
+    }
+    helpers = {"contraport.cli.console:print_table", "contraport.cli.as_json:print_json"}
+    assert printing - helpers == {show for name in OWN if not (show := find(name).show).startswith("builtins:")} - {""}
+
+
+def test_what_failed_is_the_exit_status_too(command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("the disk")
+
+    monkeypatch.setattr(doctor, "_tests", lambda extras: [("something", broken)])
+    found = command("doctor", "--json")
+    assert json.loads(found.out)["checks"][0]["failure"] == "RuntimeError: the disk"
+    assert (found.status, found.err) == (1, "contraport: 1 of 1 checks failed: something.\n")
 
 
 def test_who_reads_may_have_enough(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def test_its_function_takes_its_options_and_tells_of_each(name: str) -> None:
 def test_what_it_names_is_there(name: str) -> None:
     verb = find(name)
     assert callable(imported(verb.show or verb.function))
+    assert callable(imported(verb.judge or verb.function))
     assert verb.summary.endswith(".")
     assert verb.examples
     assert all(f"contraport {name}" in example for example in verb.examples)

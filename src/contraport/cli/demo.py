@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,24 @@ RECIPE: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class Demonstration:
+    """What `contraport.demo` found.
+
+    Attributes:
+        evaluations: what was measured of each run, by its objective, as `contraport.evaluate` tells it.
+        seconds: how long each took to train, by its objective.
+        page: the page that compares them.
+    """
+
+    evaluations: Mapping[str, Mapping[str, Any]]
+    seconds: Mapping[str, float]
+    page: Path
+
+
 @VERB.keywords
-def demo(given: dict[str, Any]) -> Path:
-    """Train an encoder on small digits with nt-xent and with gca-uot, and return the page that compares them.
+def demo(given: dict[str, Any]) -> Demonstration:
+    """Train an encoder on small digits with nt-xent and with gca-uot, and compare them on a page.
 
     Raises:
         UsageError: `out` holds something else under the name of a run.
@@ -41,12 +58,20 @@ def demo(given: dict[str, Any]) -> Path:
     ]
     # Together: item by item, how they differ.
     measured = evaluate(runs, checkpoints="all", progress=asked.progress)
-    results = [measured[str(run.path)] for run in runs]
-    columns = {"raw pixels": results[0]["rows"]["raw"], "untrained encoder": results[0]["rows"]["untrained"]}
-    columns |= {run.name: result["rows"]["trained"] for run, result in zip(runs, results, strict=True)}
+    return Demonstration(
+        evaluations={run.name: measured[str(run.path)] for run in runs},
+        seconds={run.name: run.metrics()[-1]["seconds"] for run in runs},
+        page=report(runs, out=out / "report.html", overwrite=True),
+    )
+
+
+def print_demonstration(found: Demonstration) -> None:
+    """Print what was measured of the two beside raw pixels and an untrained encoder, and where the page is."""
+    rows = {name: evaluation["rows"] for name, evaluation in found.evaluations.items()}
+    before = rows[OBJECTIVES[0]]
+    columns = {"raw pixels": before["raw"], "untrained encoder": before["untrained"]}
+    columns |= {name: measured["trained"] for name, measured in rows.items()}
     seconds = {"measure": "Training, s", "raw pixels": "-", "untrained encoder": "-"}
-    seconds |= {run.name: f"{run.metrics()[-1]['seconds']:.0f}" for run in runs}
+    seconds |= {name: f"{taken:.0f}" for name, taken in found.seconds.items()}
     print_table("digits: frozen features of held-out items", [*result_rows(columns), seconds])
-    page = report(runs, out=out / "report.html", overwrite=True)
-    print(f"The page to look at: {page}")
-    return page
+    print(f"The page to look at: {found.page}")

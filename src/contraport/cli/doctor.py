@@ -89,11 +89,7 @@ def doctor(given: dict[str, Any]) -> Diagnosis:
 
 
 def print_diagnosis(found: Diagnosis) -> None:
-    """Print a diagnosis in plain lines.
-
-    Raises:
-        CheckFailedError: a check failed.
-    """
+    """Print a diagnosis in plain lines."""
     print(", ".join(f"{name} {number}" for name, number in found.versions.items()))
     for name, value in found.machine.items():
         print(f"{name}: {value}")
@@ -104,6 +100,14 @@ def print_diagnosis(found: Diagnosis) -> None:
         print(f"extra {extra}: {there or 'nothing'}{lack}")
     for one in found.checks:
         print(f"{'failed' if one.failure else 'passed'}: {one.name}, {one.seconds:.1f} s", one.failure or "", sep="  ")
+
+
+def judge_diagnosis(found: Diagnosis) -> None:
+    """Raise for a diagnosis of something that is not well.
+
+    Raises:
+        CheckFailedError: a check failed.
+    """
     if not found.well:
         failed = [one.name for one in found.checks if one.failure]
         raise CheckFailedError(f"{len(failed)} of {len(found.checks)} checks failed: {', '.join(failed)}.")

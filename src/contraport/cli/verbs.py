@@ -84,6 +84,8 @@ def run_verb(name: str, argv: list[str]) -> None:
         imported(show)(result)
     if arguments.get("page") and Path in get_args(verb.options["page"].kind) and not as_json:  # one that was written
         print(f"the page to look at: {arguments['page']}")
+    if verb.judge:
+        imported(verb.judge)(result)
 
 
 def _arguments(verb: Verb[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:

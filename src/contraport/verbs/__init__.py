@@ -33,7 +33,10 @@ class Verb(Generic[P]):
         summary: what it does, in a few words.
         about: what else there is to say of it, to its help and to the function's docstring.
         examples: command lines to start from.
-        show: where the function is that prints its result; nothing where it says all itself.
+        show: where the function is that prints its result, in place of which `--json` may; nothing where a verb prints
+            none.
+        judge: where the function is that raises for a result that is a failure, once it was shown; nothing where none
+            is.
         resolve: returns what follows from what is given, if something does.
         extra: which extra of contraport brings what it needs; nothing where none does.
         group: what the help of all verbs has it under.
@@ -47,6 +50,7 @@ class Verb(Generic[P]):
     about: str = ""
     examples: tuple[str, ...] = ()
     show: str = ""
+    judge: str = ""
     resolve: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     extra: str = ""
     group: str = ""

@@ -29,7 +29,8 @@ VERB = Verb(
         One is trained with nt-xent and one with gca-uot. The table says how well a linear probe and a kNN vote tell
         held-out digits apart on frozen features, beside raw pixels and the same encoder untrained.
     """,
-    examples=("contraport demo",),
+    examples=("contraport demo", "contraport demo --json"),
+    show="contraport.cli.demo:print_demonstration",
     extra=EXTRA,
     group=BEGIN,
     page="start",

@@ -26,5 +26,6 @@ VERB = Verb(
     """,
     examples=("contraport doctor", "contraport doctor --test false"),
     show="contraport.cli.doctor:print_diagnosis",
+    judge="contraport.cli.doctor:judge_diagnosis",
     group=BEGIN,
 )
