@@ -81,24 +81,22 @@ def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
 def test_what_is_proposed_are_enough_steps(items: int, size: int) -> None:
     size = min(size, items)
     proposed, told = proposal(items, size, 10)
-    words = proposed.split()
-    given = {name: int(words[place + 1]) for place, name in enumerate(words) if name.startswith("--")}
-    batch = given.get("--batch_size", size)
-    steps = given["--epochs"] * (items // batch)
+    batch = proposed.get("batch_size", size)
+    steps = proposed["epochs"] * (items // batch)
     assert batch <= size
     assert steps >= 5 * FEW_STEPS
     assert told == steps
 
 
 def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> None:
-    def advice(**given: Any) -> str:
-        return advice_of_encoder(Settings(**given), images) or ""
+    def advice(changes: dict[str, Any] | None = None, **given: Any) -> str:
+        return advice_of_encoder(Settings(**given), images, given, changes) or ""
 
     assert advice().startswith("few images: 96, too few to train an encoder from scratch")
     assert "--encoder resnet18 --pretrained --freeze, or --init" in advice(encoder="resnet18")
     assert "train --data 'my photos' --encoder gradients. " in advice(data="my photos")
-    wanted = advice_of_encoder(Settings(data="photos"), images, "--batch_size 64 --epochs 200") or ""
-    assert "contraport train --data photos --encoder gradients --batch_size 64 --epochs 200. " in wanted
+    wanted = advice({"batch_size": 64, "epochs": 200}, data="photos", epochs=3)
+    assert "contraport train --data photos --epochs 200 --encoder gradients --batch_size 64. " in wanted
     assert not advice(encoder="gradients")
     assert "soon forgets" in advice(init="runs/a")
     assert "soon forgets" in advice(pretrained=True)
@@ -108,5 +106,5 @@ def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> 
     assert not advice(encoder=torch.nn.Linear(2, 2))
     assert not advice(encoder="my_nets:Trained")
     many = from_arrays(np.zeros((5_000, 2, 2), np.uint8))
-    assert advice_of_encoder(Settings(), many) is None
-    assert advice_of_encoder(Settings(), from_arrays(np.zeros((50, 3)))) is None
+    assert advice_of_encoder(Settings(), many, {}) is None
+    assert advice_of_encoder(Settings(), from_arrays(np.zeros((50, 3))), {}) is None

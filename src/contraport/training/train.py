@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def train(given: dict[str, Any]) -> Run:
             path = settings.out or default_path(built.dataset.name, settings.method)
             run = Run(path, settings.own_encoder)
             if settings.dry_run:
-                _rehearse(settings, built, run)
+                _rehearse(settings, built, run, given)
                 return run
             if not settings.resume:
                 run.check_free(overwrite=settings.overwrite)
@@ -94,7 +95,7 @@ def train(given: dict[str, Any]) -> Run:
                     run.save_initial(merged(built.pipeline.model), drawn=begun is None)
                 if built.partners is not None and is_first():
                     run.save_partners(built.partners.numpy())
-            _fit(settings, built, run, from_first(done), monitored)
+            _fit(settings, built, run, from_first(done), monitored, given)
     return run
 
 
@@ -125,16 +126,23 @@ def _where(own: OwnChange, built: Built) -> str:
     return f"each item by itself, in {workers} processes beside this one" if workers else "each item by itself"
 
 
-def _rehearse(settings: Settings, built: Built, run: Run) -> None:
+def _rehearse(settings: Settings, built: Built, run: Run, given: Mapping[str, Any]) -> None:
     check(world().size == 1, f"dry_run: expected one process, got {world().size}.")
     steps = settings.epochs * built.epoch
     with spoken(progress=settings.progress):
         _introduce(run, settings, built)
-        foretell(settings, built.dataset, built.pipeline.comparison, steps=steps)
+        foretell(settings, built.dataset, built.pipeline.comparison, steps=steps, given=given)
         log.info("%s", rehearse(settings, built).told(steps))
 
 
-def _fit(settings: Settings, built: Built, run: Run, done: Position, monitored: Monitored | None) -> None:
+def _fit(
+    settings: Settings,
+    built: Built,
+    run: Run,
+    done: Position,
+    monitored: Monitored | None,
+    given: Mapping[str, Any],
+) -> None:
     # Here, not above: Lightning takes seconds to import, and a wrong argument should be told at once.
     from contraport.training.loop.fit import fit
     from contraport.training.loop.module import ContrastiveModule
@@ -142,7 +150,7 @@ def _fit(settings: Settings, built: Built, run: Run, done: Position, monitored: 
     model, steps = built.pipeline.model, settings.epochs * built.epoch
     with journal(run, progress=settings.progress) as console:
         _introduce(run, settings, built)
-        foretell(settings, built.dataset, built.pipeline.comparison, steps=steps)
+        foretell(settings, built.dataset, built.pipeline.comparison, steps=steps, given=given, path=run.path)
         if draws_kept(settings) > 0:
             built = on_features(built, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from contraport.data import Dataset
 from contraport.data.streams import Stream
+from contraport.options import as_flags, is_object, plain
 from contraport.training.step.comparison import StepComparison
 from contraport.verbs.train import Settings
 from contraport.wording import counted
@@ -28,7 +30,15 @@ LEAST_BATCH = 32
 log = logging.getLogger("contraport.training")
 
 
-def foretell(settings: Settings, dataset: Dataset, comparison: StepComparison, *, steps: int) -> None:
+def foretell(
+    settings: Settings,
+    dataset: Dataset,
+    comparison: StepComparison,
+    *,
+    steps: int,
+    given: Mapping[str, Any],
+    path: Path | None = None,
+) -> None:
     """Log what will happen, and warn, with what to do, of too few steps or too small batches.
 
     Args:
@@ -36,6 +46,8 @@ def foretell(settings: Settings, dataset: Dataset, comparison: StepComparison, *
         dataset: what is trained on.
         comparison: makes the loss of a batch.
         steps: of the whole training.
+        given: what the call gave, which the command that is proposed begins with.
+        path: the folder that the run has taken, if it has one.
     """
     if dataset.held_out:
         log.info("%s are held out for evaluation (--test_fraction)", f"{dataset.held_out:,} more")
@@ -50,27 +62,34 @@ def foretell(settings: Settings, dataset: Dataset, comparison: StepComparison, *
     rest = f"; each epoch leaves out {counted(left_out, 'item')}, chosen anew" if left_out else ""
     taken = f"{counted(epochs, 'epoch')} of {counted(batches, 'batch', 'batches')} of {counted(size, 'item')}"
     log.info("%s: %s%s%s", counted(steps, "step"), taken, summed, rest)
-    proposed, enough = proposal(len(dataset), size, epochs) if steps < FEW_STEPS else ("", steps)
-    if proposed:
-        told = f"{proposed} makes {enough:,}"
+    changes: dict[str, Any] = {}
+    if steps < FEW_STEPS:
+        changes, enough = proposal(len(dataset), size, epochs, given)
+        told = f"{as_flags(changes)} makes {enough:,}"
         log.warning("few steps: %d; below about %d little is learned. %s", steps, FEW_STEPS, told)
-    if advice := advice_of_encoder(settings, dataset, proposed):
+    if not settings.resume and (advice := advice_of_encoder(settings, dataset, given, changes, path)):
         log.warning("%s", advice)
     if doubt := comparison.doubt(size):
         log.warning("%s", doubt)
 
 
-def proposal(items: int, batch_size: int, epochs: int) -> tuple[str, int]:
+def proposal(
+    items: int, batch_size: int, epochs: int, given: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], int]:
     """Return options that give enough steps, and how many: batches of a quarter of the items at most, epochs enough.
 
+    A run that goes on keeps its batches, and who gave a number of steps is told one.
+
     >>> proposal(320, 256, 10)
-    ('--batch_size 64 --epochs 200', 1000)
+    ({'batch_size': 64, 'epochs': 200}, 1000)
     """
-    size = fitting_batch(items, batch_size)
+    given = given or {}
+    size = batch_size if given.get("resume") else fitting_batch(items, batch_size)
     batches = items // size
     enough = max(epochs, math.ceil(ENOUGH_STEPS / batches))
-    changed = f"--batch_size {size} --epochs {enough}" if size != batch_size else f"--epochs {enough}"
-    return changed, enough * batches
+    smaller = {"batch_size": size} if size != batch_size else {}
+    longer = {"steps": enough * batches} if given.get("steps") is not None else {"epochs": enough}
+    return smaller | longer, enough * batches
 
 
 def fitting_batch(items: int, most: int) -> int:
@@ -83,13 +102,40 @@ def fitting_batch(items: int, most: int) -> int:
     return smaller[-1] if smaller else min(most, items)
 
 
-def advice_of_encoder(settings: Settings, dataset: Dataset, proposed: str = "") -> str | None:
+def again(given: Mapping[str, Any], changes: Mapping[str, Any], path: Path | None = None) -> str:
+    """Return the command of a call with some changes; the changes alone where a command cannot say the call.
+
+    Args:
+        given: what the call gave.
+        changes: options in place of these or beside them.
+        path: the folder that the call has taken, if it has one: the command names another.
+
+    >>> print(again({"data": "my photos", "target": "labels"}, {"encoder": "gradients"}, Path("runs/a")))
+    contraport train --data 'my photos' --target labels --encoder gradients --out runs/a-gradients
+    """
+    written = {name: plain(value) for name, value in given.items()}
+    if not written.get("data") or any(map(is_object, written.values())):
+        return as_flags(changes)
+    if path is not None and not given.get("overwrite"):
+        changes = {**changes, "out": f"{path}-{changes['encoder']}"}
+    return f"contraport train {as_flags({**written, **changes})}"
+
+
+def advice_of_encoder(
+    settings: Settings,
+    dataset: Dataset,
+    given: Mapping[str, Any],
+    changes: Mapping[str, Any] | None = None,
+    path: Path | None = None,
+) -> str | None:
     """Return which encoder suits few images better, and why; None where there are many, or where it was chosen so.
 
     Args:
         settings: of the training.
         dataset: what is trained on.
-        proposed: the options that give enough steps, where there are few.
+        given: what the call gave.
+        changes: the options that give enough steps, where there are few.
+        path: the folder that the run has taken, if it has one.
     """
     items = len(dataset)
     if items >= FEW_ITEMS or not dataset.is_image or settings.freezes:
@@ -111,9 +157,7 @@ def advice_of_encoder(settings: Settings, dataset: Dataset, proposed: str = "") 
             f"{few}; a pretrained one knows more: --encoder{of} resnet18 --pretrained{of} --freeze{of}, or "
             f"--init{of} with a file, a folder or a run"
         )
-    options = " ".join(filter(None, ["--encoder gradients", proposed]))
-    named = isinstance(settings.data, str | Path)
-    command = f"contraport train --data {shlex.quote(str(settings.data))} {options}" if named else options
+    command = again(given, {"encoder": "gradients", **(changes or {})}, path)
     return (
         f"{few}; better is one that describes edges and has nothing to learn but its projection: {command}. "
         "Pretrained weights may do better still: --encoder resnet18 --pretrained --freeze, or --init with a file, a "

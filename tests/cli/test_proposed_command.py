@@ -1,0 +1,67 @@
+"""The command that the log of a training proposes is that of the user with a change, and can be pasted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import contraport
+from contraport.cli.parsing import parse
+from contraport.cli.verbs import find
+from contraport.training.loop.forecast import again, proposal
+
+from .conftest import Outcome
+
+OWN = ("--target", "neighbors:k=3", "--views", "2", "--augment", "weak", "--lr", "0.002")
+NESTED = ("--objective_settings.temperature", "0.3", "--monitor", "alignment", "uniformity")
+
+
+def proposed(log: Path) -> list[str]:
+    """The words of the one command in a log, as a shell would read them."""
+    (found,) = re.findall(r"contraport (train .*?)\. Pretrained", log.read_text())
+    return shlex.split(found)
+
+
+def test_it_is_the_users_own_with_a_change(command: Callable[..., Outcome], photos: Path) -> None:
+    photos.rename(photos.with_name("my photos"))
+    small = ("--data", "my photos", "--batch_size", "4", "--epochs", "1", "--progress", "false", "--workers", "0")
+    assert command("train", *small, *OWN, *NESTED, "--out", "run").status == 0
+    _, *words = proposed(Path("run/train.log"))
+    pasted = parse(find("train"), words, prog="contraport train")
+    first = parse(find("train"), [*small, *OWN, *NESTED, "--out", "run"], prog="contraport train")
+    assert pasted is not None
+    assert first is not None
+    changed = {name: value for name, value in pasted.items() if first.get(name) != value}
+    assert changed == {"encoder": "gradients", "epochs": 500, "out": "run-gradients"}
+    assert first.keys() <= pasted.keys()
+    done = command("train", *words, "--epochs", "1")
+    assert (done.status, done.err) == (0, "")
+    assert contraport.runs.Run("run-gradients").config()["target"] == "neighbors:k=3"
+
+
+def test_without_a_folder_it_names_one_that_is_free(command: Callable[..., Outcome], photos: Path) -> None:
+    small = ("--data", "photos", "--batch_size", "4", "--epochs", "1", "--progress", "false", "--workers", "0")
+    assert command("train", *small).status == 0
+    _, *words = proposed(Path("runs/photos-nt-xent/train.log"))
+    assert words[-2:] == ["--out", "runs/photos-nt-xent-gradients"]
+    assert command("train", *small, "--overwrite").status == 0
+    assert "--out" not in proposed(Path("runs/photos-nt-xent/train.log"))
+
+
+def test_what_a_command_cannot_say_is_left_to_the_call() -> None:
+    change: dict[str, Any] = {"encoder": "gradients", "epochs": 9}
+    told = "--encoder gradients --epochs 9"
+    assert again({"data": object()}, change) == told
+    assert again({"data": "photos", "augment": lambda image: image}, change) == told
+    assert (
+        again({"data": Path("photos"), "epochs": 3}, change)
+        == f"contraport train --data photos {told[20:]} {told[:19]}"
+    )
+
+
+def test_steps_stay_steps_and_a_run_that_goes_on_keeps_its_batch() -> None:
+    assert proposal(320, 256, 10, {"steps": 10}) == ({"batch_size": 64, "steps": 1000}, 1000)
+    assert proposal(320, 256, 10, {"resume": True}) == ({"epochs": 1000}, 1000)
