@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from contraport.cli.console import print_table, result_rows
-from contraport.evaluation import evaluate
+from contraport.evaluation.evaluate import evaluate
 from contraport.reporting import report
-from contraport.training import train
+from contraport.training.train import train
 from contraport.verbs.demo import VERB, DemoOptions
 
 OBJECTIVES = ("nt-xent", "gca-uot")

@@ -18,7 +18,7 @@ import torch
 
 from contraport.comparing.grid import Cell, Grid
 from contraport.errors import UsageError
-from contraport.evaluation import evaluate
+from contraport.evaluation.evaluate import evaluate
 from contraport.files import write_json
 from contraport.options import as_flags, plain
 from contraport.runs import Run

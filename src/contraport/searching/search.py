@@ -8,7 +8,7 @@ from typing import Any
 
 from contraport.encoders import Model, kind_of
 from contraport.errors import UsageError, check
-from contraport.evaluation import embed
+from contraport.evaluation.embed import embed
 from contraport.evaluation.opening import open_device
 from contraport.features import Features, read_features
 from contraport.runs import Run
