@@ -59,13 +59,13 @@ class Case(NamedTuple):
         return self.reason if rows > self.most else None
 
 
-def under(policy: str, loss: contraport.Objective) -> Call:
-    """Return a loss carried out by one policy; ``"compiled"`` stands for torch.compile, which takes the dense one."""
-    if policy == "compiled":
+def under(backend: str, loss: contraport.Objective) -> Call:
+    """Return a loss carried out by one backend; ``"compiled"`` stands for torch.compile, which takes the dense one."""
+    if backend == "compiled":
         return under("dense", torch.compile(loss))
 
     def call(z0: Tensor, z1: Tensor) -> Tensor:
-        with contraport.engine.policy(policy):
+        with contraport.engine.backend(backend):
             return loss(z0, z1)
 
     return call
@@ -223,12 +223,12 @@ def ott_sinkhorn(iterations: int = ITERATIONS) -> Call:
     return Through.apply
 
 
-def transport(policy: str) -> Call:
+def transport(backend: str) -> Call:
     """The entropic transport cost at convergence, by its potentials."""
 
     def call(z0: Tensor, z1: Tensor) -> Tensor:
         kernel, constraint = contraport.Gibbs("cosine", TEMPERATURE), contraport.Balanced(100, tolerance=1e-3)
-        with contraport.engine.policy(policy):
+        with contraport.engine.backend(backend):
             return contraport.transport(z0, z1, kernel, constraint).value
 
     return call
@@ -247,10 +247,10 @@ def _ours(loss: str, make: Callable[[], contraport.Objective], layout: str) -> l
 
 
 def _small(loss: str, make: Callable[[], contraport.Objective], layout: str) -> list[Case]:
-    """The policy of small batches, and the same under torch.compile."""
+    """The backend of small batches, and the same under torch.compile."""
     return [
-        Case(loss, by, lambda policy=policy: under(policy, make()), layout, 512, "for small batches")
-        for by, policy in (("dense", "dense"), ("dense, compiled", "compiled"))
+        Case(loss, by, lambda backend=backend: under(backend, make()), layout, 512, "for small batches")
+        for by, backend in (("dense", "dense"), ("dense, compiled", "compiled"))
     ]
 
 

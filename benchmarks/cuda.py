@@ -60,7 +60,7 @@ def sinkhorn() -> Call:
 
 
 def ours(loss: contraport.Objective, z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:
-    with contraport.engine.policy("cuda"), contraport.engine.precision("bfloat16"):
+    with contraport.engine.backend("cuda"), contraport.engine.precision("bfloat16"):
         return loss(z0, z1)
 
 

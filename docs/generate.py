@@ -4,7 +4,7 @@
 from what the fuzz wrote, `evaluating.md` by evaluating.py from the registry of measures, `audit.md` by audit.py from
 what its benchmark wrote, `choosing.md` by choosing.py from the table of advice and what the suites found. `methods.md`
 is the catalog as a table. The largest differences in it are computed here, from the dense double-precision versions in
-tests/objectives/formulas.py, over all settings, policies and both value and gradient.
+tests/objectives/formulas.py, over all settings, backends and both value and gradient.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PEERS = {
     "barlow-twins": "lightly",
     "vic-reg": "lightly",
 }
-POLICIES = ("dense", "stored", "streamed")
+BACKENDS = ("dense", "stored", "streamed")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -102,7 +102,7 @@ def methods() -> str:
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",
-        "The largest difference is relative, of values and gradients, between the package under every policy of the",
+        "The largest difference is relative, of values and gradients, between the package with every backend of the",
         "engine and a dense version in double precision, written from the papers without a look at the package; over",
         "the settings in `tests/objectives/test_formulas.py`, on 7 items.",
         "",
@@ -137,7 +137,7 @@ def answers(loss: Loss) -> list[str]:
 
 
 def largest_difference(name: str, settings: list[dict[str, object]]) -> float:
-    """Return the largest relative difference, of value and gradient, over settings and policies."""
+    """Return the largest relative difference, of value and gradient, over settings and backends."""
     from tests.objectives.test_formulas import build, by_formula, needed, outcome, views
 
     contraport.engine.backends.tiled.TILE = 4, 8
@@ -146,9 +146,9 @@ def largest_difference(name: str, settings: list[dict[str, object]]) -> float:
     for chosen in settings:
         z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
         theirs = outcome(lambda *v, chosen=chosen: by_formula(name, *v, **chosen, **known), *z)
-        for policy in POLICIES:
+        for backend in BACKENDS:
             loss = build(name, **chosen)
-            with contraport.engine.policy(policy):
+            with contraport.engine.backend(backend):
                 ours = outcome(lambda *v, loss=loss: loss(*v, **known), *z)
             largest = max(float(slope.abs().max()) for slope in theirs[1])
             value = float((ours[0] - theirs[0]).abs() / theirs[0].abs().clamp_min(1))

@@ -34,7 +34,7 @@ ROOMS = {
     "runs": ("Runs", ["Run"]),
     "training": ("Training, step by step", ["replay"]),
     "measures": ("Measures", ["measure", "Measure"]),
-    "engine": ("The engine", ["policy", "precision", "explain"]),
+    "engine": ("The engine", ["backend", "precision", "explain"]),
 }
 """The other rooms whose names a user writes, and which ones; None is all that the room lists."""
 

@@ -3,4 +3,4 @@
 import torch
 
 WHOLE = torch.__version__ >= "2.14"
-"""Whether torch.compile follows a ContextVar, such as the one that holds the policy; before, the graph breaks there."""
+"""Whether torch.compile follows a ContextVar, such as that of `engine.backend`; before, the graph breaks there."""

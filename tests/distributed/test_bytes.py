@@ -33,7 +33,7 @@ def work(rank, size, port, found):
         all_reduce, all_gather = dist.all_reduce, collectives._all_gather
         dist.all_reduce = counted(moved, all_reduce, "reduced")
         collectives._all_gather = counted(moved, all_gather, "gathered")
-        with contraport.engine.policy("streamed"):
+        with contraport.engine.backend("streamed"):
             value = loss(z0, z1)
         forward = dict(moved)
         value.backward()

@@ -23,9 +23,9 @@ from contraport.engine import (
     Slack,
     Step,
     StudentT,
+    backend,
     held_sums,
     log_sums,
-    policy,
     precision,
     scale,
 )
@@ -52,7 +52,7 @@ def outcome(name, kernel, chain, x, y, masks=(), damping=1.0, operands="float32"
     y = x if y is None else y.clone().requires_grad_()
     geometry = Geometry(kernel(x, y), masks)
     log_a, log_b = (x.new_full((n,), -math.log(n)) for n in geometry.shape)
-    with policy(name), precision(operands):
+    with backend(name), precision(operands):
         potentials = scale(geometry, chain, (log_a, log_b), Slack(x.new_full((len(chain),), damping)))
         sums = held_sums(geometry, potentials[0].detach(), torch.zeros_like(log_b))
     generator = torch.Generator().manual_seed(3)
@@ -121,7 +121,7 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
     geometry = Geometry(Gibbs("cosine", 0.5)(x, y))
     near, far, columns = torch.zeros(17), torch.linspace(-200, 0, 17), torch.zeros(23)
     terms = [Term(a, columns, "rows", torch.ones(17)) for a in (near, far)]
-    with policy("cuda"):
+    with backend("cuda"):
         found, *_ = backend_for(geometry).gradient(terms, [True, False, False, False])
     kernel = geometry.log_kernel.dense().double().exp()
     weight = kernel * (near.double().exp() + far.double().exp())[:, None]
@@ -139,7 +139,7 @@ def test_a_row_without_pairs_has_no_effect():
     x = torch.randn(3, 2, requires_grad=True)
     masks = (Mask((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
     uniform = torch.full((3,), -math.log(3))
-    with policy("cuda"):
+    with backend("cuda"):
         geometry = Geometry(Gibbs()(x, x.detach()), masks)
         f, g = scale(geometry, CHAINS["sinkhorn 2"][:2], (uniform, uniform))
         sums = log_sums(geometry, "rows", torch.zeros(3))
@@ -157,7 +157,7 @@ def test_objectives(name):
     loss = contraport.objective(name)
     results = []
     for way in ("cuda", "dense"):
-        with policy(way):
+        with backend(way):
             value = loss(z0, z1, ids=torch.arange(9) % 7)
         results.append([value.detach(), *torch.autograd.grad(value, [z0, z1])])
     assert_near(*results, 1e-5)
@@ -168,7 +168,7 @@ def test_objectives(name):
 def test_compile_keeps_the_operators_whole(name):
     z0, z1 = (torch.randn(9, 5, requires_grad=True) for _ in range(2))
     loss = contraport.objective(name, temperature=0.2)
-    with policy("cuda"):
+    with backend("cuda"):
         value, faster = loss(z0, z1), torch.compile(loss, fullgraph=True, backend="aot_eager")(z0, z1)
     assert value == faster
     for a, b in zip(*(torch.autograd.grad(v, [z0, z1]) for v in (value, faster)), strict=True):

@@ -8,7 +8,7 @@ import torch
 
 import contraport
 from contraport import KL, Balanced, Gibbs, Joint, Objective, Pairs
-from contraport.engine import Geometry, MatrixLogKernel, Slack, Step, converge, policy, scale
+from contraport.engine import Geometry, MatrixLogKernel, Slack, Step, backend, converge, scale
 
 
 def problem(temperature=0.3, learnable=False):
@@ -23,14 +23,14 @@ def problem(temperature=0.3, learnable=False):
 def unrolled(geometry, log_marginals, iterations=1000):
     """The oracle: autograd through the whole way there."""
     steps = [Step("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2 * iterations)]
-    with policy("dense"):
+    with backend("dense"):
         *_, f, g = scale(geometry, steps, log_marginals)
     return f, g
 
 
 def at_convergence(name):
     def find(geometry, log_marginals):
-        with policy(name):
+        with backend(name):
             return converge(geometry, log_marginals, 1e-14, 5000)[:2]
 
     return find
@@ -44,10 +44,10 @@ def value_and_gradients(find, *settings):
     return [value.detach(), *torch.autograd.grad(value, [x, y, *kernel.parameters()])]
 
 
-POLICIES = ["dense", "stored", "streamed"]
+BACKENDS = ["dense", "stored", "streamed"]
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 @pytest.mark.parametrize("learnable", [False, True])
 def test_the_gradient_is_that_of_the_whole_way(monkeypatch, name, temperature, learnable):
@@ -58,7 +58,7 @@ def test_the_gradient_is_that_of_the_whole_way(monkeypatch, name, temperature, l
         torch.testing.assert_close(ours, oracle, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("bound", [None, 0.7])
 @pytest.mark.parametrize("dampings", [(0.6, 0.8), (0.5, 1.0), (1.0, 1.0)])
 @pytest.mark.parametrize("counting", [False, True])
@@ -83,19 +83,19 @@ def test_slack_at_convergence(monkeypatch, name, bound, dampings, counting):
     def whole_way(geometry, log_marginals, slack):
         steps = [Step("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
         repeated = [None if v is None else v.repeat(1000) for v in slack[:2]]
-        with policy("dense"):
+        with backend("dense"):
             *_, f, g = scale(geometry, steps, log_marginals, Slack(*repeated, slack.references))
         return f, g
 
     def at_the_end(geometry, log_marginals, slack):
-        with policy(name):
+        with backend(name):
             return converge(geometry, log_marginals, 1e-14, 5000, slack)[:2]
 
     for ours, oracle in zip(outcome(at_the_end), outcome(whole_way), strict=True):
         torch.testing.assert_close(ours, oracle, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_a_loss_of_one_potential_leaves_out_the_constant_that_the_plan_does_not_know(name):
     """The potential f is known up to a constant; its gradient is that of f less its mean under a."""
     kernel, x, y, (log_a, log_b), mixed = problem()
@@ -107,25 +107,25 @@ def test_a_loss_of_one_potential_leaves_out_the_constant_that_the_plan_does_not_
         torch.testing.assert_close(ours, oracle, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_a_target_with_the_same_marginals_needs_no_solution(monkeypatch, name):
     """dL/dS is plan less target, exactly, and no step of the solver is made."""
     monkeypatch.setattr("contraport.engine.fixed_point.MOST_GRADIENT_STEPS", 0)
     logits = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
     target = torch.eye(6, dtype=torch.float64).roll(1, 0) / 6
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
-    with policy(name):
+    with backend(name):
         f, g, _ = converge(Geometry(MatrixLogKernel(logits)), (uniform, uniform), 1e-15, 5000)
     log_plan = logits + f[:, None] + g
     (slope,) = torch.autograd.grad(-(target * log_plan).sum(), logits)
     torch.testing.assert_close(slope, log_plan.detach().exp() - target, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_the_objective_with_a_tolerance(name):
     z0, z1 = torch.randn(2, 8, 5, dtype=torch.float64).unbind()
     strict = Objective(Joint(), Gibbs("cosine", 0.5), Balanced(5000, tolerance=1e-13), Pairs(), KL())
-    with policy(name):
+    with backend(name):
         plan = strict.plan(z0, z1)
         torch.testing.assert_close(strict(z0, z1), contraport.gca_ince(0.5, iterations=2000)(z0, z1))
     for side in (0, 1):

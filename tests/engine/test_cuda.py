@@ -1,4 +1,4 @@
-"""The cuda policy: by Triton's interpreter, by its compiler without a device, and (-m gpu) on one."""
+"""The cuda backend: by Triton's interpreter, by its compiler without a device, and (-m gpu) on one."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from tests.compiling import WHOLE
 from tests.engine.interpreted import CHAINS, KERNELS, assert_near, outcome, problem
 
 import contraport
-from contraport.engine import Geometry, Gibbs, LogOf, Mask, MatrixLogKernel, choose, explain, policy, precision
+from contraport.engine import Geometry, Gibbs, LogOf, Mask, MatrixLogKernel, backend, choose, explain, precision
 from contraport.engine.backends.cuda import TRITON, block_shape
 from contraport.errors import UsageError
 
@@ -42,7 +42,7 @@ def test_what_has_no_kernel_is_said_and_falls_back():
     matrix = Geometry(MatrixLogKernel(torch.zeros(2000, 2000)))
     link = Geometry(Gibbs("dot", 1.0)(x, x)).with_link(LogOf(torch.sigmoid))
     double = Geometry(Gibbs()(x.double(), x.double()))
-    with policy("cuda"):
+    with backend("cuda"):
         for geometry, reason in [(matrix, "inner products"), (link, "LogOf"), (double, "float64")]:
             assert choose(geometry) == "stored"
             assert reason in explain(geometry)
@@ -54,14 +54,14 @@ def test_what_has_no_kernel_is_said_and_falls_back():
 @needs_triton
 def test_a_cpu_is_refused():
     z0, z1 = torch.randn(2, 8, 4)
-    with policy("cuda"), pytest.raises(UsageError, match="TRITON_INTERPRET"):
+    with backend("cuda"), pytest.raises(UsageError, match="TRITON_INTERPRET"):
         contraport.nt_xent()(z0, z1)
 
 
 def test_a_machine_without_triton_is_told(monkeypatch):
     monkeypatch.setattr("contraport.engine.backends.cuda.TRITON", False)
     z0, z1 = torch.randn(2, 8, 4)
-    with policy("cuda"), pytest.raises(UsageError, match="package 'triton'"):
+    with backend("cuda"), pytest.raises(UsageError, match="package 'triton'"):
         contraport.nt_xent()(z0, z1)
 
 
@@ -189,7 +189,7 @@ def test_a_device_gets_the_kernels_unasked():
 def test_compiled_on_a_device():
     z0, z1 = (torch.randn(2048, 128, device="cuda", requires_grad=True) for _ in range(2))
     loss = contraport.info_nce(temperature=0.2)
-    with policy("cuda"):
+    with backend("cuda"):
         value, faster = loss(z0, z1), torch.compile(loss, fullgraph=True)(z0, z1)
     torch.testing.assert_close(value, faster)
     for a, b in zip(*(torch.autograd.grad(v, [z0, z1]) for v in (value, faster)), strict=True):

@@ -1,4 +1,4 @@
-"""Several processes give, on average, the gradient of one process on the whole batch: every objective, every policy."""
+"""Several processes give, on average, the gradient of one process on the whole batch: all objectives and backends."""
 
 import itertools
 import os
@@ -224,14 +224,14 @@ def work(rank, sizes, port, failures):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=len(sizes))
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-    for case, policy in itertools.product(CASES, ["dense", "stored", "streamed"]):
+    for case, backend in itertools.product(CASES, ["dense", "stored", "streamed"]):
         # The gradient is taken outside of the block that the loss was computed in, and is that of the block all the
         # same.
         make, name = case
-        with contraport.engine.policy(policy), contraport.distributed.local():
+        with contraport.engine.backend(backend), contraport.distributed.local():
             value, sources = make(name, slice(None))
         value, gradient = value.detach(), flat(torch.autograd.grad(value, sources))
-        with contraport.engine.policy(policy):
+        with contraport.engine.backend(backend):
             mine, sources = make(name, own)
         gradients = torch.autograd.grad(mine, sources)
         mine, average = mine.detach(), flat(gradients)
@@ -242,11 +242,11 @@ def work(rank, sizes, port, failures):
             shared = flat(gradients[1:])
             mean = average[-len(shared) :] / len(sizes)
             if not torch.allclose(shared, mean, rtol=1e-7, atol=1e-9):
-                failures.put((rank, make.__name__, name, policy, "not the same everywhere"))
+                failures.put((rank, make.__name__, name, backend, "not the same everywhere"))
         average /= len(sizes)
         if not torch.allclose(mine, value, rtol=1e-9) or not torch.allclose(average, gradient, rtol=1e-7, atol=1e-9):
             failures.put(
-                (rank, case[0].__name__, case[1], policy, float((average - gradient).norm() / gradient.norm()))
+                (rank, case[0].__name__, case[1], backend, float((average - gradient).norm() / gradient.norm()))
             )
     dist.destroy_process_group()
     os._exit(0)  # torch now and then aborts in its own teardown, when all is done

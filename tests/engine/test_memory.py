@@ -42,7 +42,7 @@ def largest(name, rows):
     labels = torch.arange(ITEMS)[rows] % 3
     settings = {"direct-clr": {"dimensions": 3}, "sog-clr": {"items": ITEMS}}.get(name, {})
     loss = contraport.objective(name, **settings)
-    with contraport.engine.policy("streamed"), Largest() as seen:
+    with contraport.engine.backend("streamed"), Largest() as seen:
         known = {} if name in OF_COORDINATES else {"ids": torch.arange(ITEMS)[rows] // 2}
         loss(z0, z1, labels=labels, features=torch.randn(ITEMS, 3)[rows], **known).backward()
     return seen.entries, seen.operation
@@ -82,7 +82,7 @@ def test_memory_is_linear_in_the_rows(monkeypatch, name):
 
 def test_the_oracle_would_be_caught():
     z0, z1 = (torch.randn(ITEMS, 4, requires_grad=True) for _ in range(2))
-    with contraport.engine.policy("dense"), Largest() as seen:
+    with contraport.engine.backend("dense"), Largest() as seen:
         contraport.nt_xent()(z0, z1).backward()
     assert seen.entries == (2 * ITEMS) ** 2
 
@@ -91,7 +91,7 @@ def test_the_memory_of_stored_tiles_is_used_again():
     z0, z1 = torch.randn(2, 80, 8)
     loss, spare = contraport.nt_xent(), contraport.engine.backends.tiled._SPARE
     spare.clear()
-    with contraport.engine.policy("stored"):
+    with contraport.engine.backend("stored"):
         first = loss(z0, z1)
         (left,) = spare.values()
         with torch.inference_mode():

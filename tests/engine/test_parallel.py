@@ -40,7 +40,7 @@ class Learner(nn.Module):
         return self.loss(self.encoder(x0), self.encoder(x1))
 
 
-def train(name, policy, share, wrap):
+def train(name, backend, share, wrap):
     """Return the losses and the parameters after a step on each batch; `share` gives this process' items of it."""
     torch.manual_seed(0)
     x0, x1 = torch.randn(2, 20, 6, dtype=torch.float64)
@@ -48,7 +48,7 @@ def train(name, policy, share, wrap):
     model = wrap(learner)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     values = []
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         for batch in BATCHES:
             items = slice(*share(batch))
             optimizer.zero_grad()
@@ -64,12 +64,12 @@ def work(rank, port, failures):
     contraport.engine.backends.tiled.TILE = 4, 8
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     for name in LOSSES:
-        for policy in ("dense", "streamed"):
+        for backend in ("dense", "streamed"):
             with contraport.distributed.local():
-                alone = train(name, policy, lambda batch: (batch[0][0], batch[-1][1]), lambda learner: learner)
-            together = train(name, policy, lambda batch: batch[rank], DistributedDataParallel)
+                alone = train(name, backend, lambda batch: (batch[0][0], batch[-1][1]), lambda learner: learner)
+            together = train(name, backend, lambda batch: batch[rank], DistributedDataParallel)
             if not all(torch.allclose(a, b, rtol=1e-8, atol=1e-10) for a, b in zip(alone, together, strict=True)):
-                failures.put((rank, name, policy))
+                failures.put((rank, name, backend))
     dist.destroy_process_group()
     os._exit(0)  # torch now and then aborts in its own teardown, when all is done
 

@@ -1,4 +1,4 @@
-"""The engine's policies against its dense oracle, and the oracle against finite differences and a peer."""
+"""The engine's backends against its dense oracle, and the oracle against finite differences and a peer."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +19,10 @@ from contraport.engine import (
     Slack,
     Step,
     StudentT,
+    backend,
     choose,
     held_sums,
     log_sums,
-    policy,
     scale,
 )
 from contraport.engine.kernels import Kernel
@@ -86,7 +86,7 @@ def outcome(name, chain, kernel, x, y, masks, damping=1.0, bound=None):
             torch.randn(k, dtype=x.dtype, generator=torch.Generator().manual_seed(3)).requires_grad_() for k in (n, m)
         )
     kernel.zero_grad()
-    with policy(name):
+    with backend(name):
         slack = Slack(dampings, bounds, references)
         potentials = scale(Geometry(kernel(x, y), masks), chain, (log_a, log_b), slack)
     generator = torch.Generator().manual_seed(3)
@@ -106,7 +106,7 @@ def assert_same(left, right, tolerance=1e-10):
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("kernel", kernels())
 @pytest.mark.parametrize(("damping", "bound"), [(1.0, None), (0.4, None), (0.8, 1.2)])
-def test_policies_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, damping, bound):
+def test_backends_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, damping, bound):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     torch.manual_seed(0)
     x, y = torch.randn(11, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
@@ -123,11 +123,11 @@ def test_a_symmetric_problem_agrees_too(monkeypatch, name, temperature):
     x = torch.randn(10, 5, dtype=torch.float64)
     places = torch.arange(10)
 
-    def gradient(policy_name):
+    def gradient(backend_name):
         z = x.clone().requires_grad_()
         geometry = Geometry(Gibbs("cosine", temperature)(z, z), (Mask((places, places)),))
         uniform = torch.full((10,), -math.log(10), dtype=x.dtype)
-        with policy(policy_name):
+        with backend(backend_name):
             f, g = scale(geometry, [Step("rows", None), Step("columns", 0)], (uniform, uniform))
         (f.square().sum() + g.exp().sum()).backward()
         return [f.detach(), g.detach(), z.grad]
@@ -139,7 +139,7 @@ def test_a_symmetric_problem_agrees_too(monkeypatch, name, temperature):
 def test_no_sum_overflows_where_one_side_alone_is_long(name):
     x, y = torch.eye(3), 200 * torch.eye(3)
     for geometry in (Geometry(Gibbs("dot", 1.0)(x, y)), Geometry(Gibbs("dot", 1.0)(y, x))):
-        with policy(name):
+        with backend(name):
             assert_same([log_sums(geometry, "rows")], [torch.full((3,), 200.0)], 1e-6)
 
 
@@ -152,7 +152,7 @@ def test_gradcheck(name):
 
     def potentials(x, y, start):
         geometry = Geometry(Gibbs("cosine", 0.5)(x, y), (Mask((torch.arange(5), torch.arange(4))),))
-        with policy(name):
+        with backend(name):
             return tuple(scale(geometry, [Step("rows", 0), Step("columns", 1)], marginals, given=[start]))
 
     assert torch.autograd.gradcheck(potentials, (x, y, start))
@@ -177,7 +177,7 @@ def test_a_row_without_pairs_has_no_effect(name):
     x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
     masks = (Mask((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
     uniform = torch.full((3,), -math.log(3), dtype=torch.float64)
-    with policy(name):
+    with backend(name):
         f, g = scale(
             Geometry(Gibbs()(x, x.detach()), masks), [Step("rows", None), Step("columns", 0)], (uniform, uniform)
         )
@@ -192,7 +192,7 @@ def test_a_row_without_pairs_has_no_effect(name):
 def test_log_sums(name):
     x, y, q = torch.randn(6, 3), torch.randn(4, 3), torch.randn(4)
     geometry = Geometry(Gibbs("dot", 1.0)(x, y))
-    with policy(name):
+    with backend(name):
         torch.testing.assert_close(log_sums(geometry, "rows", q), (x @ y.T + q).logsumexp(1))
 
 
@@ -222,12 +222,12 @@ def test_held_sums_are_the_transport_costs_of_a_plan_held_fixed(monkeypatch, nam
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     kernel = kernels()[kernel].double()
 
-    def result(policy_name):
+    def result(backend_name):
         torch.manual_seed(0)
         x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))
         f, g = (torch.randn(n, dtype=torch.float64) for n in (9, 6))
         masks = (Mask((torch.arange(9), torch.arange(6))),)
-        with policy(policy_name):
+        with backend(backend_name):
             sums = held_sums(Geometry(kernel(x, y), masks), f, g)
         return [sums.detach(), *torch.autograd.grad(sums, [x, y], torch.arange(9.0).double())]
 
@@ -245,7 +245,7 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     bias = torch.randn(9, dtype=torch.float64, requires_grad=True)
     for link, psi in [(LogPower(2), lambda t: t.clamp_min(0) ** 2), (LogOf(torch.sigmoid), torch.sigmoid)]:
         geometry = Geometry(kernel(x, y)).with_link(link, scale=1.5, row_bias=bias)
-        with policy(name):
+        with backend(name):
             ours = log_sums(geometry, "rows", torch.zeros(6, dtype=torch.float64)).exp()
         theirs = psi(1.5 * kernel(x, y).dense() + bias[:, None]).sum(1)
         assert_same([ours], [theirs])
@@ -262,7 +262,7 @@ def test_terms_with_far_exponents_are_not_gathered(monkeypatch):
     given = [torch.linspace(0, 60, 6), torch.linspace(60, 0, 6)]
 
     def slopes(name, *z):
-        with policy(name):
+        with backend(name):
             potentials = scale(Geometry(Gibbs("cosine", 0.02)(*z)), [Step("rows", 0), Step("rows", 1)], uniform,
                                given=[v.to(z[0]) for v in given])  # fmt: skip
         return torch.autograd.grad(sum((p * torch.arange(9)).sum() for p in potentials), z)
@@ -299,17 +299,17 @@ def test_the_backend_of_a_long_chain_keeps_little():
 
 
 def test_the_policy_of_the_call_is_that_of_its_gradient():
-    """Backward in another thread, under another policy: what the call was begun with holds."""
+    """Backward in another thread, with another backend asked for: what the call was begun with holds."""
     x, y = (torch.randn(40, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (1, 2))
     uniform = torch.full((40,), -math.log(40), dtype=torch.float64)
 
     def slope(in_thread):
         z = x.clone().requires_grad_()
-        with policy("streamed"):
+        with backend("streamed"):
             f, g = scale(Geometry(Gibbs("cosine", 0.5)(z, y)), [Step("rows", None), Step("columns", 0)], (uniform,) * 2)
         value = f @ g
         if in_thread:
-            with ThreadPoolExecutor(1) as pool, policy("dense"):
+            with ThreadPoolExecutor(1) as pool, backend("dense"):
                 pool.submit(value.backward).result()
         else:
             value.backward()

@@ -1,4 +1,4 @@
-"""A gradient of a gradient, under every policy: Hessian-vector products against differences of gradients."""
+"""A gradient of a gradient, with every backend: Hessian-vector products against differences of gradients."""
 
 from contextlib import nullcontext
 
@@ -8,10 +8,10 @@ from tests.objectives.comparing import needed
 
 import contraport
 from contraport.catalog import OBJECTIVES
-from contraport.engine import Geometry, Gibbs, Slack, Step, converge, held_sums, policy, scale
+from contraport.engine import Geometry, Gibbs, Slack, Step, backend, converge, held_sums, scale
 
 N = 300  # past the size at which small batches are one matrix and plain autograd
-FEW = 24  # where the policy is forced
+FEW = 24  # where the backend is forced
 # These hold something fixed, which differences of gradients do not.
 HELD = {"alpha-cl", "quadratic", "byol", "cmc-nce", "dclw", "sog-clr"}
 SETTINGS = {"direct-clr": {"dimensions": 3}}
@@ -65,7 +65,7 @@ def products(objective, settings, chosen, n):
     loss = contraport.objective(objective, **settings).double().eval()
     known = needed(objective, n)
     other = numbers(n, 4, seed=1)
-    with nullcontext() if chosen is None else policy(chosen):
+    with nullcontext() if chosen is None else backend(chosen):
         return hessian_vector(lambda x: loss(x, other, **known), numbers(n, 4), numbers(n, 4, seed=2))
 
 
@@ -92,7 +92,7 @@ def test_all_that_half_steps_depend_on(name):
     def value(x):
         geometry = Geometry(Gibbs("sqeuclidean", 2.0)(x, y))
         log_marginals = x[:, 0].log_softmax(0), x[:, 1].log_softmax(0)
-        with policy(name):
+        with backend(name):
             f, g = scale(
                 geometry,
                 [Step("rows", 0), Step("columns", 1)],
@@ -115,7 +115,7 @@ def test_the_plan_at_convergence(name, cost, slackened):
 
     def value(x):
         log_a, log_b = x[:, 0].log_softmax(0), x[:, 1].log_softmax(0)
-        with policy(name):
+        with backend(name):
             slack = None
             if slackened:
                 bounds = 0.5 + x[2:4, 2].sigmoid()
@@ -132,7 +132,7 @@ def test_held_sums(name):
     f, g = numbers(FEW, seed=3), numbers(FEW, seed=4)
 
     def product(chosen):
-        with policy(chosen):
+        with backend(chosen):
             return hessian_vector(
                 lambda x: (held_sums(Geometry(contraport.StudentT(3.0)(x, y)), f, g) * numbers(FEW, seed=5)).sum(), x, v
             )[0]
@@ -148,7 +148,7 @@ def test_a_gradient_penalty_trains_as_under_autograd():
     def slopes(chosen):
         network.zero_grad()
         z0, z1 = numbers(N, 5).requires_grad_(), numbers(N, 5, seed=1)
-        with policy(chosen):
+        with backend(chosen):
             value = loss(network(z0), network(z1))
         (slope,) = torch.autograd.grad(value, z0, create_graph=True)
         (value + 100 * slope.square().sum()).backward()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from contraport.engine import Geometry, Gibbs, Threshold, explain, log_sums, policy
+from contraport.engine import Geometry, Gibbs, Threshold, backend, explain, log_sums
 
 
 def numbers(*shape, seed=0):
@@ -43,7 +43,7 @@ def test_sums_leave_it_out(monkeypatch, name, temperature):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     x, y = numbers(9, 3, seed=5).requires_grad_(), numbers(13, 3, seed=6)
     kernel = Gibbs("cosine", temperature)
-    with policy(name):
+    with backend(name):
         sums = log_sums(Geometry(kernel(x, y), (mask(),)), "rows", torch.zeros(13, dtype=torch.float64))
     expected = kernel(x, y).dense().masked_fill(excluded(), -torch.inf).logsumexp(1)
     torch.testing.assert_close(sums, expected)
@@ -53,6 +53,6 @@ def test_sums_leave_it_out(monkeypatch, name, temperature):
 
 def test_the_kernels_of_a_cuda_device_say_that_they_do_not_know_it():
     x, y = numbers(9, 3).float(), numbers(13, 3).float()
-    with policy("cuda"):
+    with backend("cuda"):
         said = explain(Geometry(Gibbs()(x, y), (mask(),)))
     assert "Not cuda: its kernels know masks of equal labels alone." in said

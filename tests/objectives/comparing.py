@@ -4,7 +4,7 @@ import torch
 
 import contraport
 
-POLICIES = ["dense", "stored", "streamed"]
+BACKENDS = ["dense", "stored", "streamed"]
 LABELS = torch.tensor([0, 1, 0, 2, 1, 0, 3])
 DOMAINS = torch.tensor([0, 1, 0, 1, 1, 2, 0])
 IDS = torch.tensor([0, 1, 2, 1, 4, 0, 0])

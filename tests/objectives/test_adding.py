@@ -10,7 +10,7 @@ import contraport
 from contraport import Gibbs, Joint, Objective, Pairs
 from contraport.catalog import OBJECTIVES, recipe
 from contraport.data import from_arrays
-from contraport.engine import policy
+from contraport.engine import backend
 from contraport.engine.kernels import Kernel
 from contraport.engine.links import LogDecay
 from contraport.objectives import Constraint, DenseTarget, Divergence, Layout, Plan, Target, Traits
@@ -99,7 +99,7 @@ def test_a_noun_of_ones_own_works_under_every_policy(loss):
     outcomes = []
     for name in ("dense", "stored", "streamed"):
         z = [v.clone().requires_grad_() for v in views()]
-        with policy(name):
+        with backend(name):
             value = loss(*z, weights=torch.arange(9.0))
         outcomes.append([value.detach(), *torch.autograd.grad(value, z)])
     for found in outcomes[1:]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.objectives.comparing import IDS, LABELS, OF_COORDINATES, POLICIES, assert_same, build, needed, outcome, views
+from tests.objectives.comparing import BACKENDS, IDS, LABELS, OF_COORDINATES, assert_same, build, needed, outcome, views
 from torch import nn
 
 import contraport
@@ -46,9 +46,9 @@ def others(n):
     return ~torch.eye(n, dtype=torch.bool)
 
 
-@pytest.fixture(params=POLICIES)
-def policy(request):
-    with contraport.engine.policy(request.param):
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    with contraport.engine.backend(request.param):
         yield request.param
 
 
@@ -93,7 +93,7 @@ def test_a_temperature_that_another_owns_is_positive(value):
 
 
 @pytest.mark.parametrize("name", TEMPERED)
-def test_every_recipe_learns_its_temperature(name, policy):
+def test_every_recipe_learns_its_temperature(name, backend):
     default = inspect.signature(OBJECTIVES[name].make).parameters["temperature"].default or 0.5
     expected, slope = temperature_slope(name, default)
     z, known = views(k=3 if name in {"cmc", "mv-dhel"} else 2), needed(name)
@@ -165,7 +165,7 @@ def test_temperatures_that_do_not_fit(call, message):
 # One view, and more than two
 
 
-def test_sup_con_of_one_tensor(policy):
+def test_sup_con_of_one_tensor(backend):
     z = views(k=1)
     wanted = (LABELS[:, None] == LABELS) & others(7)
     expected = outcome(lambda z: rows_loss(z, z, wanted, 0.1, others(7)), *z)
@@ -184,7 +184,7 @@ def test_sup_con_of_one_tensor_is_pytorch_metric_learnings():
 
 @pytest.mark.parametrize("number", [3, 4])
 @pytest.mark.parametrize("name", ["nt-xent", "sup-con"])
-def test_more_than_two_views(name, number, policy):
+def test_more_than_two_views(name, number, backend):
     z, loss = views(k=number), build(name)
     items = torch.arange(7).repeat(number)
     known = {"labels": LABELS} if name == "sup-con" else {}
@@ -206,7 +206,7 @@ def test_nt_xent_of_several_views_is_pytorch_metric_learnings_sup_con():
 
 
 @pytest.mark.parametrize("candidates", ["both", "same", "other"])
-def test_candidates_of_more_than_two_views(candidates, policy):
+def test_candidates_of_more_than_two_views(candidates, backend):
     z = views(k=3)
     items, view = torch.arange(7).repeat(3), torch.arange(3).repeat_interleave(7)
     compared = items[:, None] != items
@@ -247,7 +247,7 @@ BY_ROW = [name for name in OBJECTIVES if name not in WHOLE]
 
 
 @pytest.mark.parametrize("name", BY_ROW)
-def test_the_mean_of_the_rows_is_the_loss(name, policy):
+def test_the_mean_of_the_rows_is_the_loss(name, backend):
     known, z = needed(name) | {"weights": torch.arange(7.0)}, views()
     loss = build(name, **SETTINGS.get(name, {})).eval()
     rows = loss(*z, **known, reduction="none")
@@ -257,7 +257,7 @@ def test_the_mean_of_the_rows_is_the_loss(name, policy):
     )
 
 
-def test_values_of_the_rows(policy):
+def test_values_of_the_rows(backend):
     z0, z1 = views()
     logits = unit(z0) @ unit(z1).T / 0.2
     by_row = F.cross_entropy(logits, torch.arange(7), reduction="none")
@@ -305,7 +305,7 @@ def test_reductions_that_do_not_fit(call, message):
 OWN = torch.randn(7, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
 
 
-def test_negatives_of_each_row(policy):
+def test_negatives_of_each_row(backend):
     def expected(z0, z1, own):
         batch, further = (
             unit(z0) @ unit(z1).T / 0.1,
@@ -318,7 +318,7 @@ def test_negatives_of_each_row(policy):
     assert_same(found, outcome(expected, *views(), OWN))
 
 
-def test_negatives_of_each_row_in_the_joint_layout(policy):
+def test_negatives_of_each_row_in_the_joint_layout(backend):
     items = torch.arange(7).repeat(2)
 
     def expected(z0, z1, own):
@@ -331,7 +331,7 @@ def test_negatives_of_each_row_in_the_joint_layout(policy):
     assert_same(found, outcome(expected, *views(), OWN))
 
 
-def test_negatives_of_each_row_that_show_its_item_are_left_out(policy):
+def test_negatives_of_each_row_that_show_its_item_are_left_out(backend):
     ids = IDS[:, None].repeat(1, 3)
     ids[:, 1] = -1 - torch.arange(7)  # the others show the row's own item
     known = {"ids": IDS, "negatives": OWN, "negative_ids": ids}
@@ -340,7 +340,7 @@ def test_negatives_of_each_row_that_show_its_item_are_left_out(policy):
 
 
 @pytest.mark.parametrize("name", ["gca-ince", "gca-uot", "t-simclr", "sigmoid", "cmc-nce", "rince"])
-def test_negatives_of_one_item_are_no_columns_of_another(name, policy):
+def test_negatives_of_one_item_are_no_columns_of_another(name, backend):
     """With one row in each view, its own negatives are all negatives; with two, each row sees its own."""
     z, own = [view[:1] for view in views()], OWN[:1]
     torch.testing.assert_close(build(name)(*z, negatives=own), build(name)(*z, negatives=own[0]))
@@ -376,7 +376,7 @@ def test_labels_of_any_form(form):
 
 @pytest.mark.parametrize("form", [lambda v: v, lambda v: v.bool(), lambda v: v.float().numpy(), lambda v: v.tolist()])
 @pytest.mark.parametrize("layout", ["joint", "one", "cross"])
-def test_items_of_several_classes(form, layout, policy):
+def test_items_of_several_classes(form, layout, backend):
     shared = (HOT.double() @ HOT.double().T).double()
     if layout == "one":
         z, wanted, compared = views(k=1), shared * others(7), others(7)
@@ -418,7 +418,7 @@ OTHER = torch.tensor([2, 0, 0, 5])
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_different_items_by_their_labels(symmetric, policy):
+def test_different_items_by_their_labels(symmetric, backend):
     wanted = (LABELS[:, None] == OTHER).double()
 
     def expected(x, y):
@@ -430,7 +430,7 @@ def test_different_items_by_their_labels(symmetric, policy):
     assert_same(found, outcome(expected, *different()))
 
 
-def test_different_items_by_a_matrix(policy):
+def test_different_items_by_a_matrix(backend):
     matrix = torch.rand(7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     matrix[3] = 0
 
@@ -445,7 +445,7 @@ def test_different_items_by_a_matrix(policy):
         assert_same(outcome(partial(loss, target=target), *different()), outcome(expected, *different()))
 
 
-def test_different_items_in_a_balanced_plan(policy):
+def test_different_items_in_a_balanced_plan(backend):
     """Rows have 1/n, columns 1/m of the mass."""
     matrix = torch.rand(7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     loss = contraport.Objective(
@@ -462,7 +462,7 @@ PAIRS = [(0, 1), (0, 3), (2, 1), (6, 0), (0, 3)]
 
 @pytest.mark.parametrize("form", [list, np.asarray, torch.tensor], ids=["list", "array", "tensor"])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_a_list_of_pairs(symmetric, form, policy):
+def test_a_list_of_pairs(symmetric, form, backend):
     wanted = torch.zeros(7, 4)
     for i, j in PAIRS:
         wanted[i, j] = 1
@@ -476,7 +476,7 @@ def test_a_list_of_pairs(symmetric, form, policy):
     assert_same(outcome(lambda *z: loss(*z, target=target), *different()), outcome(expected, *different()))
 
 
-def test_a_list_of_pairs_of_items_of_all_views(policy):
+def test_a_list_of_pairs_of_items_of_all_views(backend):
     listed = [(0, 0), (1, 1), (1, 4), (5, 2)]
     wanted = torch.zeros(7, 7)
     for i, j in listed:
@@ -486,7 +486,7 @@ def test_a_list_of_pairs_of_items_of_all_views(policy):
     assert_same(outcome(lambda *z: build("nt-xent")(*z, target=listed), *views()), expected)
 
 
-def test_a_list_of_pairs_with_their_shares(policy):
+def test_a_list_of_pairs_with_their_shares(backend):
     shares = [0.5, 2.0, 1.0, 3.0, 0.25]
     wanted = torch.zeros(7, 4, dtype=torch.float64)
     for (i, j), share in zip(PAIRS, shares, strict=True):
@@ -515,7 +515,7 @@ def test_a_list_of_pairs_with_their_shares(policy):
             contraport.Listed(PAIRS, wrong)
 
 
-def test_a_reference_set_leaves_out_the_row_itself(policy):
+def test_a_reference_set_leaves_out_the_row_itself(backend):
     """As pytorch-metric-learning's ref_emb, where the reference set has the embeddings among its own."""
     x, y = different()
     ids, there = torch.arange(7), torch.tensor([3, 100, 0, 101])
@@ -537,7 +537,7 @@ def test_a_reference_set_is_pytorch_metric_learnings():
     assert_same(outcome(lambda x, y: loss(x, y, labels=(labels, other)), x, y), theirs, rtol=1e-6)
 
 
-def test_all_of_two_sets_in_the_joint_layout(policy):
+def test_all_of_two_sets_in_the_joint_layout(backend):
     x, y = different()
     labels = torch.cat([LABELS, OTHER])
     wanted = (labels[:, None] == labels) & others(11)
@@ -546,7 +546,7 @@ def test_all_of_two_sets_in_the_joint_layout(policy):
     assert_same(found, expected)
 
 
-def test_different_items_with_features_and_own_negatives(policy):
+def test_different_items_with_features_and_own_negatives(backend):
     x, y = different()
     features = views(11, d=4, seed=9)[0]
     soft = contraport.Soft(features, Gibbs("cosine", 0.5))
@@ -605,7 +605,7 @@ def test_different_items_that_do_not_fit(call, message):
 @pytest.mark.parametrize(
     "name", ["info-nce", "nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "pairwise", "sigmoid", "iot"]
 )
-def test_similarities_instead_of_embeddings(name, policy):
+def test_similarities_instead_of_embeddings(name, backend):
     settings = {} if name != "alpha-cl" else {"detach": False}
     loss = build(name, **settings)
     joint = isinstance(loss.layout, contraport.Joint)
@@ -617,7 +617,7 @@ def test_similarities_instead_of_embeddings(name, policy):
     assert_same(outcome(lambda *z: loss(similarities=similarities(*z)), *views()), outcome(loss, *views()))
 
 
-def test_similarities_of_labelled_items(policy):
+def test_similarities_of_labelled_items(backend):
     (z,) = views(k=1)
     loss = contraport.sup_con()
     found = outcome(lambda z: loss(similarities=unit(z) @ unit(z).T, labels=LABELS), z)
@@ -695,7 +695,7 @@ def gathered(z):
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("name", ["nt-xent", "sup-con"])
-def test_items_that_lack_a_view_in_the_joint_layout(name, k, policy):
+def test_items_that_lack_a_view_in_the_joint_layout(name, k, backend):
     loss, known = build(name), {"labels": LABELS} if name == "sup-con" else {}
 
     def expected(*z):
@@ -709,7 +709,7 @@ def test_items_that_lack_a_view_in_the_joint_layout(name, k, policy):
 
 
 @pytest.mark.parametrize("graph", ["full", "core"])
-def test_items_that_lack_a_view_in_pairs_of_views(graph, policy):
+def test_items_that_lack_a_view_in_pairs_of_views(graph, backend):
     def expected(*z):
         total = 0
         for v, w in [(0, 1), (0, 2), (1, 2)][: 3 if graph == "full" else 2]:
@@ -723,7 +723,7 @@ def test_items_that_lack_a_view_in_pairs_of_views(graph, policy):
     assert_same(found, outcome(expected, *views(k=3)))
 
 
-def test_an_unbalanced_plan_places_items_without_a_partner(policy):
+def test_an_unbalanced_plan_places_items_without_a_partner(backend):
     """Every row that is there has its place in the plan, those without a partner too."""
 
     def expected(*z):
@@ -751,7 +751,7 @@ def test_an_unbalanced_plan_places_items_without_a_partner(policy):
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in OF_COORDINATES])
-def test_every_objective_takes_items_that_lack_a_view(name, policy):
+def test_every_objective_takes_items_that_lack_a_view(name, backend):
     """Where all views of some items are absent, the batch is the others; and all present is as if nothing were said."""
     k = 3 if name in {"cmc", "mv-dhel"} else 2
     loss, z = build(name, **SETTINGS.get(name, {})).eval(), views(k=k)
@@ -767,7 +767,7 @@ def test_every_objective_takes_items_that_lack_a_view(name, policy):
     assert_same(whole, outcome(lambda *z: loss(*z, **known), *z))
 
 
-def test_negatives_ids_weights_and_targets_of_items_that_lack_a_view(policy):
+def test_negatives_ids_weights_and_targets_of_items_that_lack_a_view(backend):
     z, present = with_gaps(2), PRESENT[:, :2]
     kept = torch.tensor([0, 3])  # the items with both
     weights = torch.zeros(7, dtype=torch.float64)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.objectives import formulas
-from tests.objectives.comparing import IDS, POLICIES, assert_same, build, outcome, views
+from tests.objectives.comparing import BACKENDS, IDS, assert_same, build, outcome, views
 
 import contraport
 from contraport import UsageError
@@ -41,23 +41,23 @@ def by_formula(name, *z, **settings):
     return getattr(formulas, name.replace("-", "_"))(*z, **settings)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("known", [{}, {"ids": IDS, "weights": WEIGHTS}], ids=["", "known"])
 @pytest.mark.parametrize(("name", "chosen"), CASES)
-def test_value_and_gradient(weighted, name, chosen, known, policy):
+def test_value_and_gradient(weighted, name, chosen, known, backend):
     z = views(k=3 if name == "cmc" else 2)
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         ours = outcome(lambda *z: build(name, **chosen)(*z, column_weights=COLUMNS, **known), *z)
     assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen, **known), *z))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_log_q_correction_is_cross_entropy_of_the_corrected_logits(policy):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_log_q_correction_is_cross_entropy_of_the_corrected_logits(backend):
     """N = 300: a frequent item is a negative as often as it is drawn."""
     z0, z1 = views(300, 8)
     q = torch.rand(300, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) + 0.01
     loss = contraport.info_nce(temperature=0.2, symmetric=False)
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         ours = outcome(lambda *z: loss(*z, column_weights=1 / q), z0, z1)
 
     def corrected(z0, z1):

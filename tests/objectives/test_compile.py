@@ -1,4 +1,4 @@
-"""torch.compile takes objectives whole on the dense policy, that of small batches; before torch 2.14 in parts."""
+"""torch.compile takes objectives whole on the dense backend, that of small batches; before torch 2.14 in parts."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.objectives.comparing import OF_COORDINATES, POLICIES, assert_same, build, needed, outcome, views
+from tests.objectives.comparing import BACKENDS, OF_COORDINATES, assert_same, build, needed, outcome, views
 from torch.nn import functional as F
 
 import contraport as cp
@@ -176,14 +176,14 @@ def written_out(layout, kernel, constraint, target, divergence, weights=None):
     constraint=st.sampled_from(CONSTRAINTS),
     target=st.sampled_from(sorted(TARGETS)),
     divergence=st.sampled_from(DIVERGENCES),
-    policy=st.sampled_from(POLICIES),
+    backend=st.sampled_from(BACKENDS),
     weights=st.sampled_from([None, WEIGHTS]),
 )
-def test_parts_put_together(layout, kernel, constraint, target, divergence, policy, weights):
+def test_parts_put_together(layout, kernel, constraint, target, divergence, backend, weights):
     rule, facts = TARGETS[target]
     loss = cp.Objective(layout, KERNELS[kernel][0], constraint, rule, divergence)
     facts = facts if weights is None else facts | {"weights": weights}
-    with cp.engine.policy(policy):
+    with cp.engine.backend(backend):
         ours = outcome(lambda *z: loss(*z, **facts), *views())
     assert_same(ours, outcome(written_out(layout, kernel, constraint, target, divergence, weights), *views()), 1e-8)
 
@@ -196,9 +196,9 @@ def settings_of(name):
     return {"dimensions": 3} if name == "direct-clr" else {}
 
 
-@pytest.mark.parametrize("policy", ["dense", "streamed"])
+@pytest.mark.parametrize("backend", ["dense", "streamed"])
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_what_no_objective_depends_on(name, policy):
+def test_what_no_objective_depends_on(name, backend):
     """Not on a rotation of all embeddings, nor, where cosines are compared, on the length of each."""
     z0, z1 = views(6, 5)
     generator = torch.Generator().manual_seed(3)
@@ -209,7 +209,7 @@ def test_what_no_objective_depends_on(name, policy):
     def at(*z):
         return outcome(lambda *z: build(name, **settings_of(name))(*z, **facts), *z)
 
-    with cp.engine.policy(policy):
+    with cp.engine.backend(backend):
         value, slopes = at(z0, z1)
         if name not in {"direct-clr", *OF_COORDINATES}:
             assert_same(at(z0 @ rotation, z1 @ rotation), (value, [slope @ rotation for slope in slopes]), 1e-9)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.objectives import formulas
-from tests.objectives.comparing import DOMAINS, IDS, LABELS, POLICIES, assert_same, build, needed, outcome, views
+from tests.objectives.comparing import BACKENDS, DOMAINS, IDS, LABELS, assert_same, build, needed, outcome, views
 
 import contraport
 from contraport import UsageError
@@ -139,12 +139,12 @@ def test_the_cases_cover_the_catalog():
     assert {name for name, _ in CASES} | set(NEED_FACTS) == set(OBJECTIVES)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES, ids=name_case)
-def test_value_and_gradient(case, policy):
+def test_value_and_gradient(case, backend):
     name, chosen = case
     z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         ours = outcome(build(name, **chosen), *z)
     assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen), *z))
 
@@ -158,16 +158,16 @@ def test_tiny_batches(case, n):
         with pytest.raises(UsageError, match="at least 2 items, got 1"):
             loss(*views(1))
         return
-    for policy in POLICIES:
-        with contraport.engine.policy(policy):
+    for backend in BACKENDS:
+        with contraport.engine.backend(backend):
             ours = outcome(loss, *views(n))
         assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen), *views(n)))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("temperature", "known"), [(0.1, {}), (0.7, {"weights": WEIGHTS}), (0.2, {"ids": IDS})])
-def test_sup_con(temperature, known, policy):
-    with contraport.engine.policy(policy):
+def test_sup_con(temperature, known, backend):
+    with contraport.engine.backend(backend):
         ours = outcome(lambda *z: build("sup-con", temperature=temperature)(*z, labels=LABELS, **known),
                        *views())  # fmt: skip
     theirs = outcome(lambda *z: formulas.sup_con(*z, temperature=temperature, labels=LABELS, **known), *views())
@@ -194,10 +194,10 @@ FACTS_NEEDED = {
 NEEDY = [(name, chosen, known) for name, cases in FACTS_NEEDED.items() for chosen, known in cases]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("name", "chosen", "known"), NEEDY)
-def test_objectives_that_need_facts(name, chosen, known, policy):
-    with contraport.engine.policy(policy):
+def test_objectives_that_need_facts(name, chosen, known, backend):
+    with contraport.engine.backend(backend):
         ours = outcome(lambda *z: build(name, **chosen)(*z, **known), *views())
     assert_same(ours, outcome(lambda *z: by_formula(name, *z, **chosen, **known), *views()))
 
@@ -205,7 +205,7 @@ def test_objectives_that_need_facts(name, chosen, known, policy):
 @pytest.mark.parametrize("name", FACTS_NEEDED)
 def test_objectives_that_need_facts_of_a_large_batch_in_tiles(name):
     known = needed(name, 300)
-    with contraport.engine.policy("streamed"):
+    with contraport.engine.backend("streamed"):
         ours = outcome(lambda *z: build(name)(*z, **known), *views(300, 8))
     assert_same(ours, outcome(lambda *z: by_formula(name, *z, **known), *views(300, 8)))
 
@@ -323,21 +323,21 @@ TARGETED = [
 ]
 
 
-def check_known(name, chosen, known, policy):
+def check_known(name, chosen, known, backend):
     entries = CROSS if name in {"info-nce", "cmc"} or chosen.get("layout") == "cross" else JOINT
     ours, theirs = KNOWN[known](entries)
     loss = build(name, **chosen)
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         found = outcome(lambda *z: loss(*z, **ours), *views())
     rtol = 1e-6 if "domains" in known else 1e-9  # see test_domains_keep_double_precision
     assert_same(found, outcome(lambda *z: by_formula(name, *z, **chosen, **theirs), *views()), rtol)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("known", KNOWN)
 @pytest.mark.parametrize("case", TARGETED, ids=name_case)
-def test_facts_known_in_the_call(case, known, policy):
-    check_known(*case, known, policy)
+def test_facts_known_in_the_call(case, known, backend):
+    check_known(*case, known, backend)
 
 
 @pytest.mark.parametrize("known", ["weights", "ids", "ids-weights", "matrix", "sparse-matrix", "labels"])
@@ -474,7 +474,7 @@ def test_the_four_directions_of_gte_stand_in_one_softmax():
 @pytest.mark.parametrize("name", DECOUPLED)
 def test_decoupled_losses_of_a_large_batch_in_tiles(name):
     z = views(300, 8)
-    with contraport.engine.policy("streamed"):
+    with contraport.engine.backend("streamed"):
         ours = outcome(build(name), *z)
     assert_same(ours, outcome(lambda *z: by_formula(name, *z), *z))
 
@@ -653,12 +653,12 @@ def test_the_gradient_of_alpha_cl_by_entropy_is_that_of_info_nce_without_its_pos
         torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("detach", [True, False])
 @pytest.mark.parametrize("phi", [torch.log1p, torch.sqrt, lambda xi: torch.log(0.3 + xi)])
-def test_alpha_cl_with_the_mass_of_phi(phi, detach, policy):
+def test_alpha_cl_with_the_mass_of_phi(phi, detach, backend):
     ours = build("alpha-cl", regularizer="entropy", phi=phi, detach=detach, temperature=0.3)
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         found = outcome(ours, *views())
     assert_same(found, outcome(
         lambda *z: formulas.alpha_cl(*z, regularizer="entropy", phi=phi, detach=detach, temperature=0.3), *views()
@@ -732,7 +732,7 @@ def test_gradcheck(case):
     z0, z1 = (z.requires_grad_() for z in views(n=3, d=3, seed=1))
     loss = build(name, **chosen)
     loss(z0, z1)
-    with contraport.engine.policy("streamed"):
+    with contraport.engine.backend("streamed"):
         assert torch.autograd.gradcheck(loss.eval(), (z0, z1))
 
 
@@ -761,13 +761,13 @@ def plan_of(plan, layout=None, temperature=0.5):
 @settings(max_examples=30, deadline=None)
 @given(
     n=st.integers(1, 9), d=st.integers(2, 5), seed=st.integers(0, 10**6), temperature=st.sampled_from([0.05, 0.5, 2.0]),
-    joint=st.booleans(), policy=st.sampled_from(POLICIES),
+    joint=st.booleans(), backend=st.sampled_from(BACKENDS),
 )  # fmt: skip
-def test_masses_and_marginals(n, d, seed, temperature, joint, policy):
+def test_masses_and_marginals(n, d, seed, temperature, joint, backend):
     z = views(n, d, seed=seed)
     layout = o.Joint() if joint else o.Cross(symmetric=False)
     N = 2 * n if joint else n
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         plans = {
             name: plan_of(plan, layout, temperature).plan(*z)
             for name, plan in {

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tests.objectives.comparing import POLICIES, build, needed, views
+from tests.objectives.comparing import BACKENDS, build, needed, views
 from torch.nn import functional as F
 
 import contraport as cp
@@ -29,13 +29,13 @@ def named(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_no_number_is_seen_in_the_value(case, policy, bad):
+def test_what_is_no_number_is_seen_in_the_value(case, backend, bad):
     name, settings = case
     z0, z1 = views()
     z0[1, 2] = bad
-    with cp.engine.policy(policy):
+    with cp.engine.backend(backend):
         assert not build(name, **settings)(z0, z1, **needed(name)).isfinite()
 
 

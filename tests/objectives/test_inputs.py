@@ -189,13 +189,13 @@ TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize("policy", ["dense", "streamed"])
+@pytest.mark.parametrize("backend", ["dense", "streamed"])
 @pytest.mark.parametrize("name", TRANSFORMED)
-def test_transforms_of_functions_find_what_autograd_finds(name, policy):
+def test_transforms_of_functions_find_what_autograd_finds(name, backend):
     make, known = TRANSFORMED[name]
     loss, (z0, z1) = make().double(), torch.randn(2, 6, 5, dtype=torch.float64)
     free = z0.clone().requires_grad_()
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         value = loss(free, z1, **known)
         (expected,) = torch.autograd.grad(value, free)
         slopes = torch.func.grad(lambda z: loss(z, z1, **known))(z0)

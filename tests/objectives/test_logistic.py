@@ -16,14 +16,14 @@ def views(seed=0):
     return torch.randn(2, 6, 4, dtype=torch.float64, generator=generator)
 
 
-@pytest.mark.parametrize("policy", ["dense", "streamed"])
-def test_sigmoid_is_open_clips(policy):
+@pytest.mark.parametrize("backend", ["dense", "streamed"])
+def test_sigmoid_is_open_clips(backend):
     siglip = pytest.importorskip("open_clip.loss").SigLipLoss()
     z = [view.clone().requires_grad_() for view in views()]
     scale, bias = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (10.0, -10.0))
     expected = siglip(F.normalize(z[0]), F.normalize(z[1]), scale, bias)
     loss = contraport.sigmoid().double()
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         value = loss(*z)
     torch.testing.assert_close(value, expected, rtol=1e-7, atol=0)
     learned = [loss.kernel.log_temperature, loss.divergence.bias]

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from tests.objectives import formulas
 from tests.objectives.comparing import (
+    BACKENDS,
     DOMAINS,
     IDS,
     LABELS,
     OF_COORDINATES,
-    POLICIES,
     assert_same,
     build,
     outcome,
@@ -111,10 +111,10 @@ def test_the_cases_cover_the_catalog():
     assert {name for name, _ in CASES} | WITHOUT | {"sup-con", "x-clr", "guided", "sog-clr"} == set(OBJECTIVES)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_value_and_gradient(widened, case, policy):
-    with contraport.engine.policy(policy):
+def test_value_and_gradient(widened, case, backend):
+    with contraport.engine.backend(backend):
         check_case(widened, *case)
 
 
@@ -141,12 +141,12 @@ def test_negatives_stand_beside_every_block_and_direction(graph, number):
     torch.testing.assert_close(build("cmc", temperature=0.3, graph=graph)(*z, negatives=BANK), expected)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-uot", "t-simclr", "sigmoid"])
-def test_negatives_of_the_same_item_are_left_out(widened, name, policy):
+def test_negatives_of_the_same_item_are_left_out(widened, name, backend):
     twins = IDS[:, None] == BANK_IDS
     known = {"ids": IDS}
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         check_case(widened, name, {}, known | {"negative_ids": BANK_IDS}, known, twins)
         check_case(widened, name, {}, known, known)
 

@@ -137,18 +137,18 @@ def test_a_reciprocal_balanced_plan_scales_each_direction_from_its_own_share():
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("policy", ["stored", "streamed"])
-def test_policies_agree_on_every_objective(monkeypatch, name, policy):
+@pytest.mark.parametrize("backend", ["stored", "streamed"])
+def test_backends_agree_on_every_objective(monkeypatch, name, backend):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
 
     def outcome(chosen):
         z0, z1 = (z.requires_grad_() for z in views())
-        with contraport.engine.policy(chosen):
+        with contraport.engine.backend(chosen):
             value = build(name)(z0, z1, **known(name, 7))
         value.backward()
         return value, z0.grad, torch.zeros_like(z1) if z1.grad is None else z1.grad
 
-    for a, b in zip(outcome(policy), outcome("dense"), strict=True):
+    for a, b in zip(outcome(backend), outcome("dense"), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
@@ -207,8 +207,8 @@ HOSTILE = {
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("batch", HOSTILE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("policy", ["dense", "streamed"])
-def test_hostile_batches_stay_finite(name, batch, dtype, policy):
+@pytest.mark.parametrize("backend", ["dense", "streamed"])
+def test_hostile_batches_stay_finite(name, batch, dtype, backend):
     torch.manual_seed(0)
     z0, z1 = (z.to(dtype).requires_grad_() for z in HOSTILE[batch]())
     # The slopes of the first two grow without bound in 1 / temperature, beyond what half precision can hold; the third
@@ -222,7 +222,7 @@ def test_hostile_batches_stay_finite(name, batch, dtype, policy):
         with pytest.raises(UsageError, match="at least 2 items"):
             loss(z0, z1, **facts)
         return
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         value = loss(z0, z1, **facts)
     value.backward()
     assert value.dtype == torch.float32
@@ -247,9 +247,9 @@ def test_a_learnable_temperature_gets_its_gradient():
     def value(temperature):
         return contraport.gca_uot(temperature=temperature, iterations=3, relaxation=0.5)(z0, z1)
 
-    for policy in ["dense", "streamed"]:
+    for backend in ["dense", "streamed"]:
         kernel = Gibbs("cosine", 0.4, learnable=True).double()
-        with contraport.engine.policy(policy):
+        with contraport.engine.backend(backend):
             Objective(Joint(), kernel, Unbalanced(0.5, 3), Pairs(), KL())(z0, z1).backward()
         slope = (value(0.4 + 1e-6) - value(0.4 - 1e-6)) / 2e-6
         torch.testing.assert_close(kernel.log_temperature.grad, slope * 0.4, rtol=1e-6, atol=1e-9)

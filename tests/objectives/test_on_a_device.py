@@ -6,7 +6,7 @@ from tests.objectives.comparing import needed, views
 
 import contraport
 from contraport.catalog import OBJECTIVES
-from contraport.engine import policy
+from contraport.engine import backend
 
 pytestmark = pytest.mark.gpu
 
@@ -18,7 +18,7 @@ def outcome(name, dtype, device, chosen):
     loss = contraport.objective(name, **SETTINGS.get(name, {})).to(device, dtype)
     z = [view.to(device, dtype).requires_grad_() for view in views(N, 24)]
     known = {key: value.to(device) for key, value in needed(name, N).items()}
-    with policy(chosen):
+    with backend(chosen):
         value = loss(*z, **known)
     return value.detach(), torch.autograd.grad(value, z, allow_unused=True, materialize_grads=True)
 
@@ -41,7 +41,7 @@ def test_in_autocast(name):
     loss = contraport.objective(name, **SETTINGS.get(name, {})).cuda()
     z = [view.to("cuda", torch.bfloat16).requires_grad_() for view in views(N, 24)]
     known = {key: value.cuda() for key, value in needed(name, N).items()}
-    with torch.autocast("cuda", torch.bfloat16), policy("cuda"):
+    with torch.autocast("cuda", torch.bfloat16), backend("cuda"):
         value = loss(*z, **known)
     slopes = torch.autograd.grad(value, z, allow_unused=True, materialize_grads=True)
     exact = contraport.objective(name, **SETTINGS.get(name, {})).cuda()(*(v.detach().float() for v in z), **known)

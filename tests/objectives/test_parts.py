@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.objectives import formulas
-from tests.objectives.comparing import DOMAINS, IDS, LABELS, POLICIES, assert_same, outcome, views
+from tests.objectives.comparing import BACKENDS, DOMAINS, IDS, LABELS, assert_same, outcome, views
 from torch import nn
 
 import contraport
@@ -312,11 +312,11 @@ DIVERGENCES = {
 }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("divergence", DIVERGENCES)
-def test_divergences(divergence, plan, layout, policy):
+def test_divergences(divergence, plan, layout, backend):
     entries = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 0.1
     entries = entries.fill_diagonal_(0) if layout == "joint" else entries[:7, 7:]
     measure, by_matrix = DIVERGENCES[divergence]
@@ -327,15 +327,15 @@ def test_divergences(divergence, plan, layout, policy):
         pairing = pairing_of(layout, z)
         return by_matrix(entries / entries.sum(), plan_of(formulas.gibbs(pairing, 0.4), 0.4), pairing)
 
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         found = outcome(loss, *views())
     assert_same(found, outcome(theirs, *views()))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("constraint", [Rows(), Balanced(3), Simplex()], ids=repr)
 @pytest.mark.parametrize("cost", ["dot", "negative-cosine"])
-def test_the_energy_of_a_cost_that_may_be_negative_has_the_slopes_of_finite_differences(cost, constraint, policy):
+def test_the_energy_of_a_cost_that_may_be_negative_has_the_slopes_of_finite_differences(cost, constraint, backend):
     z0, z1 = (z[:5, :3].double() for z in views())
     z1[1] = torch.linalg.cross(z0[0], z0[1])  # pairs whose cost is 0, where its slope is not
     loss = Objective(Cross(symmetric=False), Gibbs(cost, 0.6), constraint, Pairs(), Energy(detach=False))
@@ -351,7 +351,7 @@ def test_the_energy_of_a_cost_that_may_be_negative_has_the_slopes_of_finite_diff
         step.view(-1)[place] = 1e-6
         differences.view(-1)[place] = (written(z0 + step) - written(z0 - step)) / 2e-6
     free = z0.clone().requires_grad_()
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         value = loss(free, z1)
         (slopes,) = torch.autograd.grad(value, free)
     torch.testing.assert_close(value, written(z0), rtol=1e-10, atol=1e-12)
@@ -448,22 +448,22 @@ def test_stripes_change_nothing(monkeypatch, divergence, target, kernel):
 # Plans
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", PLANS)
-def test_plans(name, layout, policy):
+def test_plans(name, layout, backend):
     allowed, plan_of = PLANS[name]
     loss = Objective(LAYOUTS[layout], Gibbs("cosine", 0.4), allowed, Pairs(), KL())
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         found = loss.plan(*views())
     expected = plan_of(formulas.gibbs(pairing_of(layout, views()), 0.4), 0.4)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=0)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("temperature", [5.0, 0.5, 0.02])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_quadratic_plan(layout, temperature, policy):
+def test_the_quadratic_plan(layout, temperature, backend):
     pairing = pairing_of(layout, views())
     logits = (-cost_of(pairing) / temperature).masked_fill(~pairing.compared, -math.inf)
     N = len(logits)
@@ -473,7 +473,7 @@ def test_the_quadratic_plan(layout, temperature, policy):
     ]:
         plan = Tsallis(over=constraint)
         loss = Objective(LAYOUTS[layout], Gibbs("cosine", temperature), plan, Pairs(), FenchelYoung())
-        with contraport.engine.policy(policy):
+        with contraport.engine.backend(backend):
             torch.testing.assert_close(loss.plan(*views()), expected, rtol=0, atol=1e-12)
 
 
@@ -618,10 +618,10 @@ def test_kernels(name):
     torch.testing.assert_close(found.at(rows, columns), expected[rows, columns], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", KERNELS)
-def test_kernels_in_an_objective(name, layout, policy):
+def test_kernels_in_an_objective(name, layout, backend):
     kernel, log = KERNELS[name]
     loss = Objective(LAYOUTS[layout], kernel, Unbalanced(0.8, 2), Pairs(), KL())
     z = [0.5 * view for view in views()]
@@ -630,7 +630,7 @@ def test_kernels_in_an_objective(name, layout, policy):
         pairing = pairing_of(layout, z)
         return formulas.kl(formulas.pairs(pairing), formulas.unbalanced_plan(entries_of(log, pairing), 2, 0.8, 0.7))
 
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         found = outcome(loss, *z)
     assert_same(found, outcome(theirs, *z), 1e-9)
 
@@ -644,10 +644,10 @@ def entries_of(log, pairing):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("plan", ["rows", "balanced", "unbalanced", "simplex"])
-def test_a_module_as_cost_gets_its_gradient(plan, layout, policy):
+def test_a_module_as_cost_gets_its_gradient(plan, layout, backend):
     allowed, plan_of = PLANS[plan]
     ours, theirs = Bilinear(5), Bilinear(5)
     loss = Objective(LAYOUTS[layout], Gibbs(ours, 0.7), allowed, Pairs(), KL())
@@ -659,7 +659,7 @@ def test_a_module_as_cost_gets_its_gradient(plan, layout, policy):
         return formulas.kl(formulas.pairs(pairing), plan_of(entries, 0.7))
 
     z = [view.clone().requires_grad_() for view in views()]
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         found = torch.autograd.grad(loss(*z), [*z, ours.weight])
     for a, b in zip(found, torch.autograd.grad(expected(*z), [*z, theirs.weight]), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10 * b.abs().max().item())
@@ -684,10 +684,10 @@ LEARNED = {
 }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("plan", ["rows", "balanced", "unbalanced", "simplex", "free"])
 @pytest.mark.parametrize("name", LEARNED)
-def test_a_learnable_temperature_gets_its_gradient(name, plan, policy):
+def test_a_learnable_temperature_gets_its_gradient(name, plan, backend):
     allowed, plan_of = PLANS[plan]
     kernel, log = LEARNED[name]
     kernel = kernel.double()
@@ -698,7 +698,7 @@ def test_a_learnable_temperature_gets_its_gradient(name, plan, policy):
     pairing = formulas.cross(*views())
     expected = formulas.kl(formulas.pairs(pairing), plan_of(log(pairing.x, pairing.y, tau).exp(), tau))
     (by_tau,) = torch.autograd.grad(expected, tau)
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         value = loss(*views())
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
     (slope,) = torch.autograd.grad(value, parameter)

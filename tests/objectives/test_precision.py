@@ -46,17 +46,17 @@ def errors(found, exact):
     return [math.inf if error.isnan() else error.item() for error in pairs]
 
 
-@pytest.mark.parametrize("policy", ["dense", "stored", "streamed"])
+@pytest.mark.parametrize("backend", ["dense", "stored", "streamed"])
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_errors_are_below_the_tolerance_and_below_torchs(name, dtype, policy):
+def test_errors_are_below_the_tolerance_and_below_torchs(name, dtype, backend):
     settings, known, z = SETTINGS.get(name, {}), needed(name, 64), views(dtype)
 
     def by_formula(*z):
         return getattr(formulas, name.replace("-", "_"))(*z, **settings, **known)
 
     loss = contraport.objective(name, **settings)
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         found = outcome(lambda *z: loss(*z, **known), z)
     exact = outcome(by_formula, [view.double() for view in z])
     ours, torchs = errors(found, exact), errors(outcome(by_formula, z), exact)

@@ -40,12 +40,12 @@ def test_assignments_are_held_and_take_half_precision():
 
 
 @pytest.mark.parametrize("n", [8, 3])  # as many items as prototypes make no difference
-@pytest.mark.parametrize("policy", ["dense", "stored", "streamed"])
-def test_swapped_prediction_is_swavs_cross_entropy(policy, n):
+@pytest.mark.parametrize("backend", ["dense", "stored", "streamed"])
+def test_swapped_prediction_is_swavs_cross_entropy(backend, n):
     z, prototypes = Z0[:n].clone().requires_grad_(), PROTOTYPES.clone().requires_grad_()
     wanted = assignments(Z1[:n], prototypes)
     loss = contraport.info_nce(temperature=0.1, symmetric=False, shared_columns=True)
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         value = loss(z, prototypes, target=wanted)
     ours = torch.autograd.grad(value, (z, prototypes))
     expected = F.cross_entropy(F.normalize(z) @ F.normalize(prototypes).T / 0.1, wanted)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import contraport
 from contraport import Balanced, Gibbs, Rows, Simplex, Unbalanced, UsageError, sinkhorn_divergence, transport
 
-POLICIES = ["dense", "stored", "streamed"]
+BACKENDS = ["dense", "stored", "streamed"]
 STRICT = Balanced(5000, 1e-13)
 
 
@@ -23,10 +23,10 @@ def points(n=9, m=7, d=3, seed=0):
     return x, y, a / a.sum(), b / b.sum()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_balanced_value_potentials_and_gradient_are_pots(policy):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_balanced_value_potentials_and_gradient_are_pots(backend):
     x, y, a, b = (v.requires_grad_() for v in points())
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         found = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b)
     # POT minimises <C, P> + reg KL(P | a x b), and differentiates at the optimum.
     theirs = ot.solve(ot.dist(x, y), a, b, reg=0.8, reg_type="KL", max_iter=20000, tol=1e-14, grad="envelope")
@@ -46,13 +46,13 @@ def test_balanced_value_potentials_and_gradient_are_pots(policy):
     assert 1 < found.iterations < 5000
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reference", ["product", "counting"])
 @pytest.mark.parametrize("relaxation", [0.5, (0.3, 2.0)])
-def test_unbalanced_value_and_plan_are_pots(policy, reference, relaxation):
+def test_unbalanced_value_and_plan_are_pots(backend, reference, relaxation):
     x, y, a, b = points()
     constraint = Unbalanced(relaxation, 5000, reference, tolerance=1e-13)
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         found = transport(x, y, Gibbs("sqeuclidean", 0.8), constraint, a=a, b=b)
     theirs = ot.unbalanced.sinkhorn_unbalanced(
         a, b, ot.dist(x, y), 0.8, relaxation, reg_type="kl" if reference == "product" else "entropy",
@@ -148,18 +148,18 @@ def test_values_are_geomlosss(debias, reach):
 
 @settings(max_examples=15, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), temperature=st.sampled_from([0.3, 2.0]), policy=st.sampled_from(POLICIES),
+    seed=st.integers(0, 10**6), temperature=st.sampled_from([0.3, 2.0]), backend=st.sampled_from(BACKENDS),
     constraint=st.sampled_from([
         STRICT, Balanced(3), Unbalanced(0.7, 4), Unbalanced(0.7, 4000, tolerance=1e-13),
         Unbalanced(0.4, 4000, price="total-variation", tolerance=1e-13),
     ]),
 )  # fmt: skip
-def test_gradients_are_those_of_finite_differences(seed, temperature, policy, constraint):
+def test_gradients_are_those_of_finite_differences(seed, temperature, backend, constraint):
     x, y, a, b = points(5, 4, 2, seed)
     direction = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 1))
 
     def value(x, a):
-        with contraport.engine.policy(policy):
+        with contraport.engine.backend(backend):
             found = transport(x, y, Gibbs("sqeuclidean", temperature), constraint, a=a, b=b)
         mapped = found.plan.barycentric(y)
         return found.value + found.cost + (mapped * direction).sum() + found.plan.top(2).to_dense().square().sum()
@@ -294,14 +294,14 @@ SIGNED = {
 }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("cost", SIGNED)
-def test_a_cost_that_may_be_negative_adds_up_with_its_gradient(policy, cost):
+def test_a_cost_that_may_be_negative_adds_up_with_its_gradient(backend, cost):
     given, written = SIGNED[cost]
     x, y, a, b = points()
     y[0] = torch.linalg.cross(x[0], x[1])  # two pairs whose cost is 0, where its slope is not
     x, y = x.requires_grad_(), y.requires_grad_()
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         found = transport(x, y, Gibbs(given, 0.8), Balanced(6), a=a, b=b)
         slopes = torch.autograd.grad(found.cost, [x, y])
     s = -written(x, y) / 0.8
@@ -319,7 +319,7 @@ def test_memory_is_that_of_the_points():
     from torch.profiler import ProfilerActivity, profile
 
     x = torch.randn(4096, 8).requires_grad_()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen, contraport.engine.policy("streamed"):
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen, contraport.engine.backend("streamed"):
         found = transport(x, x.detach() + 0.1, Gibbs("sqeuclidean", 2.0), Balanced(3))
         (found.value + found.plan.barycentric(x.detach()).sum()).backward()
     largest = max(event.self_cpu_memory_usage for event in seen.events())

@@ -23,7 +23,7 @@ from contraport import (
     UsageError,
 )
 
-POLICIES = ["dense", "stored", "streamed"]
+BACKENDS = ["dense", "stored", "streamed"]
 
 
 def batch(n, *, clusters, seed):
@@ -105,14 +105,14 @@ def test_value_and_gradient_through_pots_own_iterations(reference):
     torch.testing.assert_close(torch.autograd.grad(ours, [z0, z1]), wanted, rtol=1e-7, atol=1e-12)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("cost", "side"), [("cosine", 1), ("negative-cosine", -1)])
-def test_the_total_variation_meets_masses_or_gives_them_up_within_bounds(cost, side, policy):
+def test_the_total_variation_meets_masses_or_gives_them_up_within_bounds(cost, side, backend):
     x, noise = batch(40, clusters=5, seed=0)
     temperature, relaxation = 0.2, 0.15
     constraint = Unbalanced(relaxation, 2000, price="total-variation")
     loss = Objective(Cross(symmetric=False), Gibbs(cost, temperature), constraint, Pairs(), KL())
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         (outcome,) = loss.outcomes(x, x + 2 * noise)
         plan, potentials = outcome.plan.dense(), (outcome.plan.f, outcome.plan.g)
     bound = relaxation / temperature
@@ -129,13 +129,13 @@ def test_the_total_variation_meets_masses_or_gives_them_up_within_bounds(cost, s
     assert gave_up > 0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("constraint", [Balanced(300, marginals="weights"), Balanced(2000, 1e-12, marginals="weights")])
-def test_marginals_from_the_weights(constraint, policy):
+def test_marginals_from_the_weights(constraint, backend):
     x, noise = batch(9, clusters=0, seed=0)
     weights = torch.linspace(0.2, 3, 9, dtype=torch.float64)
     loss = Objective(Cross(symmetric=False), Gibbs("cosine", 0.4), constraint, Pairs(), KL())
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         plan = loss.plan(x, x + noise, weights=weights)
         value = loss(x, x + noise, weights=weights)
     a = weights / weights.sum()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.objectives.comparing import POLICIES, assert_same, build, outcome, views
+from tests.objectives.comparing import BACKENDS, assert_same, build, outcome, views
 
 import contraport
 from contraport import ByPlan, UsageError
@@ -24,14 +24,14 @@ def by_formula(z0, z1, temperature, strength, iterations):
     return 1 - strength + strength * n * (a * kernel.diag() * b)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("given", [None, GIVEN], ids=["alone", "times-given"])
 @pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-uot", "iot"])
-def test_value_and_gradient_are_those_of_the_weights_written_out(name, given, policy):
+def test_value_and_gradient_are_those_of_the_weights_written_out(name, given, backend):
     z0, z1 = views()
     loss = build(name)
     weights = by_formula(z0, z1, loss.temperature, 0.7, 6) * (1 if given is None else given)
-    with contraport.engine.policy(policy):
+    with contraport.engine.backend(backend):
         ours = outcome(lambda *z: build(name)(*z, weights=ByPlan(0.7, 6, given)), z0, z1)
         expected = outcome(lambda *z: build(name)(*z, weights=weights), z0, z1)
     assert_same(ours, expected)

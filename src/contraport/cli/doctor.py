@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import contraport
-from contraport.engine import policy
+from contraport.engine import backend
 from contraport.engine.backends.cuda import TRITON
 from contraport.errors import CheckFailedError, check, reason
 from contraport.verbs.doctor import VERB, DoctorOptions
@@ -123,7 +123,7 @@ def _machine() -> dict[str, str]:
         "processor": f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores, "
         f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}",
         "devices": ", ".join(devices),
-        "policies": ", ".join(_policies("cuda" if torch.cuda.is_available() else "cpu")),
+        "backends": ", ".join(_backends("cuda" if torch.cuda.is_available() else "cpu")),
         "Triton": "installed" if TRITON else "not installed",
         "process groups": ", ".join(known) or "none",
     }
@@ -149,13 +149,13 @@ def _version(package: str) -> str | None:
 def _tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
-        for name in _policies(device):
+        for name in _backends(device):
             yield f"losses on {device}, {name}", partial(_compare, device, name)
     if all(extras.get("train", {"": None}).values()):
         yield "a training, stopped and gone on with", _train
 
 
-def _policies(device: str) -> tuple[str, ...]:
+def _backends(device: str) -> tuple[str, ...]:
     return ("dense", "stored", "streamed", *(["cuda"] if device == "cuda" and TRITON else []))
 
 
@@ -185,7 +185,7 @@ def _gradient(objective: str, dtype: torch.dtype, device: str, name: Any) -> tup
     generator = torch.Generator().manual_seed(0)
     z0, z1 = torch.randn(2, ROWS, DIMENSIONS, dtype=torch.float64, generator=generator).to(device, dtype)
     z0.requires_grad_()
-    with policy(name):
+    with backend(name):
         value = contraport.objective(objective).to(device, dtype)(z0, z1)
     return value.detach(), torch.autograd.grad(value, z0)[0]
 

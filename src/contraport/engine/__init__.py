@@ -1,7 +1,7 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
 from contraport.engine.autocast import without_autocast
-from contraport.engine.backends import POLICIES, PRECISIONS, choose, explain, policy, precision
+from contraport.engine.backends.choose import BACKENDS, PRECISIONS, backend, choose, explain, precision
 from contraport.engine.constants import constant, remembered
 from contraport.engine.geometry import Geometry, Mask, Threshold
 from contraport.engine.half_steps import OTHER, Axis, Slack, Step
@@ -13,8 +13,8 @@ from contraport.engine.row_blocks import by_row_blocks
 from contraport.engine.transforms import check_outside, within_transform
 
 __all__ = [
+    "BACKENDS",
     "OTHER",
-    "POLICIES",
     "PRECISIONS",
     "Axis",
     "Bilinear",
@@ -39,6 +39,7 @@ __all__ = [
     "Threshold",
     "TimesCost",
     "Weight",
+    "backend",
     "by_row_blocks",
     "check_outside",
     "choose",
@@ -48,7 +49,6 @@ __all__ = [
     "held_sums",
     "log_sums",
     "normalize",
-    "policy",
     "precision",
     "remembered",
     "scale",

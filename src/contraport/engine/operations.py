@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.autocast import without_autocast
-from contraport.engine.backends import backend_for
+from contraport.engine.backends.choose import backend_for
 from contraport.engine.constants import constant
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, HalfSteps, Slack, Step

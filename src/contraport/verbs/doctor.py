@@ -21,7 +21,7 @@ VERB = Verb(
     "Tell what is installed and what the machine has, and check that it works.",
     about="""
         What it prints can be pasted into a report of a fault. Values and gradients of losses are compared with a dense
-        computation in double precision, under every policy and on every device that there is; where the extra `train`
+        computation in double precision, by every backend and on every device that there is; where the extra `train`
         is installed a small training is run, stopped and gone on with. The exit status is 1 if a check fails.
     """,
     examples=("contraport doctor", "contraport doctor --test false"),

@@ -23,11 +23,9 @@ class Backend(Passes):
     """The passes over one geometry, and what is made of them.
 
     Attributes:
-        name: what it is called.
         summary: how it works, in a line.
     """
 
-    name: ClassVar[str]
     summary: ClassVar[str]
 
     @abstractmethod

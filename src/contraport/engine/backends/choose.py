@@ -1,4 +1,4 @@
-"""The policy: how the passes over all pairs are carried out, chosen by size, and open to being told otherwise."""
+"""Which backend carries an operation out: chosen by size and device, and open to being told otherwise."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from contraport.engine.geometry import Geometry
 from contraport.engine.transforms import within_transform
 from contraport.errors import unknown_name
 
-Policy: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
+BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
-_BACKENDS: dict[Policy, type[Backend]] = {"dense": Dense, "stored": Stored, "streamed": Streamed, "cuda": Cuda}
-
-POLICIES: dict[str, str] = {name: backend.summary for name, backend in _BACKENDS.items()}
-"""What each policy does, by name."""
+BACKENDS: dict[BackendName, type[Backend]] = {"dense": Dense, "stored": Stored, "streamed": Streamed, "cuda": Cuda}
+"""The backends by their names."""
 
 PRECISIONS: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -51,7 +49,7 @@ before the next is launched."""
 
 Value = TypeVar("Value")
 
-_forced: ContextVar[Policy | None] = ContextVar("contraport_policy", default=None)
+_forced: ContextVar[BackendName | None] = ContextVar("contraport_backend", default=None)
 _precision: ContextVar[Precision] = ContextVar("contraport_precision", default="float32")
 
 
@@ -65,11 +63,11 @@ def _within(variable: ContextVar[Value], value: Value) -> Iterator[None]:
 
 
 @contextmanager
-def policy(name: Policy) -> Iterator[None]:
-    """Carry out everything within the ``with`` block by one policy, whatever the size.
+def backend(name: BackendName) -> Iterator[None]:
+    """Carry out everything within the ``with`` block by one backend, whatever the size.
 
     ``"cuda"`` is for embeddings on a CUDA device; what its kernels have no form for (see `explain`) is carried out by
-    the policy for its size.
+    the backend for its size.
 
     Args:
         name: ``"dense"``, ``"stored"``, ``"streamed"`` or ``"cuda"``.
@@ -79,21 +77,21 @@ def policy(name: Policy) -> Iterator[None]:
 
     >>> import torch, contraport
     >>> z0, z1 = torch.randn(2, 64, 8)
-    >>> with contraport.engine.policy("streamed"):
+    >>> with contraport.engine.backend("streamed"):
     ...     value = contraport.nt_xent(temperature=0.5)(z0, z1)
     """
-    if name not in POLICIES:
-        raise unknown_name("policy", name, POLICIES)
+    if name not in BACKENDS:
+        raise unknown_name("backend", name, BACKENDS)
     with _within(_forced, name):
         yield
 
 
 @contextmanager
 def precision(name: Precision) -> Iterator[None]:
-    """Round embeddings to a precision before they are multiplied, in the ``cuda`` policy, within the ``with`` block.
+    """Round embeddings to a precision before they are multiplied, in the backend ``"cuda"``, within the ``with`` block.
 
     Sums, exponents and gradients are in single precision whatever the name. Under ``"float32"``, the default, products
-    are taken as PyTorch takes them: in TF32 where ``torch.set_float32_matmul_precision`` allows it. The other policies
+    are taken as PyTorch takes them: in TF32 where ``torch.set_float32_matmul_precision`` allows it. The other backends
     take no notice.
 
     Args:
@@ -109,12 +107,12 @@ def precision(name: Precision) -> Iterator[None]:
         yield
 
 
-def choose(geometry: Geometry, half_steps: int = 1) -> Policy:
-    """Return the policy for a geometry: the one in force, else by its number of pairs and its device.
+def choose(geometry: Geometry, half_steps: int = 1) -> BackendName:
+    """Return the name of the backend for a geometry: the one asked for, else by its number of pairs and its device.
 
     Few pairs are ``"dense"``, unless many half steps would each keep them. More are ``"cuda"`` on a CUDA device, where
     that has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
-    ``"dense"``, the one policy of plain operations.
+    ``"dense"``, the one backend of plain operations.
     """
     if within_transform():
         return "dense"
@@ -132,7 +130,7 @@ def choose(geometry: Geometry, half_steps: int = 1) -> Policy:
 
 
 def explain(geometry: Geometry, half_steps: int = 1) -> str:
-    """Say in a sentence which policy a geometry gets and why.
+    """Say in a sentence which backend a geometry gets and why.
 
     >>> import torch
     >>> from contraport.engine import Geometry, Gibbs
@@ -140,7 +138,7 @@ def explain(geometry: Geometry, half_steps: int = 1) -> str:
     >>> print(explain(Geometry(Gibbs()(x, x))))
     4096 x 4096 pairs, 64 MiB as a matrix: stored (log K computed once and kept in tiles; exact gradient in one more
     pass).
-    >>> with policy("cuda"):
+    >>> with backend("cuda"):
     ...     print(explain(Geometry(Gibbs(torch.cdist)(x, x))))
     4096 x 4096 pairs, 64 MiB as a matrix: stored (log K computed once and kept in tiles; exact gradient in one more
     pass). Not cuda: its kernels know functions of inner products alone.
@@ -149,7 +147,7 @@ def explain(geometry: Geometry, half_steps: int = 1) -> str:
     name, forced, like = choose(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
     megabytes = n * m * like.element_size() / (1 << 20)
     asked = ", as asked for" if forced == name else ""
-    said = f"{n} x {m} pairs, {megabytes:.3g} MiB as a matrix: {name}{asked} ({POLICIES[name]})."
+    said = f"{n} x {m} pairs, {megabytes:.3g} MiB as a matrix: {name}{asked} ({BACKENDS[name].summary})."
     if name == "cuda":
         return f"{said} Embeddings are multiplied in {_precision.get()}."
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
@@ -158,7 +156,7 @@ def explain(geometry: Geometry, half_steps: int = 1) -> str:
 
 
 def backend_for(geometry: Geometry, half_steps: int = 1) -> Backend:
-    """Return the backend of an operation by the policy and for the processes of this moment.
+    """Return the backend of an operation: what `choose` says now, for the processes of this moment.
 
     Args:
         geometry: the pairs.
@@ -167,4 +165,4 @@ def backend_for(geometry: Geometry, half_steps: int = 1) -> Backend:
     name = choose(geometry, half_steps)
     if name == "cuda":
         return Cuda(geometry, world(), PRECISIONS[_precision.get()])
-    return _BACKENDS[name](geometry, world())
+    return BACKENDS[name](geometry, world())

@@ -1,7 +1,7 @@
 """The passes over all pairs on a CUDA device: Triton kernels behind two torch operators.
 
 They take an `AffineLogKernel` without a link or with a `LogDecay` or `PowerDecay` one (doubled or not), in single
-precision, on a CUDA device; `obstacle` says what keeps a geometry from them, and the policy is then chosen as on a CPU.
+precision, on a CUDA device; `obstacle` says what keeps a geometry from them, and another is then chosen, as on a CPU.
 
 Precision. Whatever comes in, exponents and sums are in single precision. Products of embeddings are too, or TF32 where
 ``torch.backends.cuda.matmul`` allows it, or of embeddings rounded to bfloat16 or float16 where `precision` asks for it.
@@ -39,7 +39,7 @@ from contraport.engine.passes import Term
 from contraport.errors import check
 
 TRITON: bool = importlib.util.find_spec("triton") is not None
-"""Whether Triton is installed; it is loaded where the policy is first used."""
+"""Whether Triton is installed; it is loaded where this backend is first used."""
 
 WORKSPACE_BYTES = 64 << 20
 """The most that the workspace for W takes."""
@@ -68,7 +68,6 @@ class Cuda(Collapsing):
         UsageError: the embeddings are not on a CUDA device, and Triton's interpreter is not on.
     """
 
-    name: ClassVar[str] = "cuda"
     summary: ClassVar[str] = "Triton kernels, pairs recomputed in each pass: O((N + M) d) memory"
 
     def __init__(self, geometry: Geometry, processes: Processes, operands: torch.dtype = torch.float32) -> None:
@@ -77,8 +76,8 @@ class Cuda(Collapsing):
         assert isinstance(log_kernel, AffineLogKernel)
         check(
             log_kernel.x.is_cuda or _kernels().INTERPRETED,
-            f"policy: 'cuda' needs embeddings on a CUDA device, got {log_kernel.x.device}; on a CPU its kernels run by "
-            "Triton's interpreter alone, very slowly: set TRITON_INTERPRET=1 before Python starts.",
+            f"backend: 'cuda' needs embeddings on a CUDA device, got {log_kernel.x.device}; on a CPU its kernels run "
+            "by Triton's interpreter alone, very slowly: set TRITON_INTERPRET=1 before Python starts.",
         )
         x, y, row_bias, column_bias = (v.detach().contiguous() for v in log_kernel.inputs)
         self.biases = row_bias, column_bias
@@ -517,7 +516,7 @@ def _ceil(length: int, block: int) -> int:
 
 def _kernels() -> ModuleType:
     """Load the kernels, and Triton with them."""
-    check(TRITON, "policy: 'cuda' needs the package 'triton', which PyTorch's builds for CUDA bring along.")
+    check(TRITON, "backend: 'cuda' needs the package 'triton', which PyTorch's builds for CUDA bring along.")
     from contraport.engine.backends import triton_kernels
 
     return triton_kernels

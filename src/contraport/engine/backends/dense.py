@@ -17,7 +17,6 @@ from contraport.engine.passes import Term, differentiably
 class Dense(Backend):
     """The oracle, and the fastest for small batches; every process works on all pairs."""
 
-    name: ClassVar[str] = "dense"
     summary: ClassVar[str] = "one (N, M) matrix and plain autograd: the oracle, and the fastest for small batches"
 
     def scale(

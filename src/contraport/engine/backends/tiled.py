@@ -61,7 +61,6 @@ class Tile(NamedTuple):
 class Streamed(Collapsing):
     """The passes tile by tile, each tile recomputed every time: O((N + M) d) memory."""
 
-    name: ClassVar[str] = "streamed"
     summary: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
     def __init__(self, geometry: Geometry, processes: Processes) -> None:
@@ -271,7 +270,6 @@ class Streamed(Collapsing):
 class Stored(Streamed):
     """The passes with every tile kept from its first computation: O(N M) memory, one product in all."""
 
-    name: ClassVar[str] = "stored"
     summary: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
     def __init__(self, geometry: Geometry, processes: Processes) -> None:
