@@ -68,6 +68,7 @@ def refused(command: Command, folder: Path, *argv: str) -> str:
         ("--config missing.yaml", "missing.yaml"),
         ("--config typo.yaml", "config: key: unknown name 'epohcs'; did you mean 'epochs'?"),
         ("--config wrong.yaml", "epochs: expected a whole number, got 'many'"),
+        ("--config one.yaml", "config: monitor: expected a list, in brackets, got 'knn'"),
         ("--config torn.yaml", "config"),
         ("--config binary.yaml", "config: binary.yaml cannot be read as text in UTF-8"),
         ("--config list.yaml", "config: expected keys with values, got '- 1 - 2'"),
@@ -91,6 +92,7 @@ def test_a_mistake_costs_one_line(command: Command, data: str, tmp_path: Path, a
     (tmp_path / "file").write_text("")
     (tmp_path / "typo.yaml").write_text("epohcs: 3\n")
     (tmp_path / "wrong.yaml").write_text("epochs: many\n")
+    (tmp_path / "one.yaml").write_text("monitor: knn\n")
     (tmp_path / "torn.yaml").write_text("{epochs: 3\n")
     (tmp_path / "binary.yaml").write_bytes(bytes(range(256)))
     (tmp_path / "list.yaml").write_text("- 1\n- 2\n")

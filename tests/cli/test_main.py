@@ -42,6 +42,13 @@ def test_each_verb_teaches(command: Command, verb: str) -> None:
     assert "known subclasses" not in outcome.out
 
 
+@pytest.mark.parametrize("verb", OWN)
+def test_each_verb_tells_all_options(command: Command, verb: str) -> None:
+    told = command(verb, "--help_all")
+    assert told.status == 0
+    assert all(name in told.out for name in find(verb).options)
+
+
 def test_help_tells_meaning_and_default(command: Command) -> None:
     text = " ".join(command("train", "--help_all").out.split())
     assert "--epochs EPOCHS passes over the data. (default: 10)" in text

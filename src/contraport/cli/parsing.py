@@ -8,6 +8,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin
 
@@ -104,6 +105,20 @@ class _Parser(ArgumentParser):
             return super().parse_path(path, *args, **kwargs)
         except UnicodeDecodeError as error:
             raise cannot_read(f"config: {path}", "text in UTF-8", error) from error
+        except UsageError as error:
+            raise self._one_of_several(str(path)) or error from error
+
+    def _one_of_several(self, path: str) -> UsageError | None:
+        """Return the mistake of a file that gives one value for several: jsonargparse does not say of which option."""
+        try:
+            given = _load(Path(path).read_text("utf-8"))
+        except (OSError, yaml.YAMLError):  # which is the mistake
+            return None
+        for name, value in given.items() if isinstance(given, dict) else ():
+            kind = self.kinds.get(name)
+            if get_origin(kind) is list and not isinstance(value, list) and value is not None:
+                return UsageError(f"config: {name}: expected {in_words(kind)}, in brackets, got {value!r}.")
+        return None
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise self._plain_error(" ".join(message.split())) from ex
@@ -211,8 +226,8 @@ def _add_common(parser: _Parser, verb: Verb[...], *, whole: bool) -> None:
         action="config",
         help="a YAML file of these options; later options win over it." if whole else _HIDDEN,
     )
-    if verb.usual:
-        parser.add_argument("--help_all", action="help", help="tell all options.")
+    help_all = "tell all options." if verb.usual else _HIDDEN  # there it is the same as --help
+    parser.add_argument("--help_all", action="help", help=help_all)
     if verb.show:
         parser.add_argument("--json", action="store_true", default=_HIDDEN, help="print the result as JSON.")
         parser.kinds["json"] = bool
