@@ -276,13 +276,23 @@ def test_files_that_were_left_out_are_named_in_the_log(settings: dict[str, Any])
     assert "left out, as unreadable: broken.png" in train(**settings).log_path.read_text()
 
 
-def test_a_batch_is_no_larger_than_few_items_unless_it_was_chosen(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("items", "size"), [(40, 40), (140, 32), (600, 128), (1_100, 256)])
+def test_a_batch_has_a_quarter_of_few_items_at_most(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, items: int, size: int
 ) -> None:
-    vectors = from_arrays(np.random.default_rng(0).normal(size=(140, 4)))
+    vectors = from_arrays(np.random.default_rng(0).normal(size=(items, 4)))
     run = train(data=vectors, epochs=1, out=tmp_path / "run", progress=False)
-    assert run.config()["batch_size"] == 32
-    assert "a batch has 32 items, not the usual 256, as there are only 140" in caplog.text
-    assert run.metrics()[-1]["step"] == 4
+    assert run.config()["batch_size"] == size
+    assert run.metrics()[-1]["step"] == items // size
+    told = f"a batch has {size} items, not the usual 256, as there are only {items} to make the steps of an epoch of"
+    assert (told in caplog.text) == (size < 256)
+    run = train(resume=True, epochs=2, data=vectors, out=tmp_path / "run", progress=False)
+    assert run.metrics()[-1]["step"] == 2 * (items // size)
+
+
+def test_a_batch_that_was_chosen_stays(tmp_path: Path) -> None:
+    vectors = from_arrays(np.random.default_rng(0).normal(size=(140, 4)))
+    run = train(data=vectors, epochs=1, batch_size=140, out=tmp_path / "run", progress=False)
+    assert run.metrics()[-1]["step"] == 1
     with pytest.raises(UsageError, match="batch_size: expected at most the 140 items"):
         train(data=vectors, epochs=1, batch_size=256, out=tmp_path / "other", progress=False)

@@ -100,7 +100,7 @@ def train(given: dict[str, Any]) -> Run:
 
 
 def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings with a smaller batch where nobody chose one that is too large for the data, and say so."""
+    """Return the settings with a smaller batch where nobody chose one and the items are few, and say so."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return settings, ()
@@ -111,11 +111,11 @@ def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Set
             return settings, (f"{told} lets it leave out more",)
         told = f"a batch has {most} of the {items} pairs, so that the audit can leave out most of them; --batch_size"
         return replace(settings, batch_size=most), (f"{told} says otherwise",)
-    if chosen or settings.resume or items >= size or items < 2:
-        return settings, ()
     smaller = fitting_batch(items, size)
-    told = f"a batch has {smaller} items, not the usual {size}, as there are only {items}; --batch_size sets it"
-    return replace(settings, batch_size=smaller), (told,)
+    if chosen or settings.resume or smaller == size or items < 2:
+        return settings, ()
+    told = f"a batch has {smaller} items, not the usual {size}, as there are only {items:,}"
+    return replace(settings, batch_size=smaller), (f"{told} to make the steps of an epoch of; --batch_size sets it",)
 
 
 def _where(own: OwnChange, built: Built) -> str:

@@ -93,13 +93,17 @@ def proposal(
 
 
 def fitting_batch(items: int, most: int) -> int:
-    """Return how many items a batch of few items has: a quarter of them, if that is enough to tell an item from.
+    """Return how many items a batch of few items has: the power of two in a quarter of them, but `LEAST_BATCH`.
 
-    >>> fitting_batch(200, 256), fitting_batch(48, 256)
-    (32, 48)
+    In larger batches few items make hardly any steps. Items that do not make two batches are one.
+
+    >>> [fitting_batch(items, 256) for items in (48, 100, 200, 600, 9_000)]
+    [48, 32, 32, 128, 256]
     """
-    smaller = [size for size in (32, 64, 128, 256, 512) if LEAST_BATCH <= size <= min(most, items // 4)]
-    return smaller[-1] if smaller else min(most, items)
+    if items < 2 * LEAST_BATCH:
+        return min(most, items)
+    quarter: int = 2 ** ((items // 4).bit_length() - 1)
+    return min(most, max(LEAST_BATCH, quarter))
 
 
 def again(given: Mapping[str, Any], changes: Mapping[str, Any], path: Path | None = None) -> str:

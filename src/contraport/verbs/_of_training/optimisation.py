@@ -20,7 +20,10 @@ class OptimisationSettings(Options):
         check=whole(1),
     )
     batch_size: int = option(
-        256, "items in a batch, of all processes together; a smaller last batch is left out.", check=whole(2)
+        256,
+        "items in a batch, of all processes together; a smaller last batch is left out. Where none is given, a quarter "
+        "of the items at most, but 32.",
+        check=whole(2),
     )
     cache_chunk: int | None = option(
         None,
