@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
 from contraport.data import Batch, Dataset, Views, loader
@@ -19,6 +17,7 @@ from contraport.data.streams import Stream
 from contraport.encoders import Model
 from contraport.encoders.texts import bags_of_pieces
 from contraport.errors import check
+from contraport.progress import Bars
 from contraport.texts import are_texts, is_text
 
 RAW_FEATURES = 4_096
@@ -70,12 +69,12 @@ class RawInputs(nn.Module):
 
 
 class Reader(NamedTuple):
-    """How datasets are read: how many items at a time, to which device, by how many processes, seen or unseen."""
+    """How datasets are read: how many items at a time, to which device, by how many processes, and what shows it."""
 
     batch_size: int = 512
     device: torch.device = torch.device("cpu")
     workers: int | None = None
-    progress: bool = False
+    bars: Bars = Bars()
 
     def moved(self, batch: Batch) -> tuple[Tensor, ...]:
         """Return the views of a batch on the device."""
@@ -115,17 +114,9 @@ class Reader(NamedTuple):
         # Whole blocks, so that an item has one place in its block whatever is fetched at a time.
         fetched = math.ceil(self.batch_size / BLOCK) * BLOCK
         loaded = loader(dataset, fetched, workers=self.workers)
-        batches: Iterable[Batch] = loaded
-        if self.progress and Console(stderr=True).is_terminal:
-            batches = track(
-                loaded,
-                description,
-                total=None if isinstance(dataset, Stream) else math.ceil(len(dataset) / fetched),
-                console=Console(stderr=True),
-                transient=True,
-            )
+        total = None if isinstance(dataset, Stream) else math.ceil(len(dataset) / fetched)
         try:
-            for batch in batches:
+            for batch in self.bars.track(loaded, description, total):
                 yield in_blocks(function, self.moved(batch), model=model, views=views).float().cpu(), batch
         finally:
             loaded.close()
@@ -243,7 +234,7 @@ def embed_dataset(
     """
     views = views or Views(dataset, augment="none")
     check_shapes(model, dataset, views)
-    features = represent(model, dataset, views, Reader(batch_size, torch.device(device), workers, progress))
+    features = represent(model, dataset, views, Reader(batch_size, torch.device(device), workers, Bars(shown=progress)))
     return Embeddings(features, dataset.labels)
 
 

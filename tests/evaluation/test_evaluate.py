@@ -15,7 +15,7 @@ from contraport.data import Views, from_arrays
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed, evaluate
-from contraport.evaluation.kept import kept_models
+from contraport.evaluation.kept import kept_files, kept_models
 from contraport.evaluation.samples import points
 from contraport.evaluation.worsened import worsened
 from contraport.runs import Run
@@ -364,7 +364,7 @@ def test_classes_that_no_training_item_has_are_told(tmp_path: Path, first: int, 
 
 def test_the_last_model_that_was_kept_is_the_trained_one(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", epochs=2, keep_every=2)
-    ((epoch, model),) = kept_models(run, run.model(), before=None)
+    ((epoch, model),) = kept_models(run, run.model(), kept_files(run, before=None))
     assert epoch == 2
     expected = run.model().state_dict()
     assert all(torch.equal(expected[name], weight) for name, weight in model.state_dict().items())

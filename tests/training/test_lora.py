@@ -15,7 +15,7 @@ from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.encoders.adapters import merged
 from contraport.errors import UsageError
-from contraport.evaluation.kept import kept_models
+from contraport.evaluation.kept import kept_files, kept_models
 from contraport.runs import Run
 from contraport.training.build import build, build_initial, fitted
 from contraport.training.loop.opening import read_checkpoint
@@ -90,7 +90,7 @@ def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, begun: Run, 
     again = contraport.train(data=pairs, epochs=2, resume=True, out=tmp_path / "run", progress=False)
     for one, other in zip(states(whole.model()), states(again.model()), strict=True):
         assert not moved(one, other)
-    ((_, then),) = kept_models(whole, whole.model(), before=2)
+    ((_, then),) = kept_models(whole, whole.model(), kept_files(whole, before=2))
     assert moved(states(then)[0], states(begun.model())[0])
     assert moved(states(then)[0], states(whole.model())[0])
 

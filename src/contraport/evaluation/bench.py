@@ -15,6 +15,7 @@ from contraport.evaluation.planned import plans
 from contraport.evaluation.samples import Arrays
 from contraport.measures.subject import Subject
 from contraport.objectives import Loss
+from contraport.progress import Bars
 from contraport.runs import Run
 from contraport.training.build import build_untrained, build_views
 from contraport.verbs.evaluate import EvaluateOptions
@@ -56,7 +57,7 @@ class Bench:
         Raises:
             UsageError: the run or the data cannot be read, or do not go together.
         """
-        reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, asked.progress)
+        reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, Bars(shown=asked.progress))
         settings, model, epochs = run.settings(), run.model(trust=asked.trust), run.model_epochs()
         train, test = load_splits(settings, model, asked)
         views = build_views(settings, train)

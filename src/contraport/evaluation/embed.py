@@ -21,6 +21,7 @@ from contraport.errors import check, check_new_file
 from contraport.evaluation.opening import load_asked, open_device, view_in
 from contraport.evaluation.shards import this_process
 from contraport.features import Gathering, gathering, suffixes, write_features, write_shards
+from contraport.progress import Bars
 from contraport.runs import Run
 from contraport.texts import decoded, is_text
 from contraport.training.build import build_plain_views
@@ -60,7 +61,7 @@ def embed(given: dict[str, Any]) -> Path:
     datasets = [load_asked(settings, model, asked.data, part, asked.columns, asked.root) for part in wanted]
     if asked.view is not None:
         datasets = [_of_view(dataset, whole, asked.view) for dataset in datasets]
-    reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, asked.progress)
+    reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, Bars(shown=asked.progress))
     with gathering(path) as gathered:
         for dataset, _ in share.part(datasets):
             for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), reader):

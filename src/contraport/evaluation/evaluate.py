@@ -14,7 +14,7 @@ from contraport.embedding import RawInputs
 from contraport.encoders import Model
 from contraport.errors import UsageError, check
 from contraport.evaluation.bench import Bench
-from contraport.evaluation.kept import kept_models
+from contraport.evaluation.kept import kept_files, kept_models
 from contraport.evaluation.opening import are_same_items
 from contraport.evaluation.planned import of_epochs, plans
 from contraport.evaluation.samples import Arrays, samples_of
@@ -35,6 +35,7 @@ from contraport.measures.intervals import (
 )
 from contraport.measures.probes import check_neighbors
 from contraport.measures.subject import Subject
+from contraport.progress import Step
 from contraport.runs import Run
 from contraport.verbs.evaluate import VERB, EvaluateOptions
 from contraport.wording import listed
@@ -109,19 +110,25 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     possible = [measure for measure in measures if measure.lacks(trained) is None]
     if any(measure.key == "knn" for measure in possible):
         check_neighbors(asked.neighbors, len(bench.train))
-    found = {name: _measured(bench.subject(name, encoder), possible) for name, encoder in baselines.items()}
-    found["trained"] = _measured(trained, possible)
+    kept = kept_files(run, before=bench.epochs) if asked.checkpoints == "all" else {}
+    steps = (len(baselines) + 1 + len(kept)) * len(possible) + (not asked.alone)
+    found: dict[str, dict[str, Finding | float]] = {}
     planned: list[tuple[int, Arrays]] = []
-    if asked.checkpoints == "all":
-        for epoch, then in kept_models(run, bench.model, before=bench.epochs):
-            found[f"epoch {epoch}"] = _measured(bench.subject(f"epoch {epoch}", then), possible)
+    samples: Arrays = {}
+    lacking: list[str] = []
+    with bench.reader.bars.steps(steps) as step:
+        for name, encoder in baselines.items():
+            found[name] = _measured(bench.subject(name, encoder), possible, run, step)
+        found["trained"] = _measured(trained, possible, run, step)
+        for epoch, then in kept_models(run, bench.model, kept):
+            found[f"epoch {epoch}"] = _measured(bench.subject(f"epoch {epoch}", then), possible, run, step)
             planned += bench.plans_of(then, epoch)
+        if not asked.alone:
+            step(f"{run.path.name}: what the page draws")
+            samples, lacking = _drawn(bench, trained, planned, probed="linear_probe" in found["trained"])
     rows = {name: {key: _value(finding) for key, finding in of.items()} for name, of in found.items()}
     numbers = _numbers(found)
     differences = {name: _differences(numbers["trained"], numbers[name]) for name in baselines}
-    samples, lacking = (
-        ({}, []) if asked.alone else _drawn(bench, trained, planned, probed="linear_probe" in found["trained"])
-    )
     notes = [
         *_not_measured(measures, trained, by_name=len(asked.measures) > 0),
         *_caveats(bench, baselines),
@@ -192,9 +199,14 @@ def _strange_classes(bench: Bench) -> list[str]:
     return [f"{which} are of classes that no training item has ({shown}): a probe and kNN are wrong on each of them."]
 
 
-def _measured(subject: Subject, measures: Sequence[Measure]) -> dict[str, Finding | float]:
-    """Return what each measure says that the subject allows."""
-    return {measure.key: finding_of(measure(subject)) for measure in measures if measure.lacks(subject) is None}
+def _measured(subject: Subject, measures: Sequence[Measure], run: Run, step: Step) -> dict[str, Finding | float]:
+    """Return what each measure says that the subject allows, and show which is at work."""
+    found = {}
+    for measure in measures:
+        step(f"{run.path.name}, {subject.name}: {measure.title}")
+        if measure.lacks(subject) is None:
+            found[measure.key] = finding_of(measure(subject))
+    return found
 
 
 def _value(finding: Finding | float) -> float:

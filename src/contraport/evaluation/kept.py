@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from contraport.encoders import Model
@@ -18,20 +18,32 @@ _NAME = re.compile(r"epoch-(\d+)\.ckpt")
 _MODEL = "pipeline.model."
 
 
-def kept_models(run: Run, model: Model, *, before: int | None) -> Iterator[tuple[int, Model]]:
-    """Yield the epoch and the model of each checkpoint that was kept, the earliest first.
+def kept_files(run: Run, *, before: int | None) -> dict[int, Path]:
+    """Return the checkpoints that were kept by their epochs, the earliest first.
+
+    Args:
+        run: the folder.
+        before: only those of earlier epochs than this; default: all.
+
+    Raises:
+        UsageError: none was kept.
+    """
+    files = {int(found[1]): file for file in run.checkpoints.glob("*.ckpt") if (found := _NAME.fullmatch(file.name))}
+    check(len(files) > 0, f"checkpoints: {run.path} kept none on its way; train with keep_every (--keep_every).")
+    return {epoch: files[epoch] for epoch in sorted(files) if before is None or epoch < before}
+
+
+def kept_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:
+    """Yield the epoch and the model of each checkpoint.
 
     Args:
         run: the folder.
         model: the trained one; the others are copies of it with their own weights.
-        before: only those of earlier epochs than this; default: all.
+        files: the checkpoints by their epochs (`kept_files`).
 
     Raises:
-        UsageError: none was kept, or one is corrupt.
+        UsageError: one is corrupt.
     """
-    files = {int(found[1]): file for file in run.checkpoints.glob("*.ckpt") if (found := _NAME.fullmatch(file.name))}
-    check(len(files) > 0, f"checkpoints: {run.path} kept none on its way; train with keep_every (--keep_every).")
-
     settings = run.settings()
 
     def reader(path: Path) -> Model:
@@ -41,7 +53,6 @@ def kept_models(run: Run, model: Model, *, before: int | None) -> Iterator[tuple
         then.load_state_dict(own)
         return merged(then).eval()
 
-    for epoch in sorted(files):
-        if before is None or epoch < before:
-            kept: Model = read(files[epoch], reader)
-            yield epoch, kept
+    for epoch, file in files.items():
+        kept: Model = read(file, reader)
+        yield epoch, kept

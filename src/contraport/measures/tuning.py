@@ -57,7 +57,7 @@ def fine_tuned_hits(
         optimizer = torch.optim.AdamW(tuned.parameters(), lr=LR)
         epochs = max(EPOCHS, math.ceil(STEPS / len(batches)))
         course = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(batches))
-        for epoch in range(epochs):
+        for epoch in reader.bars.track(range(epochs), f"{name}: passes of fine-tuning", epochs):
             cast(BatchOrder, batches.batch_sampler).set_epoch(epoch)
             for batch in batches:
                 assert batch.labels is not None

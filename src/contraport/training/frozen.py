@@ -18,6 +18,7 @@ from contraport.data.decoded import digest_of
 from contraport.embedding import Reader, check_finite, frozen, seeded
 from contraport.encoders import Model
 from contraport.kept import size_of, taken_or_made
+from contraport.progress import Bars
 from contraport.training.build import Built, draws_kept
 from contraport.training.step.kept_features import KeptFeatures
 from contraport.verbs.train import Settings
@@ -73,7 +74,7 @@ def _fill(
         folder,
         size_of(made_of) / 1e6,
     )
-    reader = Reader(256, device_of(settings.device), settings.workers, settings.progress)
+    reader = Reader(256, device_of(settings.device), settings.workers, Bars(shown=settings.progress))
     model.to(reader.device)
     views.to(reader.device)
     with seeded(settings.seed, reader.device), frozen(model):

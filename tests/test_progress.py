@@ -1,0 +1,77 @@
+"""What a terminal shows of long work, and that nothing else is shown it."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from contraport.evaluation import evaluate
+from contraport.progress import Bars
+from tests.evaluation.making import make_run, vector_model, vectors
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def opened(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Put a terminal in the place of the standard error; no fixture can, as pytest puts its own there after these."""
+    shown = Terminal()
+    for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("sys.stderr", shown)
+    return shown
+
+
+def test_a_bar_within_a_bar_is_a_line_of_the_same_display_and_both_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = opened(monkeypatch)
+    bars = Bars(shown=True)
+    with bars.steps(2) as step:
+        step("outer")
+        inner = []
+        for item in bars.track("ab", "inner", total=2):
+            inner.append(item)
+            bars._progress.refresh()
+    assert inner == ["a", "b"]
+    assert any("outer" in part and "inner" in part for part in terminal.getvalue().split("\x1b[2K\x1b[1A"))
+    assert not bars._progress.tasks
+    assert "\x1b[2K\x1b[?25h" in terminal.getvalue()  # the last line is wiped, and the cursor is back
+    assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h") == 1
+
+
+def test_a_bar_goes_where_the_work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = opened(monkeypatch)
+    with pytest.raises(KeyboardInterrupt), Bars(shown=True).steps(2):
+        raise KeyboardInterrupt
+    assert terminal.getvalue().count("\x1b[?25h") == 1
+
+
+def test_evaluate_shows_which_measure_of_which_encoder_of_which_run_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = opened(monkeypatch)
+    run = make_run(tmp_path / "mine", vector_model())
+    data = (vectors(60, 3), vectors(40, 3))
+    evaluate(run, data=data, measures=["knn", "fine_tuning"], progress=False)
+    assert terminal.getvalue() == ""
+    update, told = "rich.progress.Progress.update", []
+    monkeypatch.setattr(update, lambda self, task, completed, description: told.append((completed, description)))
+    evaluate(run, data=data, measures=["knn", "fine_tuning"])
+    assert "\x1b[?25l" in terminal.getvalue()
+    steps = [(number, what) for number, what in told if what.startswith("mine")]
+    assert steps == [
+        *((0, "mine, raw: kNN"), (1, "mine, raw: Fine-tuning")),
+        *((2, "mine, untrained: kNN"), (3, "mine, untrained: Fine-tuning")),
+        *((4, "mine, trained: kNN"), (5, "mine, trained: Fine-tuning")),
+        (6, "mine: what the page draws"),
+    ]
+    assert (0, "trained: passes of fine-tuning") in told
+
+
+def test_what_is_no_terminal_is_shown_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "mine", vector_model())
+    evaluate(run, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"])
+    assert capsys.readouterr().err == ""
