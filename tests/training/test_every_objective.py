@@ -45,6 +45,18 @@ def test_what_needs_features_is_refused_before_any_training(name, tmp_path):
         contraport.train(data=pairs(1), objective=name, batch_size=60, epochs=1, out=tmp_path / "run", progress=False)
 
 
+class Taught(contraport.Pairs):
+    """A target of one's own, which says that it needs features."""
+
+    asks_features = True
+
+
+def test_a_target_of_ones_own_says_that_it_needs_features(tmp_path):
+    parts = contraport.Cross(), contraport.Gibbs(), contraport.Rows(), Taught(), contraport.KL()
+    with pytest.raises(contraport.UsageError, match="objective: it asks for features of a teacher"):
+        contraport.train(data=pairs(1), objective=contraport.Objective(*parts), epochs=1, out=tmp_path, progress=False)
+
+
 def test_items_beyond_what_an_objective_keeps_are_told_before_any_training(tmp_path):
     with pytest.raises(contraport.UsageError, match="ids: expected whole numbers from 0 to 478"):
         contraport.train(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from contraport import Total, byol, guided, nt_xent
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.training import train
@@ -71,6 +72,8 @@ from .conftest import Pull
         ({"momentum": 1}, "momentum: expected numbers from 0 to 1, and below 1 at the start"),
         ({"momentum": "0.9:1.1"}, "momentum: expected numbers from 0 to 1"),
         ({"objective": "byol", "momentum": 0.9}, "expected predictor=True"),
+        ({"objective": Total({byol(): 1.0, byol(): 0.5})}, "expected predictor=True"),
+        ({"objective": Total({nt_xent(): 1.0, guided(): 0.5})}, "objective: it asks for features of a teacher"),
         ({"predict": "l3"}, "predict: unknown name 'l3'"),
         ({"predict": "l2", "momentum": 0.9}, "predict: compares nothing"),
         ({"predict": "l2", "objective": "nt-xent"}, "objective: predict compares nothing"),

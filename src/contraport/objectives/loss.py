@@ -107,6 +107,24 @@ class Loss(nn.Module, ABC):
 
     @property
     @abstractmethod
+    def weighted(self) -> bool:
+        """Whether weights of the items are the marginals of its plan, so that each call must bring them."""
+
+    @property
+    @abstractmethod
+    def attracts_to_fixed(self) -> bool:
+        """Whether all that it does is to draw embeddings to others, which are held fixed."""
+
+    @abstractmethod
+    def asks_features(self, target: Target | None = None) -> bool:
+        """Return whether a call needs ``features=``, with another target in place of its own where one is given."""
+
+    @abstractmethod
+    def mismatch(self, target: Target) -> str | None:
+        """Return why a call may not want this instead of what the objective does, or None where it may."""
+
+    @property
+    @abstractmethod
     def mass(self) -> float | None:
         """The mass of the plan of the last call, a mean over directions; None where no marginal tells it.
 

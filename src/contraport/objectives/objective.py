@@ -105,6 +105,29 @@ class Objective(Loss):
         return any(term.by_item for term in (self.divergence, *self.penalties))
 
     @property
+    def weighted(self) -> bool:
+        """Whether weights of the items are the marginals of its plan, so that each call must bring them."""
+        return self.constraint.weighted
+
+    @property
+    def attracts_to_fixed(self) -> bool:
+        """Whether all that it does is to draw embeddings to others, which are held fixed."""
+        return self.layout.traits.attracts_to_fixed
+
+    def asks_features(self, target: Target | None = None) -> bool:
+        """Return whether its layout or the target needs ``features=`` of the call."""
+        return self.layout.traits.guided or (target or self.target).asks_features
+
+    def mismatch(self, target: Target) -> str | None:
+        """Return that an item's views alone can be wanted, where nothing else is among what they are compared with."""
+        if target.from_views or self.layout.traits.compares_positives:
+            return None
+        return (
+            "keeps an item's views out of what they are compared with, so that it is these that are wanted; expected "
+            f"pairs, or nothing, got {target!r}"
+        )
+
+    @property
     def mass(self) -> float | None:
         """The mass of the plan of the last call, a mean over directions; None where no marginal tells it.
 

@@ -12,6 +12,7 @@ from contraport.objectives.constraints import Constraint
 from contraport.objectives.loss import Known, Loss, add_part
 from contraport.objectives.objective import Objective
 from contraport.objectives.outcome import Outcome
+from contraport.objectives.targets import Target
 
 
 class Total(Loss):
@@ -75,6 +76,24 @@ class Total(Loss):
     def by_item(self) -> bool:
         """Whether any of its objectives keeps something of each item between calls, and needs ``ids``."""
         return any(objective.by_item for objective, _ in self._terms())
+
+    @property
+    def weighted(self) -> bool:
+        """Whether weights are the marginals of the plan of any of its objectives."""
+        return any(objective.weighted for objective, _ in self._terms())
+
+    @property
+    def attracts_to_fixed(self) -> bool:
+        """Whether all its objectives do nothing else."""
+        return all(objective.attracts_to_fixed for objective, _ in self._terms())
+
+    def asks_features(self, target: Target | None = None) -> bool:
+        """Return whether any of its objectives needs ``features=`` of the call."""
+        return any(objective.asks_features(target) for objective, _ in self._terms())
+
+    def mismatch(self, target: Target) -> str | None:
+        """Return that there is no single target to stand in the place of."""
+        return "is a sum of objectives, each of which wants its own; expected nothing"
 
     @property
     def mass(self) -> float | None:

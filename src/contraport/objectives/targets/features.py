@@ -45,6 +45,11 @@ class Soft(Target):
     kernel: Kernel = field(default_factory=lambda: Gibbs("cosine", 0.1))
     _backward: bool = field(default=False, repr=False)
 
+    @property
+    def asks_features(self) -> bool:
+        """Whether it was given none."""
+        return self.features is None
+
     def __call__(self, block: Block, attributes: Attributes) -> KernelTarget:
         """Return the target plan of a block."""
         if self.features is None:

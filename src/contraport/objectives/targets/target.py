@@ -28,6 +28,11 @@ class Target(Answer, ABC):
         """Whether the plan has all its mass where all views are there: no row may turn out to want nothing."""
         return False
 
+    @property
+    def asks_features(self) -> bool:
+        """Whether it needs ``features=`` of the call."""
+        return False
+
     @abstractmethod
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         """Return the target plan of total mass 1, less where some rows have nothing that they could want."""

@@ -8,10 +8,8 @@ from contraport.catalog import objective
 from contraport.course import is_learned, parse_temperature
 from contraport.data import Dataset
 from contraport.errors import UsageError, check
-from contraport.objectives import Loss, Objective, Pairs, Target, Temperature
+from contraport.objectives import Loss, Objective, Pairs, Temperature
 from contraport.objectives.schedules import Schedule, parse_constraint
-from contraport.objectives.weighting import PlanWeights
-from contraport.training.step.comparison import taken_by
 from contraport.verbs.train import Settings
 
 
@@ -60,36 +58,3 @@ def target_of(settings: Settings, dataset: Dataset, compared: nn.Module, views: 
     pairs = isinstance(compared, Objective) and compared.target == Pairs() and compared.layout.traits.matches_views
     known = dataset.shown is not None and len(dataset.shapes) == views
     return "shown" if settings.target is None and pairs and known else settings.target
-
-
-def check_weights(compared: nn.Module | None, dataset: Dataset, by_plan: PlanWeights | None) -> None:
-    """Raise `UsageError` where there are weights that nothing takes, or none where they are asked for."""
-    weights = dataset.weights
-    weighted = isinstance(compared, Objective) and compared.constraint.weighted
-    check(
-        by_plan is None or isinstance(compared, Loss),
-        f"weights: an objective's plan tells them, and the objective is {compared!r}.",
-    )
-    check(
-        by_plan is None or dataset.present is None,
-        f"weights: a plan tells them of items with all views, and some of {dataset.name!r} lack one.",
-    )
-    check(
-        weights is not None or by_plan is not None or not weighted,
-        "constraint: its marginals are weights, and the data have none; expected --weights, a column or an .npy.",
-    )
-    if weights is not None and (compared is None or "weights" not in taken_by(compared)):
-        lacks = f"the call of {type(compared).__name__} has no keyword `weights` to take them"
-        raise UsageError(f"weights: {'nothing is compared' if compared is None else lacks}.")
-
-
-def check_target(objective: Loss, target: Target) -> None:
-    """Raise `UsageError` where what is wanted is fixed by what the objective means."""
-    name = type(objective).__name__ if objective.origin is None else objective.origin.name
-    if not isinstance(objective, Objective):
-        raise UsageError(f"target: {name} is a sum of objectives, each of which wants its own; expected nothing.")
-    check(
-        target.from_views or objective.layout.traits.compares_positives,
-        f"target: {name} keeps an item's views out of what they are compared with, so that it is these that are "
-        f"wanted; expected pairs, or nothing, got {target!r}.",
-    )

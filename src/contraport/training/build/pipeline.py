@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from contraport.course import parse_momentum
 from contraport.data import Dataset, Views
 from contraport.data.streams import Stream
-from contraport.distributed import local
 from contraport.encoders import Initial, Model
 from contraport.errors import UsageError, check
-from contraport.objectives import Loss, Objective, Soft
 from contraport.objectives.weighting import PlanWeights, parse_weights
 from contraport.texts import is_text
+from contraport.training.build.checks import check_fits, check_weights
 from contraport.training.build.dataset import build_views
 from contraport.training.build.networks import as_seeded, build_model, check_encodes, each_tower, sizes_of
-from contraport.training.build.objective import build_schedules, check_target, check_weights, target_of
-from contraport.training.step.comparison import (
-    Clustered,
-    Compared,
-    InTurn,
-    Reconstructed,
-    StepComparison,
-    Together,
-    takes_several,
-)
+from contraport.training.build.objective import build_schedules, target_of
+from contraport.training.step.comparison import Clustered, Compared, InTurn, Reconstructed, StepComparison, Together
 from contraport.training.step.freezing import Freezing
 from contraport.training.step.memory import Bank, Memory, Queue
 from contraport.training.step.momentum import MomentumEncoder, Predictor
@@ -68,6 +56,7 @@ def build_pipeline(
         UsageError: settings that do not fit the data or one another.
 
     >>> from contraport.data import load, loader
+    >>> from contraport.training.build import build_objective
     >>> digits, settings = load("digits"), Settings(encoder="mlp")
     >>> pipeline = build_pipeline(settings, digits, build_objective(settings), epoch=42)
     >>> loss = pipeline(next(iter(loader(digits, 32))), step=0)
@@ -134,7 +123,7 @@ def _comparison(
     memory = _memory(settings, dataset, keyed(model, views.shapes), sizes[0])
     target = target_of(settings, dataset, compared, made)
     in_turn = memory is not None or settings.momentum is not None or settings.predictor
-    comparison: StepComparison
+    comparison: Compared
     if settings.prototypes is not None:
         comparison = Clustered(compared, settings.prototypes, sizes[0], views=made)
     else:
@@ -144,7 +133,7 @@ def _comparison(
         else:
             comparison = Together(compared, views=made, wanted=wanted)
     try:
-        _check_fits(comparison, dataset, made, sizes[0], weights, predictor=settings.predictor)
+        check_fits(comparison, dataset, sizes[0], weights, predictor=settings.predictor)
     except UsageError as error:
         if settings.prototypes is not None or target == settings.target:
             raise
@@ -168,55 +157,3 @@ def _memory(settings: Settings, dataset: Dataset, views: int, dimensions: int) -
     if settings.negatives == "bank":
         return Bank(items, views, dimensions, settings.bank_negatives or min(LARGEST_DRAW, items))
     return None
-
-
-def _by_features(objective: Loss) -> bool:
-    target = objective.target if isinstance(objective, Objective) else None
-    return isinstance(target, Soft) and target.features is None
-
-
-def _check_fits(
-    comparison: StepComparison,
-    dataset: Dataset,
-    views: int,
-    dimensions: int,
-    by_plan: PlanWeights | None,
-    *,
-    predictor: bool,
-) -> None:
-    """Raise `UsageError` where the objective refuses what it would be called on, before any data is read."""
-    objective, weights = comparison.objective, dataset.weights
-    if not isinstance(objective, Loss):
-        return
-    fixed = isinstance(objective, Objective) and objective.layout.traits.attracts_to_fixed
-    check(
-        predictor or not fixed,
-        "objective: it pushes nothing apart, so that without a predictor all embeddings become one; "
-        "expected predictor=True, as in the recipes byol and simsiam.",
-    )
-    guided = isinstance(objective, Objective) and objective.layout.traits.guided
-    given = isinstance(comparison, Compared) and comparison.wanted is not None
-    check(
-        not guided and (given or not _by_features(objective)),
-        "objective: it asks for features of a teacher in each call, and a training has none; expected another, with "
-        "target='soft:FILE' for a teacher's features, or a loop of your own.",
-    )
-    z = torch.randn(4, dimensions)
-    known = {"labels": dataset.labels, "domains": dataset.domains}
-    call: dict[str, Any] = {name: None if values is None else values[:1].expand(4) for name, values in known.items()}
-    if objective.by_item:
-        call["ids"] = torch.arange(4) + max(len(dataset) - 4, 0)  # the last ones, which may be more than it keeps
-    if weights is not None:
-        call["weights"] = torch.stack([weights.max(), weights.max(), weights.max(), weights.min()])
-    if by_plan is not None:
-        call["weights"] = replace(by_plan.at(0), given=call.get("weights"))
-    embeddings = [z] * views if isinstance(comparison, Together) and takes_several(objective) else [z, z]
-    if isinstance(comparison, Clustered):
-        embeddings, call["target"] = [z, comparison.prototypes.detach()], torch.ones(4, len(comparison.prototypes))
-    if isinstance(comparison, InTurn) and comparison.memory is not None:
-        call |= {"ids": torch.arange(4), "negatives": z, "negative_ids": torch.arange(4) + 1}
-    if isinstance(comparison, Compared) and comparison.wanted is not None:
-        call["target"] = comparison.wanted(dataset.__getitems__([0] * 4))
-        check_target(objective, call["target"])
-    with torch.no_grad(), local():
-        copy.deepcopy(objective)(*embeddings, **call)

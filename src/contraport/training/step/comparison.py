@@ -18,7 +18,7 @@ from contraport.data import Batch
 from contraport.distributed import gather
 from contraport.encoders import Decoder, Model
 from contraport.errors import UsageError, check, unknown_name
-from contraport.objectives import ByPlan, Cross, Loss, Objective, assignments
+from contraport.objectives import ByPlan, Cross, Loss, Objective, Target, assignments
 from contraport.training.step.memory import Memory
 from contraport.training.step.wanted import Wanted
 
@@ -114,6 +114,7 @@ class Compared(StepComparison):
     def __init__(self, objective: nn.Module, *, views: int = 2, wanted: Wanted | None = None) -> None:
         super().__init__(objective)
         self._asked = taken_by(objective)
+        self.views = views
         self.wanted = wanted
         check(
             wanted is None or "target" in self._asked,
@@ -133,19 +134,32 @@ class Compared(StepComparison):
             turn: which view is compared with which; default: all at once.
             known: what is known beside the batch.
         """
-        known_of_items = {"labels": batch.labels, "domains": batch.domains, "weights": batch.weights}
         if batch.weights is not None and not bool(gather(batch.weights).any()):
             return torch.stack([z[:0].sum() for z in embeddings]).sum()  # nothing of this batch counts
-        everything: dict[str, object] = {**known_of_items, **known}
-        if self.wanted is not None:
-            everything["target"] = self.wanted(batch)
-        if isinstance(self.objective, Loss) and self.objective.by_item:
-            everything["ids"] = batch.ids
+        everything = self._known(batch, None if self.wanted is None else self.wanted(batch)) | known
         asked = {name: value for name, value in everything.items() if name in self._asked}
         # Entries are views of a buffer, so that what the call writes into them stays.
         kept = {} if turn is None else {name: self.get_buffer(own)[turn] for name, own in self._kept.items()}
         loss: Tensor = functional_call(self.objective, kept, embeddings, asked)
         return loss
+
+    def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return with what the objective is called: views and keywords.
+
+        Args:
+            z: the embeddings of some items, (b, d), which stand for those of each view.
+            batch: what is known of the items.
+            target: what is wanted of them, instead of what the objective itself wants.
+        """
+        return (z, z), self._known(batch, target)
+
+    def _known(self, batch: Batch, target: Target | None) -> dict[str, Any]:
+        known: dict[str, Any] = {"labels": batch.labels, "domains": batch.domains, "weights": batch.weights}
+        if target is not None:
+            known["target"] = target
+        if isinstance(self.objective, Loss) and self.objective.by_item:
+            known["ids"] = batch.ids
+        return known
 
     def refuses_gaps(self) -> str | None:
         """Return that the objective's call has no word for it, or that it compares no items."""
@@ -182,6 +196,11 @@ class Together(Compared):
                 for v, w in pairs
             ]
         )
+
+    def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return all views, or two where the objective takes these at a time."""
+        (z0, z1), known = super().example(z, batch, target)
+        return (z,) * self.views if self._takes_several else (z0, z1), known
 
 
 class InTurn(Compared):
@@ -230,6 +249,13 @@ class InTurn(Compared):
         if self.memory is not None:
             self.memory.keep(keys, batch.ids)
         return _mean(losses)
+
+    def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return two views, and negatives of the next items where there is a memory."""
+        views, known = super().example(z, batch, target)
+        if self.memory is not None:
+            known |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
+        return views, known
 
     def refuses_gaps(self) -> str | None:
         """Return that a memory keeps an embedding of each item."""
@@ -282,6 +308,12 @@ class Clustered(Compared):
                 for v, w in embedded.turns()
             ]
         )
+
+    def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return a view and the prototypes, to all of which each item belongs alike."""
+        _, known = super().example(z, batch, target)
+        prototypes = self.prototypes.detach()
+        return (z, prototypes), known | {"target": torch.ones(len(z), len(prototypes))}
 
     def refuses_gaps(self) -> str | None:
         """Return that what an item is assigned to comes from its other view."""
