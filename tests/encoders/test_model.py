@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from contraport._version import __version__
 from contraport.encoders import Model, model
 from contraport.errors import UsageError
 
@@ -184,6 +185,36 @@ def test_a_damaged_folder_is_told(saved, damage):
     damage(folder)
     with pytest.raises(UsageError, match=r"model|encoder"):
         Model.from_pretrained(folder)
+
+
+def rename_a_weight(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights["towers.0.neck.bias"] = weights.pop("towers.0.projector.3.bias")
+    save_file(weights, folder / "model.safetensors")
+    (folder / "model.safetensors.sha256").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda folder: rewrite(folder, colour="red", angle=3),
+            rf"has 'angle', 'colour', which contraport {__version__} does not know; was it written by another "
+            r"version\? Known: encoder, ",
+        ),
+        (
+            rename_a_weight,
+            r"1 are missing \(towers.0.projector.3.bias\) and 1 are not known \(towers.0.neck.bias\); is it of another "
+            f"model, or written by another version than contraport {__version__}",
+        ),
+    ],
+)
+def test_a_model_of_another_version_is_told(saved, change, told):
+    _, folder = saved
+    change(folder)
+    with pytest.raises(UsageError, match=told) as error:
+        Model.from_pretrained(folder)
+    assert "\n" not in str(error.value)
 
 
 def test_a_pickle_is_never_opened(saved, tmp_path):

@@ -325,6 +325,16 @@ def test_a_corrupt_model_is_told(tmp_path: Path) -> None:
         evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
 
 
+def test_a_run_of_another_version_is_judged_and_what_this_one_does_not_know_is_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model(), objective="nt-xent-next", whirl=3)
+    notes = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"], progress=False)["notes"]
+    assert f"config.yaml has 'whirl', which contraport {contraport.__version__} does not know" in notes[0]
+    assert "The objective cannot be built again, so its plan cannot be drawn: objective: unknown name" in notes[-1]
+    same = make_run(tmp_path / "same", vector_model())
+    notes = evaluate(same, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"], progress=False)["notes"]
+    assert not any("does not know" in note or "cannot be built" in note for note in notes)
+
+
 def trained(path: Path, **given: Any) -> Run:
     settings = {"batch_size": 20, "epochs": 3, "encoder": "mlp", "progress": False} | given
     return contraport.train(data=vectors(60, 3), out=path, **settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import Tensor, nn
 
+from contraport._version import __version__
 from contraport.encoders.build import Shape, check_trusted, default_encoder, described, is_described
 from contraport.encoders.tokenized import TextTransformer
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower
@@ -281,14 +283,16 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """
         folder = _local_folder(str(pretrained_model_name_or_path), download)
         config = _read_config(folder / CONFIG_FILE)
+        _check_known(config, cls, folder / CONFIG_FILE)
         check_trusted(config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust=trust)
         config["encoder"] = _given(encoder, config, f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
         try:
             check_checksum(folder / WEIGHTS_FILE)
             model = cls(**config, kept=folder)
-            load_model(model, folder / WEIGHTS_FILE)  # with weights that are tied
+            apart = load_model(model, folder / WEIGHTS_FILE, strict=False)  # with weights that are tied
         except (OSError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
             raise UsageError(f"model: {folder} does not hold a model: {reason(error)}") from error
+        _check_weights(*map(sorted, apart), folder)
         return model.to(map_location).eval()
 
 
@@ -401,6 +405,28 @@ def _local_folder(name: str, download: dict[str, Any]) -> Path:
         raise UsageError(
             f"model: there is no folder {name!r}, and the hub does not give it: {reason(error)}"
         ) from error
+
+
+def _check_known(config: Mapping[str, Any], model: type, file: Path) -> None:
+    """Raise `UsageError` unless this version knows all that a model says of itself."""
+    known = set(inspect.signature(model).parameters) - {"kept"}
+    unknown = sorted(config.keys() - known)
+    check(
+        not unknown,
+        f"model: {file} has {', '.join(map(repr, unknown))}, which contraport {__version__} does not know; was it "
+        f"written by another version? Known: {', '.join(sorted(known))}.",
+    )
+
+
+def _check_weights(missing: Sequence[str], unknown: Sequence[str], folder: Path) -> None:
+    """Raise `UsageError` unless a file of weights had all that the model has, and no others."""
+    parts = [f"{len(missing)} are missing ({missing[0]})"] if missing else []
+    parts += [f"{len(unknown)} are not known ({unknown[0]})"] if unknown else []
+    check(
+        not parts,
+        f"model: {folder / WEIGHTS_FILE} does not have the weights of what {CONFIG_FILE} beside it tells of: "
+        f"{' and '.join(parts)}; is it of another model, or written by another version than contraport {__version__}?",
+    )
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from contraport._version import __version__
 from contraport.data import Dataset
 from contraport.embedding import RawInputs
 from contraport.encoders import Model
@@ -38,6 +39,7 @@ from contraport.measures.subject import Subject
 from contraport.progress import Step
 from contraport.runs import Run
 from contraport.verbs.evaluate import VERB, EvaluateOptions
+from contraport.verbs.train import KEPT
 from contraport.wording import listed
 
 CLASSES_NAMED = 5
@@ -178,6 +180,12 @@ def _caveats(bench: Bench, baselines: Mapping[str, Model | RawInputs]) -> list[s
     """Return what is to be known of the model and of the raw inputs before their numbers are read."""
     caveat, raw = bench.run.caveat(), baselines.get("raw")
     told = [] if caveat is None else [caveat]
+    unknown = sorted(bench.run.config().keys() - KEPT.keys())
+    if unknown:
+        told.append(
+            f"{bench.run.config_path} has {', '.join(map(repr, unknown))}, which contraport {__version__} does not know "
+            "and passes over: another version trained the run."
+        )
     if isinstance(raw, RawInputs) and raw.side is not None:
         told.append(f"Raw inputs: the images shrunk to {raw.side} × {raw.side} pixels.")
     return told + _strange_classes(bench)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contraport.errors import UsageError
 from contraport.objectives import Loss, Objective
 from contraport.options import is_object
 from contraport.runs import Run
@@ -22,7 +23,10 @@ def objective_at_end(run: Run, settings: Settings, epochs: int | None) -> Loss |
     if settings.target is not None and wanted is None:
         return "What was wanted is known of the training items alone, so no plan of test items is drawn beside it."
     done = settings.epochs if epochs is None else epochs
-    compared = build_objective(settings)
+    try:
+        compared = build_objective(settings)
+    except UsageError as error:  # of another version, whose encoder can still be judged
+        return f"The objective cannot be built again, so its plan cannot be drawn: {error}"
     assert isinstance(compared, Loss)
     # As if an epoch had two steps, at the second of the last one: there a temperature has come to its end.
     for schedule in build_schedules(settings, compared, steps=1, epoch=2):
