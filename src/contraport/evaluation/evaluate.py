@@ -184,8 +184,8 @@ def _caveats(bench: Bench, baselines: Mapping[str, Model | RawInputs]) -> list[s
     if unknown:
         names = ", ".join(map(repr, unknown))
         told.append(
-            f"{bench.run.config_path} has {names}, which contraport {__version__} does not know and passes over: another "
-            "version trained the run."
+            f"{bench.run.config_path} has {names}, which contraport {__version__} does not know and passes over: "
+            "another version trained the run."
         )
     if isinstance(raw, RawInputs) and raw.side is not None:
         told.append(f"Raw inputs: the images shrunk to {raw.side} × {raw.side} pixels.")
