@@ -138,7 +138,16 @@ def test_runs_are_drawn_by_what_their_folders_keep(tmp_path):
     assert len(plots.neighbors(run, count=4, queries=2).axes[0].images) == 10
     loss, rate = plots.curves({"a": run, "b": other}, ["loss", "lr"]).axes
     np.testing.assert_allclose(loss.get_lines()[1].get_ydata(), 3 / np.arange(1, 6))
-    assert rate.get_title() == "lr"
+    assert [loss.get_title(), rate.get_title()] == ["Loss", "Learning rate"]
+
+
+def test_shares_are_drawn_in_per_cent_and_measures_by_their_titles():
+    rows = [{"step": step, "knn": 0.5 + step / 100, "data_wait": 0.002 * step, "mine": 0.5} for step in range(4)]
+    axes = plots.curves({"a": rows}, ["knn", "data_wait", "mine"]).axes
+    assert [ax.get_title() for ax in axes] == ["kNN", "Share of the time waiting for data", "mine"]
+    written = [ax.yaxis.get_major_formatter()(0.525, None) for ax in axes]
+    assert written[:2] == ["52.5%", "52.5%"]
+    assert "%" not in written[2]
 
 
 def test_an_evaluation_keeps_what_figures_need():

@@ -289,10 +289,10 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         try:
             check_checksum(folder / WEIGHTS_FILE)
             model = cls(**config, kept=folder)
-            apart = load_model(model, folder / WEIGHTS_FILE, strict=False)  # with weights that are tied
+            missing, unknown = load_model(model, folder / WEIGHTS_FILE, strict=False)  # with weights that are tied
         except (OSError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
             raise UsageError(f"model: {folder} does not hold a model: {reason(error)}") from error
-        _check_weights(*map(sorted, apart), folder)
+        _check_weights(sorted(missing), sorted(unknown), folder)
         return model.to(map_location).eval()
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+    from matplotlib.ticker import Formatter
 
 NARROWEST = 2.9
 """Inches: panels of a figure of a given width stand below one another rather than be narrower than this."""
@@ -74,6 +75,13 @@ def heatmap(ax: Axes, matrix: Tensor | np.ndarray[Any, Any], *, signed: bool = F
     ax.figure.colorbar(image, ax=ax, fraction=0.046)
     ax.set(xticks=[], yticks=[])
     return image
+
+
+def in_per_cent() -> Formatter:
+    """Return how an axis of shares writes them: with a decimal where it needs one."""
+    from matplotlib.ticker import FuncFormatter
+
+    return FuncFormatter(lambda share, _: f"{100 * share:.3g}%")
 
 
 def ground(ax: Axes) -> str:

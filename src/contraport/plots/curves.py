@@ -10,7 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from contraport.errors import UsageError, check
-from contraport.plots.canvas import DASHES, legend_above, panels
+from contraport.measures import named as measured
+from contraport.plots.canvas import DASHES, in_per_cent, legend_above, panels
 from contraport.plots.colors import SERIES
 from contraport.plots.reading import Folder, array, is_folder, named, run
 
@@ -20,7 +21,42 @@ if TYPE_CHECKING:
 POINTS_PER_LINE = 1_000
 """A longer curve is drawn by every k-th of its rows."""
 
+TITLES = {
+    "loss": "Loss",
+    "mi_bound": "Bound of mutual information, nats",
+    "lr": "Learning rate",
+    "temperature": "Temperature",
+    "plan_mass": "Mass of the plan",
+    "seconds": "Seconds of training",
+    "images_per_second": "Items a second",
+    "data_wait": "Share of the time waiting for data",
+    "epoch": "Epoch",
+}
+"""What columns of the metrics are called; those of measures have the measures' titles."""
+
+_SHARES = ("plan_mass", "data_wait")
+
 _Rows = Sequence[Mapping[str, Any]]
+
+
+def title_of(column: str) -> str:
+    """Return what a column of the metrics is called; one that nobody knows by its own name.
+
+    >>> title_of("lr"), title_of("knn"), title_of("mine")
+    ('Learning rate', 'kNN', 'mine')
+    """
+    measure = measured(column)
+    return TITLES.get(column, column if measure is None else measure.title)
+
+
+def is_share(column: str) -> bool:
+    """Return whether a column of the metrics is written in per cent.
+
+    >>> is_share("knn"), is_share("loss")
+    (True, False)
+    """
+    measure = measured(column)
+    return column in _SHARES if measure is None else measure.pattern.endswith("%}")
 
 
 def thinned(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
@@ -71,8 +107,11 @@ def curves(
                 marker="o" if len(shown) == 1 else None,
                 label=name or "_unnamed",
             )
-        ax.set(xlabel="step", title=key)
-        ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
+        ax.set(xlabel="step", title=title_of(key))
+        if is_share(key):
+            ax.yaxis.set_major_formatter(in_per_cent())
+        else:
+            ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
     legend_above(figure, axes[0])
     return figure
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contraport.measures import measures_of, named
-from contraport.plots.curves import POINTS_PER_LINE, thinned
+from contraport.measures import measures_of
+from contraport.plots.curves import POINTS_PER_LINE, is_share, thinned, title_of
 from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import CURVE_HEIGHT, PERCENT, Figure, figure, line, over
 from contraport.reporting.shown import ShownRun
@@ -19,13 +19,13 @@ AXES = {
 }
 """Along what curves may be drawn: runs of unequal length or speed suit one or another."""
 
-_SCHEDULED = (("temperature", "Temperature"), ("plan_mass", "Mass of the plan"))
+_SCHEDULED = ("temperature", "plan_mass")
 _GLOSSARY = {
     "loss": "Losses of different objectives differ by constants: compare their course, not their height.",
-    "mi_bound": "Nats that two views share at least, by the loss of a batch; at most the logarithm of its items.",
+    "mi_bound": "What two views share at least, by the loss of a batch; at most the logarithm of its items.",
     "lr": "The peak and the fall are a setting, not a result.",
     "temperature": "Lower is stricter: only the nearest pairs count.",
-    "plan_mass": "Below 1 the objective lets pairs go that cost too much.",
+    "plan_mass": "Below 100% the objective lets pairs go that cost too much.",
 }
 _MONITORED = "Measured on training items while it was trained; no test item is in it."
 
@@ -33,17 +33,16 @@ _MONITORED = "Measured on training items while it was trained; no test item is i
 def training(canvas: Canvas) -> Section | None:
     """Return the curves of what was logged; nothing where nothing was."""
     monitored = measures_of(row for run in canvas.runs for row in run.metrics)
-    titles = [("loss", "Loss"), *((measure.key, measure.title) for measure in monitored)]
-    titles += [("mi_bound", "Bound of mutual information"), ("lr", "Learning rate"), *_SCHEDULED]
-    changing = {key for key, _ in _SCHEDULED}
+    columns = ["loss", *(measure.key for measure in monitored), "mi_bound", "lr", *_SCHEDULED]
     curves = []
-    for key, title in titles:
+    for key in columns:
+        title = title_of(key)
         values = [{row[key] for row in run.metrics if row.get(key) is not None} for run in canvas.runs]
-        if not any(len(of_run) > (key in changing) for of_run in values):
+        if not any(len(of_run) > (key in _SCHEDULED) for of_run in values):
             continue
         label = f"{title} over the training steps; last values: {'; '.join(_ends(canvas.runs, key))}."
         drawing = curve(canvas.runs, key)
-        if (measure := named(key)) is not None and measure.pattern.endswith("%}"):
+        if is_share(key):
             drawing["layout"]["yaxis"] |= {"tickformat": PERCENT}
         plot = canvas.draw(f"curve-{key}", drawing, label)
         canvas.data.setdefault("along", {})[plot.key] = [
