@@ -1,4 +1,4 @@
-"""A run folder: the one place that knows which file of a run is where, and how each is read and written.
+"""The folder of a run: which file of it is where.
 
 ```
 DIR/config.yaml        the keyword arguments of `contraport.train`
@@ -26,67 +26,28 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import yaml
-
-from contraport.errors import UsageError, check, check_regular
-from contraport.files import halves, replacing_files, write_arrays, write_text
-from contraport.notebook import html_table
-from contraport.options import is_object
-from contraport.runs.reading import (
-    AGAIN,
-    EVALUATION,
-    NUMBER,
-    MetricsRow,
-    are_numbers,
-    check_kinds,
-    is_one_of,
-    read,
-    read_arrays,
-    read_rows,
-)
+from contraport.errors import check, check_regular
+from contraport.files import halves
 from contraport.runs.replaced import Replaced
-from contraport.verbs.train import KEPT, Settings, check_kept
-
-if TYPE_CHECKING:
-    from contraport.encoders import Model
-    from contraport.encoders.model import Encoders
-
-_MAIN = ("data", "objective", "epochs", "batch_size")
-"""The settings that a notebook shows even where they are the defaults."""
 
 _KEPT_ENCODER = re.compile(r"encoder\d+")
 _NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
 
 
-class Run:
-    """The folder of one training, by the names of its files.
-
-    Making a `Run` touches no file; the methods that read raise `UsageError` where a file is missing or corrupt.
+class RunFolder:
+    """The folder of one training, by the names of its files; to make one touches none of them.
 
     Args:
         path: the folder.
-        encoder: where the run trained a module of your own rather than a named encoder, this module as it was given to
-            `contraport.train`, or one per view: the folder holds no code. The run that `contraport.train` returns has
-            it.
-
-    >>> Run("runs/demo/nt-xent").name
-    'nt-xent'
     """
 
-    def __init__(self, path: str | Path, encoder: Encoders = None) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.encoder = encoder
         self.config_path = self.path / "config.yaml"
         self.metrics_path = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
@@ -109,80 +70,23 @@ class Run:
         self.lock_path = self.path / "lock.json"
         self.replaced = Replaced(self)
 
-    def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
-
-    def _repr_html_(self) -> str:
-        """Return as a table, for a notebook, the main settings, the others that are no defaults, and the last metrics.
-
-        Of a folder that is no run it says so.
-        """
-        try:
-            given = {name: value for name, value in self.config().items() if value is not None}
-            settings = {name: value for name, value in given.items() if name in _MAIN or not _default(name, value)}
-            rows = self.metrics() if self.metrics_path.exists() else []
-        except UsageError as error:
-            return html_table(repr(self), {}, str(error))
-        last = {f"last {name}": _short(value) for name, value in (rows[-1] if rows else {}).items()}
-        note = "Settings that are not shown are the defaults." if rows else "It has no metrics yet."
-        return html_table(repr(self), settings | last, note)
-
     @property
     def name(self) -> str:
         """The last part of the folder's path."""
         return self.path.resolve().name
 
     @property
-    def resuming(self) -> str:
-        """What goes on with the training; it trusts the code that the run itself was given as encoder.
+    def folders(self) -> tuple[Path, ...]:
+        """Its folders, all of which belong to one training."""
+        kept = (self.features_path, self.decoded_path)
+        return (self.checkpoints, self.model_path, self.initial_path, *kept, self.loggers_path)
 
-        A command; or a call, where the run was given objects, which the folder does not hold and a command cannot name.
-        """
-        # Here, not above, as in `model`.
-        from contraport.encoders.build import code_named
-
-        config: dict[str, Any] = {}
-        with suppress(UsageError):  # another file is what is told of
-            config = self.config()
-        objects = [name for name, value in config.items() if is_object(value)]
-        trusting = bool(code_named(config.get("encoder"))) and "encoder" not in objects
-        if not objects:
-            return f"contraport train --resume{' --trust' if trusting else ''} --out {shlex.quote(str(self.path))}"
-        given = [f"out={str(self.path)!r}", *["trust=True"] * trusting, *(f"{name}=..." for name in objects)]
-        return f"contraport.train(resume=True, {', '.join(given)}) in Python, with the objects that the run was given"
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Say of a file that cannot be written what is left and what to do.
-
-        Raises:
-            UsageError: it cannot: the disk is full, or the folder not to be written to.
-        """
-        try:
-            yield
-        except OSError as error:
-            kept = f" What was saved before is whole: mend it, and go on with: {self.resuming}"
-            remedy = kept if self.last_checkpoint.exists() else ""
-            raise UsageError(f"out: {self.path} cannot be written to: {error}.{remedy}") from error
-
-    @classmethod
-    def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> Run:
-        """Start a run folder that holds `config.yaml` and an empty `checkpoints/`.
-
-        With `overwrite` the files of an older run are kept as the `replaced` one; a file that is not a run's own is
-        never touched.
-
-        Raises:
-            UsageError: `path` is a file; or is not empty and `overwrite` is false, or what it holds is no run.
-        """
-        run = cls(path)
-        run.check_free(overwrite=overwrite)
-        run.replaced.settle()
-        if run.config_path.exists():
-            run.replaced.set_aside()
-        run.checkpoints.mkdir(parents=True, exist_ok=True)  # one that is there is empty
-        write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
-        return run
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """All that belongs to one training, but `config.yaml`."""
+        measured = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
+        files = (*measured, self.mismatched_path, self.log_path, self.nonfinite_path)
+        return (*self.folders, *files)
 
     def check_free(self, *, overwrite: bool = False) -> None:
         """Raise `UsageError` unless a run may start here, as `create` says.
@@ -202,204 +106,8 @@ class Run:
             f"out: {self.path} is not empty and is no run (no config.yaml), so it is not overwritten.",
         )
 
-    def config(self) -> dict[str, Any]:
-        """Return the keyword arguments of the training.
-
-        Raises:
-            UsageError: the folder is missing or no run, or its `config.yaml` is corrupt.
-        """
-        self._check_is_run()
-        config = read(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
-        check(isinstance(config, dict), f"run: {self.config_path} is corrupt: expected keys and values.")
-        check_kept(config, self.config_path)
-        return dict(config)
-
-    def settings(self, **given: Any) -> Settings:
-        """Return the settings of the training, with some that are given in place of its own.
-
-        Raises:
-            UsageError: the folder is missing or no run, or its `config.yaml` is corrupt.
-        """
-        config = self.config()
-        try:
-            kept = Settings(**{name: config[name] for name in KEPT.keys() & config.keys()})
-        except UsageError as error:
-            raise UsageError(f"run: {self.config_path} is corrupt: {error}") from error
-        return replace(kept, **given)
-
-    def metrics(self) -> list[MetricsRow]:
-        """Return one row per logged step; a last line that was cut off while it was written is left out.
-
-        Raises:
-            UsageError: the folder is no run, has no `metrics.jsonl`, or a line of it is corrupt.
-        """
-        self._check_is_run()
-        rows: list[MetricsRow] = read(self.metrics_path, read_rows)
-        return rows
-
-    def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Add one row to `metrics.jsonl`."""
-        with self.metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def write_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace all rows of `metrics.jsonl`, as a resumed training does with those after its checkpoint."""
-        write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
-
-    def model(self, *, trust: bool = False) -> Model:
-        """Return the trained model, in evaluation mode, on the CPU; with `trust` also one that names code to run.
-
-        Raises:
-            UsageError: the folder is no run, or its model is missing or corrupt, or names code to run.
-        """
-        # Here, not above: to read a run's numbers neither an encoder nor the hub's client is needed.
-        from contraport.encoders import Model
-
-        self._check_is_run()
-        model: Model = read(
-            self.model_path, lambda path: Model.from_pretrained(path, trust=trust, encoder=self.encoder)
-        )
-        return model.eval()
-
-    def save_model(self, model: Model, *, epochs: int) -> None:
-        """Write the model, each file as a whole, and its number of epochs; what was measured of another one goes.
-
-        Raises:
-            UsageError: it cannot be written.
-        """
-        told = json.dumps({"epochs": epochs})
-        with self.writing():
-            if not self.trained_path.exists() or self.trained_path.read_text("utf-8", errors="replace") != told:
-                for outdated in (self.evaluation_path, self.samples_path, self.items_path, self.trained_path):
-                    outdated.unlink(missing_ok=True)
-            _save(model, self.model_path)
-            write_text(self.trained_path, told)
-
-    def save_initial(self, model: Model, *, drawn: bool = False) -> None:
-        """Write the model as the training begins with it, so that it can go on where that was is gone.
-
-        Of weights that are drawn nothing is written but what encoders of transformers are built of.
-
-        Raises:
-            UsageError: it cannot be written.
-        """
-        with self.writing():
-            if drawn:
-                model.keep_parts(self.initial_path)
-            else:
-                _save(model, self.initial_path)
-
-    def model_epochs(self) -> int | None:
-        """Return after how many epochs the model was saved, or none where that is not told.
-
-        Raises:
-            UsageError: what tells it is corrupt.
-        """
-        if not self.trained_path.exists():
-            return None
-        epochs: int = read(self.trained_path, lambda path: int(json.loads(path.read_text("utf-8"))["epochs"]))
-        return epochs
-
-    def caveat(self, settings: Settings | None = None) -> str | None:
-        """Say which model the folder holds where it is not known to be that of the training's end.
-
-        Args:
-            settings: of the run, where they were read before.
-        """
-        epochs, asked = self.model_epochs(), (settings or self.settings()).epochs
-        if epochs is None:
-            return f"It is not told after how many epochs the model in {self.model_path} was saved."
-        if epochs >= asked:
-            return None
-        return (
-            f"The model in {self.model_path} is that after epoch {epochs}: the training was then extended to {asked}, "
-            "and that has not ended."
-        )
-
-    def model_config(self) -> dict[str, Any]:
-        """Return what the trained model was built with: its encoder, shape, projection and standardisation.
-
-        Raises:
-            UsageError: the folder is no run, or its model is missing or corrupt.
-        """
-        self._check_is_run()
-        config = read(self.model_path / "config.json", lambda path: json.loads(path.read_text("utf-8")))
-        check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: expected an object.")
-        return dict(config)
-
-    def evaluation(self) -> dict[str, Any]:
-        """Return what `contraport.evaluate` measured.
-
-        Raises:
-            UsageError: the folder is no run, was not evaluated, or its `evaluation.json` is corrupt.
-        """
-        self._check_is_run()
-        values = read(self.evaluation_path, lambda path: json.loads(path.read_text("utf-8")), AGAIN)
-        corrupt = f"run: {self.evaluation_path} is corrupt: expected an object with 'rows' of numbers{AGAIN}"
-        check(isinstance(values, dict) and isinstance(values.get("rows"), dict), corrupt)
-        check(all(isinstance(row, dict) for row in values["rows"].values()), corrupt)
-        check(
-            all(is_one_of(number, *NUMBER, None) for row in values["rows"].values() for number in row.values()), corrupt
-        )
-        check_kinds(self.evaluation_path, values, EVALUATION, AGAIN)
-        for name in ("intervals", "differences", "directions"):
-            check(are_numbers(values.get(name, {}), depth=3), f"run: {self.evaluation_path} is corrupt: {name}{AGAIN}")
-        return dict(values)
-
-    def samples(self) -> dict[str, np.ndarray]:
-        """Return the arrays that `contraport.evaluate` kept for the page, by name.
-
-        Raises:
-            UsageError: the folder is no run, was not evaluated, or its `samples.npz` is corrupt.
-        """
-        self._check_is_run()
-        samples: dict[str, np.ndarray] = read(self.samples_path, read_arrays, AGAIN)
-        return samples
-
-    def items(self) -> dict[str, np.ndarray]:
-        """Return by measure what it says of each test item, ``(n,)`` or ``(n, k)``, where the number is their mean.
-
-        Raises:
-            UsageError: the folder is no run, was not evaluated, or its `items.npz` is corrupt.
-        """
-        self._check_is_run()
-        found: dict[str, np.ndarray] = read(self.items_path, read_arrays, AGAIN)
-        return found
-
-    def save_pairs(self, found: Mapping[str, np.ndarray]) -> None:
-        """Write what a training found of its pairs."""
-        write_arrays(self.pairs_path, found)
-
-    def pairs(self) -> dict[str, np.ndarray]:
-        """Return what a training with `audit` found of its `n` pairs at its last look.
-
-        `scores`, `fdr`, `kept`, and of a training that is done `partners` and `partner_scores`, each ``(n,)``;
-        `mismatched`, the scores of known mismatches; `statistic`, `epoch`, `rate`, `low`, `high` and `remembered`,
-        without dimensions. See `contraport.auditing.Audit`.
-
-        Raises:
-            UsageError: the folder is no run, was not trained so, or its `pairs.npz` is corrupt.
-        """
-        self._check_is_run()
-        found: dict[str, np.ndarray] = read(self.pairs_path, read_arrays)
-        return found
-
-    def save_partners(self, partners: np.ndarray) -> None:
-        """Write which item each is paired with, where pairs were mismatched on purpose."""
-        with self.writing():
-            write_arrays(self.mismatched_path, {"partners": partners})
-
-    def partners(self) -> np.ndarray:
-        """Return which item each of `n` training items is paired with, ``(n,)``: with itself where the pair is right.
-
-        Raises:
-            UsageError: the folder is no run, was not trained with `mismatch`, or its `mismatched.npz` is corrupt.
-        """
-        self._check_is_run()
-        found: np.ndarray = read(self.mismatched_path, read_arrays)["partners"]
-        return found
-
-    def _check_is_run(self) -> None:
+    def check_is_run(self) -> None:
+        """Raise `UsageError` unless the folder holds a run, each file and folder of it where it should be."""
         check(self.path.is_dir(), f"run: no such folder: {self.path}.")
         check(self.config_path.is_file(), f"run: {self.path} is no run: it has no config.yaml.")
         for path in self.path.rglob("*"):
@@ -410,39 +118,6 @@ class Run:
             else:
                 with suppress(OSError):  # what a training writes may be gone by now, and a link may lead nowhere
                     check_regular("run", path)
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        """Its folders, all of which belong to one training."""
-        kept = (self.features_path, self.decoded_path)
-        return (self.checkpoints, self.model_path, self.initial_path, *kept, self.loggers_path)
-
-    @property
-    def written(self) -> tuple[Path, ...]:
-        """All that belongs to one training, but `config.yaml`."""
-        measured = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
-        files = (*measured, self.mismatched_path, self.log_path, self.nonfinite_path)
-        return (*self.folders, *files)
-
-
-def _save(model: Model, place: Path) -> None:
-    """Write a model, each file as a whole."""
-    # Here, not above, as in `Run.model`.
-    from safetensors import SafetensorError
-
-    try:
-        with replacing_files(place) as folder:
-            model.save_pretrained(folder)
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
-
-
-def _default(name: str, value: object) -> bool:
-    return name in KEPT and value == KEPT[name].written(KEPT[name].default)
-
-
-def _short(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def default_path(data: str, method: str) -> Path:

@@ -84,8 +84,21 @@ def check_kinds(path: Path, values: Mapping[str, Any], kinds: Mapping[str, tuple
         check(good, f"run: {path} is corrupt: {name} is {values.get(name)!r}{remedy}")
 
 
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Return what an `evaluation.json` holds: numbers of encoders by measure, and what else is told of them."""
+    values = json.loads(path.read_text("utf-8"))
+    corrupt = f"run: {path} is corrupt: expected an object with 'rows' of numbers{AGAIN}"
+    check(isinstance(values, dict) and isinstance(values.get("rows"), dict), corrupt)
+    check(all(isinstance(row, dict) for row in values["rows"].values()), corrupt)
+    check(all(is_one_of(number, *NUMBER, None) for row in values["rows"].values() for number in row.values()), corrupt)
+    check_kinds(path, values, _EVALUATION, AGAIN)
+    for name in ("intervals", "differences", "directions"):
+        check(are_numbers(values.get(name, {}), depth=3), f"run: {path} is corrupt: {name}{AGAIN}")
+    return dict(values)
+
+
 # What is read of an evaluation, and what it may be.
-EVALUATION: dict[str, tuple[Any, ...]] = {
+_EVALUATION: dict[str, tuple[Any, ...]] = {
     "data": (str,),
     "notes": (list,),
     "intervals": (dict,),

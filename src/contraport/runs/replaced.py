@@ -11,7 +11,7 @@ from contraport.errors import check
 from contraport.files import replacing
 
 if TYPE_CHECKING:
-    from contraport.runs.folder import Run
+    from contraport.runs.folder import RunFolder
 
 
 class Replaced:
@@ -21,10 +21,10 @@ class Replaced:
     itself has one at any moment. So a process may be killed between any two lines of this.
 
     Args:
-        run: the one that replaces it.
+        run: the folder of the one that replaces it.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunFolder) -> None:
         self._run = run
         self.path = run.path / ".replaced"
 

@@ -1,0 +1,145 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from contraport.errors import UsageError
+from contraport.files import replacing, write_arrays, write_json, write_text
+from contraport.runs import Run
+from contraport.verbs.train import Settings
+
+
+def test_a_notebook_shows_the_main_settings_and_those_that_are_no_defaults(tmp_path: Path) -> None:
+    kept = Settings(data="digits", batch_size=64).kept()
+    shown = Run.create(tmp_path, kept)._repr_html_()
+    assert [name for name in kept if f">{name}</th>" in shown] == ["data", "objective", "epochs", "batch_size"]
+    assert ">nt-xent</td>" in shown
+    other = Run.create(tmp_path, kept | {"batch_size": 256, "opt": "sgd"}, overwrite=True)._repr_html_()
+    assert [name for name in kept if f">{name}</th>" in other] == ["data", "objective", "epochs", "batch_size", "opt"]
+
+
+def test_metrics_come_back_in_order(run: Run) -> None:
+    for step in range(3):
+        run.append_metrics({"step": step, "loss": 1.5 - step})
+    assert run.metrics() == [{"step": step, "loss": 1.5 - step} for step in range(3)]
+    run.write_metrics(run.metrics()[:1])
+    assert run.metrics() == [{"step": 0, "loss": 1.5}]
+
+
+def test_metrics_leave_out_a_last_line_that_was_cut_off(run: Run) -> None:
+    run.metrics_path.write_text('{"step": 1}\n{"st')
+    assert run.metrics() == [{"step": 1}]
+
+
+@pytest.mark.parametrize("text", ['{"step": 1\n{"step": 2}\n', "[1]\n", "\x00\x01\n"])
+def test_corrupt_metrics_are_told(run: Run, text: str) -> None:
+    run.metrics_path.write_text(text)
+    with pytest.raises(UsageError, match=r"metrics\.jsonl is corrupt: line 1"):
+        run.metrics()
+
+
+def test_missing_parts_name_the_remedy(run: Run) -> None:
+    with pytest.raises(UsageError, match="contraport evaluate"):
+        run.evaluation()
+    with pytest.raises(UsageError, match="contraport evaluate"):
+        run.samples()
+    with pytest.raises(UsageError, match="resume"):
+        run.model()
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n", ""])
+def test_corrupt_config_is_told(run: Run, text: str) -> None:
+    run.config_path.write_text(text)
+    with pytest.raises(UsageError, match=r"config\.yaml is corrupt"):
+        run.config()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"rows": 3}',
+        '{"seconds": 1}',
+        '{"rows": {}, "intervals": {"trained": {"knn": 0.5}}}',
+        '{"rows": {}, "differences": {"raw": {"knn": {"low": "none"}}}}',
+    ],
+)
+def test_corrupt_evaluation_is_told(run: Run, text: str) -> None:
+    run.evaluation_path.write_text(text)
+    with pytest.raises(UsageError, match=r"evaluation\.json is corrupt"):
+        run.evaluation()
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 torn"])
+def test_corrupt_samples_are_told(run: Run, content: bytes) -> None:
+    run.samples_path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"samples\.npz is corrupt"):
+        run.samples()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"labels": np.arange(2)},
+        {"neighbors": np.array([[1], [3], [0]])},
+        {"neighbors": np.array([[1], [-1], [0]])},
+        {"labels": np.array([0, 1, 2])},
+        {"plan": np.eye(3), "target": np.eye(2)},
+        {"plan_epochs": np.arange(2), "plans": np.ones((3, 2, 2))},
+    ],
+)
+def test_samples_that_do_not_go_together_are_told(run: Run, changed: dict[str, np.ndarray]) -> None:
+    whole = {"points": np.eye(3), "labels": np.array([0, 1, 1]), "class_names": np.array(["a", "b"])}
+    write_arrays(run.samples_path, whole | {"neighbors": np.array([[1], [2], [0]])})
+    assert set(run.samples()) == {*whole, "neighbors"}
+    write_arrays(run.samples_path, whole | changed)
+    with pytest.raises(UsageError, match=r"samples\.npz is corrupt: '"):
+        run.samples()
+
+
+def test_pickled_samples_are_refused(run: Run) -> None:
+    np.savez(run.samples_path, points=np.array([{"code": "runs"}], dtype=object))
+    with pytest.raises(UsageError, match=r"samples\.npz is corrupt"):
+        run.samples()
+
+
+def test_corrupt_model_is_told(run: Run) -> None:
+    run.model_path.mkdir()
+    (run.model_path / "config.json").write_text("{")
+    with pytest.raises(UsageError, match=r"model.*config\.json"):
+        run.model()
+
+
+def test_arrays_and_text_come_back(run: Run) -> None:
+    write_arrays(run.samples_path, {"points": np.eye(2), "class_names": np.array(["a", "ü"])})
+    samples = run.samples()
+    assert np.array_equal(samples["points"], np.eye(2))
+    assert samples["class_names"].tolist() == ["a", "ü"]
+    write_json(run.evaluation_path, {"data": "ünï", "rows": {"raw": {"knn": 0.5}}})
+    assert run.evaluation()["data"] == "ünï"
+    assert json.loads(run.evaluation_path.read_text("utf-8")) == run.evaluation()
+
+
+def test_config_keeps_unicode_and_order(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {"out": "läufe", "data": None, "epochs": 2})
+    assert list(run.config()) == ["out", "data", "epochs"]
+    assert "läufe" in run.config_path.read_text("utf-8")
+    assert yaml.safe_load(run.config_path.read_text("utf-8"))["data"] is None
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "value.txt"
+    write_text(path, "old")
+
+    def fail() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fail()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
