@@ -96,7 +96,7 @@ def of_encoders() -> Figures:
 
 def of_plans() -> Figures:
     """What temperature, iterations, constraints and the uniformity penalty do to a plan."""
-    couplings = analysis.couplings(*two_distributions())
+    couplings = analysis.optimal_couplings(*two_distributions())
     triangle = analysis.simplex_path()
     matching = analysis.matching(*broken_pairs(), temperature=0.05, relaxation=0.5)
     penalty = analysis.uniformity_penalty((0.0, 1.0, 10.0))

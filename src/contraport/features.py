@@ -74,10 +74,10 @@ class Features:
         some = {name: None if values is None else values[first:last] for name, values in some.items()}
         return replace(self, **some)
 
-    def named(self, position: int) -> str:
+    def name_of(self, position: int) -> str:
         """Return what the item at a position is called: its key, or its split and row.
 
-        >>> Features(np.ones((2, 3)), np.array([4, 7]), np.array(["test", "test"])).named(1)
+        >>> Features(np.ones((2, 3)), np.array([4, 7]), np.array(["test", "test"])).name_of(1)
         'test row 7'
         """
         if self.keys is not None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from contraport.analysis import couplings
+from contraport.analysis import optimal_couplings
 from contraport.errors import UsageError
 
 
@@ -20,7 +20,7 @@ def distributions(n=9, m=7, seed=0):
 def test_the_exact_coupling_is_the_monotone_one():
     a, b = distributions()
     x, y = torch.rand(9, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 2, 7)
-    found = couplings(a, b, x=x, y=y, temperatures=[1.0], iterations=[])
+    found = optimal_couplings(a, b, x=x, y=y, temperatures=[1.0], iterations=[])
     a, b = (v.double().numpy() / v.double().sum().item() for v in (a, b))
     expected = ot.emd_1d(x.double().numpy(), y.double().numpy(), a, b, metric="sqeuclidean")
     np.testing.assert_allclose(found.exact.plan, expected, atol=1e-12)
@@ -30,7 +30,7 @@ def test_the_exact_coupling_is_the_monotone_one():
 
 def test_as_many_points_with_equal_masses_are_assigned():
     x, y = torch.rand(2, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    found = couplings(torch.ones(6), torch.ones(6), x=x, y=y, temperatures=[1.0], iterations=[])
+    found = optimal_couplings(torch.ones(6), torch.ones(6), x=x, y=y, temperatures=[1.0], iterations=[])
     cost = np.square(x.numpy()[:, None] - y.numpy())
     rows, columns = linear_sum_assignment(cost)
     assert found.exact.cost == pytest.approx(cost[rows, columns].mean())
@@ -40,7 +40,7 @@ def test_as_many_points_with_equal_masses_are_assigned():
 @pytest.mark.parametrize("temperature", [0.01, 0.1, 10.0])
 def test_entropic_couplings_are_those_of_pot(temperature):
     a, b = distributions()
-    found = couplings(a, b, temperatures=[temperature], iterations=[1, 3])
+    found = optimal_couplings(a, b, temperatures=[temperature], iterations=[1, 3])
     a, b = (v.double().numpy() / v.double().sum().item() for v in (a, b))
     cost = np.square(np.linspace(0, 1, 9)[:, None] - np.linspace(0, 1, 7))
     expected = ot.sinkhorn(a, b, cost, temperature, method="sinkhorn_log", stopThr=1e-13, numItermax=100_000)
@@ -52,7 +52,7 @@ def test_entropic_couplings_are_those_of_pot(temperature):
 
 def test_a_few_iterations_are_a_few_of_sinkhorns():
     a, b = distributions()
-    found = couplings(a, b, temperatures=[0.02], iterations=[1, 3])
+    found = optimal_couplings(a, b, temperatures=[0.02], iterations=[1, 3])
     a, b = (v.double().numpy() / v.double().sum().item() for v in (a, b))
     kernel = np.exp(-np.square(np.linspace(0, 1, 9)[:, None] - np.linspace(0, 1, 7)) / 0.02)
     right = np.ones(7)
@@ -68,7 +68,7 @@ def test_a_few_iterations_are_a_few_of_sinkhorns():
 
 def test_heat_spreads_and_costs_and_is_the_product_in_the_end():
     a, b = distributions()
-    found = couplings(a, b, temperatures=[0.005, 0.05, 0.5, 1e4], iterations=[1, 2, 4])
+    found = optimal_couplings(a, b, temperatures=[0.005, 0.05, 0.5, 1e4], iterations=[1, 2, 4])
     ways = [found.exact, *found.by_temperature.values()]
     assert [one.cost for one in ways] == sorted(one.cost for one in ways)
     assert [one.entropy for one in ways] == sorted(one.entropy for one in ways)
@@ -80,7 +80,7 @@ def test_heat_spreads_and_costs_and_is_the_product_in_the_end():
 
 
 def test_the_figure_shows_every_coupling(tmp_path):
-    figure = couplings(*distributions(), temperatures=[0.1, 1.0], iterations=[1]).figure()
+    figure = optimal_couplings(*distributions(), temperatures=[0.1, 1.0], iterations=[1]).figure()
     labels = [ax.get_xlabel().split("\n")[0] for ax in figure.axes]
     assert labels == ["exact", "temperature 0.1", "temperature 1", "1 iteration at 0.1"]
     figure.savefig(tmp_path / "figure.png")
@@ -89,12 +89,12 @@ def test_the_figure_shows_every_coupling(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda a, b: couplings(-a, b), "a: expected positive masses, got -"),
-        (lambda a, b: couplings(a, b[None]), "b: expected a tensor"),
-        (lambda a, b: couplings(a, b, temperatures=[]), "temperatures: expected one or more"),
-        (lambda a, b: couplings(a, b, temperatures=[0.0]), "temperatures: expected a positive"),
-        (lambda a, b: couplings(a, b, iterations=[0]), "iterations: expected a whole number from 1 on"),
-        (lambda a, b: couplings(a, b, x=b), "x: expected one place for each of 9 masses"),
+        (lambda a, b: optimal_couplings(-a, b), "a: expected positive masses, got -"),
+        (lambda a, b: optimal_couplings(a, b[None]), "b: expected a tensor"),
+        (lambda a, b: optimal_couplings(a, b, temperatures=[]), "temperatures: expected one or more"),
+        (lambda a, b: optimal_couplings(a, b, temperatures=[0.0]), "temperatures: expected a positive"),
+        (lambda a, b: optimal_couplings(a, b, iterations=[0]), "iterations: expected a whole number from 1 on"),
+        (lambda a, b: optimal_couplings(a, b, x=b), "x: expected one place for each of 9 masses"),
     ],
 )
 def test_mistakes_are_told(call, message):

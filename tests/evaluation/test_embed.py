@@ -171,7 +171,7 @@ def test_rows_of_a_table_are_those_of_its_file(tmp_path: Path) -> None:
     found = read_features(embed(run, data=tmp_path / "table.csv", out=tmp_path / "table.npz", progress=False))
     assert found.rows.tolist() == [0, 3, 6, 2, 5, 8]
     assert found.keys is None
-    assert found.named(3) == "test row 2"
+    assert found.name_of(3) == "test row 2"
 
 
 def test_each_file_is_decoded_once(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from contraport.cli.console import result_rows
 from contraport.cli.listing import list_names, print_names
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
-from contraport.measures import MEASURES, chosen, measure, named
+from contraport.measures import MEASURES, chosen, measure, measure_of
 from contraport.measures.measure import LABELS
 from contraport.reporting import report
 
@@ -64,7 +64,7 @@ def test_names_choose(mine) -> None:
     assert {row.group for row in chosen(["geometry"])} == {"geometry"}
     assert {row.key for row in chosen(["all"])} >= {"knn", "near@1000"}
     for typo in ("near@", "near@0", "near@x", "knn@3", "kn"):
-        assert named(typo) is None
+        assert measure_of(typo) is None
         with pytest.raises(UsageError, match="measures: unknown name"):
             chosen([typo])
 
@@ -85,6 +85,6 @@ def test_a_row_that_says_too_little_is_told() -> None:
 
 
 def test_the_registry_is_known_without_torch() -> None:
-    code = "import sys; from contraport.measures import named; assert named('knn')\n"
+    code = "import sys; from contraport.measures import measure_of; assert measure_of('knn')\n"
     code += "assert not {'torch', 'numpy', 'sklearn'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,7 +9,7 @@ import pytest
 from contraport.cli.console import evaluation_rows
 from contraport.errors import UsageError
 from contraport.files import write_json
-from contraport.measures import chosen, named
+from contraport.measures import chosen, measure_of
 from contraport.reporting import report
 from contraport.reporting.numbers import measured, table
 from contraport.reporting.page import render
@@ -141,7 +141,7 @@ def test_of_a_measure_that_a_run_lacks_none_is_the_best(make_run) -> None:
     del values["rows"]["trained"]["knn"]
     write_json(runs[1].evaluation_path, values)
     known = shown([runs[0]]), shown(runs)
-    (alone,), (beside,) = (table(of, [named("knn")]) for of in known)
+    (alone,), (beside,) = (table(of, [measure_of("knn")]) for of in known)
     assert alone.encoders[-1].cells[0].best
     assert not any(cell.best for encoder in beside.encoders for cell in encoder.cells)
 

@@ -78,7 +78,7 @@ def test_a_file_has_names_and_classes(tmp_path: Path, suffix: str) -> None:
     assert {near.name for near in found} == set(keys) - {"photos/1.png"}
     assert all(near.class_name == ("c" if near.position in (1, 3, 4) else "a") for near in found)
     unnamed = Features(array, np.arange(6) + 3, np.array(["test"] * 6))
-    assert unnamed.named(2) == "test row 5"
+    assert unnamed.name_of(2) == "test row 5"
 
 
 def test_where_nothing_is_there_twice_the_most_alike_are_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +129,7 @@ def test_clusters_are_what_lloyd_ends_at(tmp_path: Path) -> None:
     for number, one in enumerate(found.clusters):
         inside = np.flatnonzero(found.numbers == number)
         distances = -(unit[inside] @ unit[inside].mean(0))
-        assert one.typical[0] == given.named(int(inside[distances.argmin()]))
+        assert one.typical[0] == given.name_of(int(inside[distances.argmin()]))
     lines = out.read_text().splitlines()
     assert lines[0] == "position,name,cluster"
     assert lines[-1] == "119,train row 119,2"

@@ -2,7 +2,7 @@
 
 from contraport.analysis.augmentation import NoiseAndMixup, noise_and_mixup
 from contraport.analysis.collapse import Collapse, collapse
-from contraport.analysis.couplings import Coupling, Couplings, couplings
+from contraport.analysis.couplings import Coupling, Couplings, optimal_couplings
 from contraport.analysis.covariance import ContrastiveCovariance, contrastive_covariance, energy, pair_weights
 from contraport.analysis.linear import DeepLinear, LinearEncoder, deep_linear, linear_encoder
 from contraport.analysis.matching import Matched, Matching, matching
@@ -31,7 +31,6 @@ __all__ = [
     "UniformityPenalty",
     "collapse",
     "contrastive_covariance",
-    "couplings",
     "deep_linear",
     "energy",
     "five_gaussians",
@@ -39,6 +38,7 @@ __all__ = [
     "linear_encoder",
     "matching",
     "noise_and_mixup",
+    "optimal_couplings",
     "pair_weights",
     "perfect_uniformity",
     "similarity",

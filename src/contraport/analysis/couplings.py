@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.engine import Geometry, Gibbs
 from contraport.errors import check, check_each, check_positive, in_short
 from contraport.objectives import Asked, Balanced, Exact, transport
-from contraport.plots import couplings as draw
+from contraport.plots import couplings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,10 +65,10 @@ class Couplings:
             named[f"temperature {temperature:g}\ncost {found.cost:.4f}"] = found.plan
         for made, found in self.by_iterations.items():
             named[f"{made} iteration{'s' * (made > 1)} at {lowest:g}\nmasses off by {found.error:.2f}"] = found.plan
-        return draw(named, self.a, self.b, width=2.9 * max(1 + len(self.by_temperature), len(self.by_iterations)))
+        return couplings(named, self.a, self.b, width=2.9 * max(1 + len(self.by_temperature), len(self.by_iterations)))
 
 
-def couplings(
+def optimal_couplings(
     a: Tensor,
     b: Tensor,
     *,
@@ -96,7 +96,7 @@ def couplings(
 
     Source: Peyré and Cuturi (2019), Computational optimal transport, sections 2.3, 4.1 and 4.2.
 
-    >>> found = couplings(torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.1, 0.2, 0.7]), temperatures=[0.1, 1.0])
+    >>> found = optimal_couplings(torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.1, 0.2, 0.7]), temperatures=[0.1, 1.0])
     >>> found.exact.plan
     tensor([[0.1000, 0.2000, 0.4000],
             [0.0000, 0.0000, 0.2000],

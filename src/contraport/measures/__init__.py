@@ -18,6 +18,6 @@ The registry names measures without importing torch: what computes is imported w
 """
 
 from contraport.measures import catalog as _catalog  # noqa: F401  (enters its measures)
-from contraport.measures.measure import MEASURES, Measure, Need, chosen, families, measure, measures_of, named
+from contraport.measures.measure import MEASURES, Measure, Need, chosen, families, measure, measure_of, measures_of
 
-__all__ = ["MEASURES", "Measure", "Need", "chosen", "families", "measure", "measures_of", "named"]
+__all__ = ["MEASURES", "Measure", "Need", "chosen", "families", "measure", "measure_of", "measures_of"]

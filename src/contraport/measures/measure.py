@@ -133,8 +133,8 @@ class Measure:
     def is_worse(self, value: float, other: float) -> bool:
         """Return whether a value is worse than another, and is not written like it.
 
-        >>> from contraport.measures import named
-        >>> named("knn").is_worse(0.91, 0.95), named("knn").is_worse(0.95001, 0.95004)
+        >>> from contraport.measures import measure_of
+        >>> measure_of("knn").is_worse(0.91, 0.95), measure_of("knn").is_worse(0.95001, 0.95004)
         (True, False)
         """
         worse = {"higher": value < other, "lower": value > other, "neither": False}
@@ -195,11 +195,11 @@ def measure(
     return enter
 
 
-def named(key: str) -> Measure | None:
+def measure_of(key: str) -> Measure | None:
     """Return the measure that a key of `evaluation.json` stands for, or none where there is none of that name.
 
-    >>> from contraport.measures import named
-    >>> named("knn").title, named("typo")
+    >>> from contraport.measures import measure_of
+    >>> measure_of("knn").title, measure_of("typo")
     ('kNN', None)
     """
     name, _, number = key.partition(_AT)
@@ -212,7 +212,7 @@ def named(key: str) -> Measure | None:
 def measures_of(rows: Iterable[Iterable[str]]) -> list[Measure]:
     """Return the measures that some keys stand for, in the order of the registry; keys of no measure are left out."""
     keys = {key for row in rows for key in row}
-    known = [found for key in keys if (found := named(key)) is not None]
+    known = [found for key in keys if (found := measure_of(key)) is not None]
     order = {name: place for place, name in enumerate(MEASURES)}
 
     def place(found: Measure) -> tuple[int, int]:
@@ -255,7 +255,7 @@ def chosen(names: Sequence[str] = ()) -> list[Measure]:
     groups = {row.group for row in MEASURES.values()}
     found: dict[str, Measure] = {}
     for name in names or [row for row, entry in MEASURES.items() if entry.usual]:
-        one = named(name)
+        one = measure_of(name)
         rows = [one] if one else [entry for key, entry in MEASURES.items() if name in (key, entry.group, "all")]
         if not rows:
             raise unknown_name("measures", name, {*MEASURES, *groups, "all"})

@@ -47,7 +47,7 @@ def affinities(x: Tensor, perplexity: float, *, symmetric: bool) -> Tensor:
     n = len(x)
     good = isinstance(perplexity, int | float) and 1 <= perplexity < n - 1
     check(good, f"perplexity: expected a number from 1 to below n - 1 = {n - 1}, got {perplexity!r}.")
-    distances, neighbors = nearest(x, min(n - 1, math.ceil(SUPPORT * perplexity)))
+    distances, neighbors = nearest_by_distance(x, min(n - 1, math.ceil(SUPPORT * perplexity)))
     shares = spread(distances, perplexity) / n
     rows = torch.arange(n, device=x.device)[:, None].expand_as(neighbors)
     plan = torch.sparse_coo_tensor(
@@ -57,14 +57,14 @@ def affinities(x: Tensor, perplexity: float, *, symmetric: bool) -> Tensor:
 
 
 @torch.no_grad()
-def nearest(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
+def nearest_by_distance(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
     """Return the squared distances and the positions of each item's nearest others, (n, neighbors) both.
 
     Args:
         x: the data, (n, d).
         neighbors: how many, below n.
 
-    >>> nearest(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
+    >>> nearest_by_distance(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
     [1, 0, 1]
     """
     x = x.double()

@@ -41,7 +41,7 @@ class Decoyed(Dataset):
 
     def __getitems__(self, positions: list[int]) -> Batch:
         """Return the items and decoys at some positions as one batch."""
-        own, partners = members(torch.as_tensor(positions, dtype=torch.int64), len(self), self.decoys)
+        own, partners = pairs_at(torch.as_tensor(positions, dtype=torch.int64), len(self), self.decoys)
         batch = super().__getitems__(own.tolist())
         is_decoy = own != partners
         if not is_decoy.any():
@@ -50,7 +50,7 @@ class Decoyed(Dataset):
         return batch._replace(views=(batch.views[0], self.store.fetch(partners)[1]))
 
 
-def members(positions: Tensor, items: int, decoys: ItemPairs) -> tuple[Tensor, Tensor]:
+def pairs_at(positions: Tensor, items: int, decoys: ItemPairs) -> tuple[Tensor, Tensor]:
     """Return of which item the first view at each position is, and of which the second, ``(b,)`` each."""
     number = (positions - items).clamp(min=0)
     is_decoy = positions >= items

@@ -10,10 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from contraport.errors import UsageError, check
-from contraport.measures import named as measured
+from contraport.measures import measure_of
 from contraport.plots.canvas import DASHES, in_per_cent, legend_above, panels
 from contraport.plots.colors import SERIES
-from contraport.plots.reading import Folder, array, is_folder, named, run
+from contraport.plots.reading import Folder, array, by_name, is_folder, run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +45,7 @@ def title_of(column: str) -> str:
     >>> title_of("lr"), title_of("knn"), title_of("mine")
     ('Learning rate', 'kNN', 'mine')
     """
-    measure = measured(column)
+    measure = measure_of(column)
     return TITLES.get(column, column if measure is None else measure.title)
 
 
@@ -55,7 +55,7 @@ def is_share(column: str) -> bool:
     >>> is_share("knn"), is_share("loss")
     (True, False)
     """
-    measure = measured(column)
+    measure = measure_of(column)
     return column in _SHARES if measure is None else measure.pattern.endswith("%}")
 
 
@@ -90,7 +90,7 @@ def curves(
     """
     wanted = [keys] if isinstance(keys, str) else list(keys)
     check(len(wanted) > 0, "keys: expected one column or more, got none.")
-    lines = {name: _rows(name, given, wanted) for name, given in named(runs).items()}
+    lines = {name: _rows(name, given, wanted) for name, given in by_name(runs).items()}
     for key in wanted:
         known = sorted({column for rows in lines.values() for row in rows for column in row} - {"step"})
         some = any(thinned(rows, key) for rows in lines.values())

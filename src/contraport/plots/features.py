@@ -15,7 +15,7 @@ from contraport.measures.retrieval import nearest_others
 from contraport.plots.canvas import DASHES, canvas, ground, legend_above, panels
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
 from contraport.plots.names import places_of_names
-from contraport.plots.reading import Array, Folder, Values, array, is_folder, labels_of, named, run, sampled
+from contraport.plots.reading import Array, Folder, Values, array, by_name, is_folder, labels_of, run, sampled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,7 +89,7 @@ def spectrum(
     ['full: effective rank 4.0', 'one direction: effective rank 1.0']
     """
     figure, (ax,) = panels(1, width=width, ratio=1.45)
-    for position, (name, given) in enumerate(named(features).items()):
+    for position, (name, given) in enumerate(by_name(features).items()):
         values = _singular_values(given)
         rank, shares = rank_of(values), values / values[0]
         label = f"{name}: effective rank {rank:.1f}" if name else f"effective rank {rank:.1f}"

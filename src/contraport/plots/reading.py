@@ -64,16 +64,16 @@ def run(folder: object) -> Run:
         return folder if isinstance(folder, Run) else Run(str(folder))
 
 
-def named(given: object) -> dict[str, Any]:
+def by_name(given: object) -> dict[str, Any]:
     """Return what is given by its names: a mapping as it is, runs by their folders, anything else without a name.
 
-    >>> list(named(["runs/a", "runs/b"])), list(named({"x": 1})), list(named(1.0))
+    >>> list(by_name(["runs/a", "runs/b"])), list(by_name({"x": 1})), list(by_name(1.0))
     (['a', 'b'], ['x'], [''])
     """
     if isinstance(given, Mapping):
         return {str(name): run(value) if is_folder(value) else value for name, value in given.items()}
     if is_folder(given):
-        return named([given])
+        return by_name([given])
     if isinstance(given, Iterable) and not isinstance(given, Tensor | np.ndarray):
         several = list(given)
         if several and all(map(is_folder, several)):

@@ -173,8 +173,8 @@ def _cell(measure: Measure, line: _Line, best: _Line | None) -> Number:
 def interval_in_words(measure: Measure, low: float, high: float) -> str:
     """Write an interval in as few letters as can be: its unit once, and a dash where no end has one.
 
-    >>> from contraport.measures import named
-    >>> interval_in_words(named("knn"), 0.842, 0.861), interval_in_words(named("uniformity"), -2.0, -1.5)
+    >>> from contraport.measures import measure_of
+    >>> interval_in_words(measure_of("knn"), 0.842, 0.861), interval_in_words(measure_of("uniformity"), -2.0, -1.5)
     ('84.2–86.1%', '−2.000 to −1.500')
     """
     ends = [measure.written(end).replace("-", "−") for end in (low, high)]

@@ -34,7 +34,7 @@ def blocks(features: np.ndarray, device: torch.device, size: int = BLOCK) -> Ite
         yield first, unit(features[first : first + size], device)
 
 
-def nearest(
+def most_similar(
     query: Tensor, features: np.ndarray, count: int, *, among: np.ndarray | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the largest cosine similarities of a query to rows of features, and where these are, the nearest first.
@@ -47,7 +47,7 @@ def nearest(
         count: how many, at most all.
         among: the only rows to look at, rising; default: all.
 
-    >>> nearest(torch.tensor([1.0, 0.0]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)[1]
+    >>> most_similar(torch.tensor([1.0, 0.0]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)[1]
     tensor([1, 2])
     """
     query = F.normalize(query.float(), dim=0)

@@ -15,7 +15,7 @@ from contraport.evaluation.opening import open_device
 from contraport.features import Features, as_features
 from contraport.files import replacing
 from contraport.measures.clusters import clusters
-from contraport.searching.blocks import blocks, nearest
+from contraport.searching.blocks import blocks, most_similar
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
 from contraport.verbs.cluster import VERB, ClusterOptions
 from contraport.wording import counted
@@ -94,9 +94,9 @@ def _shown(found: Clusters, features: Features, centres: Tensor) -> Contents:
     groups = []
     for number, (one, centre) in enumerate(zip(found.clusters, centres, strict=True)):
         inside = np.flatnonzero(found.numbers == number)
-        similarities, places = nearest(centre, features.features, PICTURES_OF_GROUP, among=inside)
+        similarities, places = most_similar(centre, features.features, PICTURES_OF_GROUP, among=inside)
         cards = [
-            Card(place, features.named(place), f"{similarity:.3f}")
+            Card(place, features.name_of(place), f"{similarity:.3f}")
             for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)
         ]
         most = f"most are {one.class_name}" if one.class_name is not None else ""
@@ -131,8 +131,8 @@ def _clustered(features: np.ndarray, count: int, device: torch.device) -> tuple[
 
 def _described(features: Features, numbers: np.ndarray, centre: Tensor, number: int) -> Cluster:
     inside = np.flatnonzero(numbers == number)
-    _, places = nearest(centre, features.features, SHOWN, among=inside)
-    typical = tuple(map(features.named, places.tolist()))
+    _, places = most_similar(centre, features.features, SHOWN, among=inside)
+    typical = tuple(map(features.name_of, places.tolist()))
     if features.labels is None:
         return Cluster(len(inside), typical, None)
     labels, counts = np.unique(features.labels[inside], return_counts=True)
@@ -144,4 +144,4 @@ def _write(out: Path, features: Features, numbers: np.ndarray) -> None:
     with replacing(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["position", "name", "cluster"])
-        rows.writerows((position, features.named(position), int(number)) for position, number in enumerate(numbers))
+        rows.writerows((position, features.name_of(position), int(number)) for position, number in enumerate(numbers))

@@ -72,7 +72,7 @@ def duplicates(given: dict[str, Any]) -> list[Group]:
         tuple(part.tolist()) for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(part) > 1
     ]
     several.sort(key=lambda positions: (-len(positions), positions))
-    groups = [Group(positions, tuple(map(features.named, positions))) for positions in several]
+    groups = [Group(positions, tuple(map(features.name_of, positions))) for positions in several]
     if page is not None:
         page.write(_shown(groups, len(features), asked.threshold))
     return groups

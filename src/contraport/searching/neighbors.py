@@ -13,7 +13,7 @@ from contraport.errors import UsageError, check
 from contraport.evaluation.opening import open_device
 from contraport.features import Features, as_features
 from contraport.runs import Run
-from contraport.searching.blocks import nearest
+from contraport.searching.blocks import most_similar
 from contraport.searching.index import indexed, tell_of_index
 from contraport.searching.page import Card, Cards, Contents, new_page
 from contraport.searching.query import embedded, is_file, position_of
@@ -77,9 +77,9 @@ def found_near(
         tell_of_index(features.features)
     else:
         among = indexed(features.features, Path(index)).candidates(query, top + 1)
-    similarities, places = nearest(query, features.features, top + 1, among=among)
+    similarities, places = most_similar(query, features.features, top + 1, among=among)
     found = [
-        Neighbor(place, features.named(place), similarity, features.class_of(place))
+        Neighbor(place, features.name_of(place), similarity, features.class_of(place))
         for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
         if place != but
     ]
@@ -88,7 +88,7 @@ def found_near(
 
 def _shown(found: Sequence[Neighbor], query: int | str | Path, position: int | None, features: Features) -> Contents:
     own = Path(str(query)).name if is_file(query) else str(query)
-    name = own if position is None else features.named(position)
+    name = own if position is None else features.name_of(position)
     asked = Card(Path(str(query)) if position is None else position, name)
     cards = [Card(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
     groups = [Cards("What was looked for", "", "", [asked]), Cards("The nearest", "", "", cards)]

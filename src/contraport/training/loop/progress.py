@@ -48,7 +48,7 @@ class ProgressBar(Callback):
             self._bar,
             completed=trainer.global_step,
             epoch=_epoch(trainer),
-            measured=measured(self._meter.row, self._meter.noted),
+            measured=row_in_words(self._meter.row, self._meter.noted),
         )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -90,7 +90,7 @@ class ProgressLines(Callback):
         step, total = trainer.global_step, int(trainer.estimated_stepping_batches)
         left = (total - step) * seconds / (step - self._begin)
         self._console.print(
-            f"epoch {_epoch(trainer)}  step {step:,}/{total:,}  {measured(row, self._meter.noted)}  "
+            f"epoch {_epoch(trainer)}  step {step:,}/{total:,}  {row_in_words(row, self._meter.noted)}  "
             f"{time.strftime('%H:%M:%S', time.gmtime(left)) if left < 86_400 else f'{left / 86_400:.1f} days'} left",
             highlight=False,
             soft_wrap=True,
@@ -110,11 +110,11 @@ _ROUNDING = 1e-4
 """A plan whose mass is this close to 1 has let nothing go."""
 
 
-def measured(row: MetricsRow, noted: MetricsRow) -> str:
+def row_in_words(row: MetricsRow, noted: MetricsRow) -> str:
     """Return what a row says, and what was measured beside it, in a few words.
 
     >>> row = {"loss": 1.5, "temperature": 0.2, "plan_mass": 0.8, "images_per_second": 1e4, "data_wait": 0.01}
-    >>> measured(row, {"knn": 0.912})
+    >>> row_in_words(row, {"knn": 0.912})
     "loss 1.500  temperature 0.2  kept 80.0% of the pairs' mass  kNN 91.2%  10,000 items/s  wait 1%"
     """
     if not row:
