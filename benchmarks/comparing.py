@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 from contraport.cli import main as contraport
-from contraport.comparing.grid import read_suite, suites_folder
+from contraport.comparing.suites import read_suite, suites_folder
 
 RESULTS = Path("benchmarks/results/suites")
 

@@ -7,8 +7,8 @@ from collections import Counter
 from suites import anchor, measured, paragraph, together, verdicts_on, words_table
 
 from contraport.catalog.choosing import SITUATIONS, Advice
-from contraport.comparing.grid import read_suite
 from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED
+from contraport.comparing.suites import read_suite
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"
 

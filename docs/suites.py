@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from scipy.stats import spearmanr
 
-from contraport.comparing.grid import read_suite, suites_folder
 from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Entry, Waypoint
+from contraport.comparing.suites import read_suite, suites_folder
 from contraport.comparing.tables import Comparison, markdown_table, on_the_way, table_of, written
 from contraport.encoders.build import build
 from contraport.measures import Measure

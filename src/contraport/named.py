@@ -58,11 +58,11 @@ def parse_named(
         if key not in names:
             raise unknown_name(f"{argument}: setting of {name}", key, names)
         check(key not in settings, f"{argument}: expected {key} once, got {text!r}.")
-        settings[key] = _read(value)
+        settings[key] = read_value(value)
     return Named(name, settings)
 
 
-def _read(value: str) -> int | float | str:
+def read_value(value: str) -> int | float | str:
     """Return the number that a text is, or the text."""
     for kind in (int, float):
         try:

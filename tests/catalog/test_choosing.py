@@ -7,7 +7,7 @@ import pytest
 from contraport.catalog import OBJECTIVES
 from contraport.catalog.choosing import Advice, Situation, advice, when_to_use
 from contraport.cli import main
-from contraport.comparing.grid import grid_of
+from contraport.comparing.asked import grid_of
 
 ALL = list(advice())
 

@@ -17,7 +17,7 @@ from scipy.stats import ttest_ind
 from contraport import compare
 from contraport.cli import main
 from contraport.comparing import running
-from contraport.comparing.grid import grid_of
+from contraport.comparing.asked import grid_of
 from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Entry, Verdict, verdict_of
 from contraport.comparing.running import Clock, Job, carry_out, job_of
 from contraport.comparing.statistics import MOST_SEEDS

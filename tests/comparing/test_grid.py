@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from contraport.comparing.grid import grid_of, read_suite, suites_folder
+from contraport.comparing.asked import grid_of
+from contraport.comparing.suites import read_suite, suites_folder
 from contraport.errors import UsageError
 from contraport.training.given import settings_of
 

@@ -57,7 +57,7 @@ def test_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {tv.CIFAR10.meta["key"]: [f"class {number}" for number in range(10)]}
     (folder / tv.CIFAR10.meta["filename"]).write_bytes(pickle.dumps(names))
     found = compare(suite="cifar", data=["cifar10"], objectives=["info-nce"], measures=["linear_probe"],
-                    settings=["corrupt-strong", "mismatched:0.4"], root=tmp_path,
+                    settings=["corrupt+strong", "mismatched:0.4"], root=tmp_path,
                     **SMALL, out=tmp_path / "out")  # fmt: skip
     assert len(found.columns) == 2
     assert all(entry.mean is not None for entry in found.entries)

@@ -2,7 +2,10 @@
 
 ```
 compare        the verb
-grid           rows, columns and seeds: what is asked -> the cells; suites
+asked          what is asked -> the grid
+entries        a row or a column in words -> its name and options
+suites         comparisons kept in a file, with what is claimed of them
+grid           rows, columns and seeds -> the cells
 tuning         own settings of each objective, searched with equally many trials
 running        cells trained and judged, several at once, within a budget, going on where they were stopped
 statistics     how sure a mean over seeds and a paired difference are

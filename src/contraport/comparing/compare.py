@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from contraport._version import __version__
-from contraport.comparing.grid import Cell, Grid, Row, grid_of
+from contraport.comparing.asked import grid_of
+from contraport.comparing.grid import Cell, Grid, Row
 from contraport.comparing.page import draw, render
 from contraport.comparing.results import Results, chosen_in_order, entries_of, verdicts_of, waypoints_of
 from contraport.comparing.running import Clock, Found, Job, carried_out, job_of

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from torch.quasirandom import SobolEngine
 
-from contraport.comparing.grid import Cell, Column, Grid, Row, parameters_of
+from contraport.comparing.entries import parameters_of
+from contraport.comparing.grid import Cell, Column, Grid, Row
 from contraport.measures import Measure
 
 

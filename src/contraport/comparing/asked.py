@@ -1,0 +1,42 @@
+"""From what is asked, and a suite's file, to what is compared."""
+
+from __future__ import annotations
+
+from contraport.comparing.entries import check_options, kept_by_name, listed, over_each, row_of, setting_of
+from contraport.comparing.grid import Column, Given, Grid
+from contraport.comparing.suites import OF_SUITES, claim_of, read_suite
+from contraport.errors import check, unknown_name
+from contraport.verbs.compare import CompareOptions
+
+
+def grid_of(given: Given) -> Grid:
+    """Return what is compared.
+
+    Raises:
+        UsageError: there is no such suite, it is not what it should be, or nothing is to be compared.
+    """
+    suite = given.get("suite")
+    saved = {} if suite is None else read_suite(suite)
+    check(suite is not None or not given.get("quick"), "quick: belongs to a suite; expected --suite with it.")
+    smaller = saved.get("quick", {}) if given.get("quick") else {}
+    check(not given.get("quick") or bool(smaller), f"quick: the suite {suite} has no smaller grid.")
+    values = {**saved, **smaller}
+    asked = CompareOptions(**{name: value for name, value in values.items() if name not in OF_SUITES} | dict(given))
+    check(len(asked.data) > 0, "data: expected one or more, got none.")
+    own_rows, own_columns = (kept_by_name(key, saved, smaller) for key in ("objectives", "settings"))
+    rows = over_each(tuple(row_of(value, own_rows) for value in listed(asked.objectives, own_rows)), asked.over)
+    check(len(rows) > 0, "objectives: expected one or more, got none.")
+    settings = [setting_of(value, own_columns) for value in listed(asked.settings, own_columns)]
+    columns = tuple(Column(str(data), name, options) for data in asked.data for name, options in settings)
+    for argument, names in (("objectives", [row.name for row in rows]), ("settings", [c.name for c in columns])):
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        check(not repeated, f"{argument}: expected each once, got {', '.join(repeated)} more often.")
+    baseline = asked.baseline or rows[0].name
+    if baseline not in [row.name for row in rows]:
+        raise unknown_name("baseline", baseline, [row.name for row in rows])
+    own = {"epochs": asked.epochs, "encoder": asked.encoder, "items": asked.items}
+    common = {**(asked.train or {}), **{name: value for name, value in own.items() if value is not None}}
+    check_options("train", common)
+    claims = tuple(claim_of(value) for value in values.get("claims", ()))
+    title = str(values.get("title", f"{len(rows)} objectives compared"))
+    return Grid(title, rows, columns, baseline, common, claims, asked, given)
