@@ -116,7 +116,7 @@ def parameters_of(options: Given) -> Mapping[str, inspect.Parameter]:
 
 
 def check_options(argument: str, options: Given) -> None:
-    """Raise `UsageError` where an option is none of `contraport.train`, is the comparison's own, or its value is wrong."""
+    """Raise `UsageError` where an option is none of a training, is the comparison's own, or has a wrong value."""
     for key, value in options.items():
         if key not in OPTIONS:
             raise unknown_name(argument, key, OPTIONS)
