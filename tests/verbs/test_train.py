@@ -20,7 +20,7 @@ from contraport.errors import UsageError
 from contraport.options import fits
 from contraport.runs import Run
 from contraport.training.loop.loggers import LOGGERS
-from contraport.training.step.comparison import RECONSTRUCTIONS
+from contraport.training.step.reconstructed import RECONSTRUCTIONS
 from contraport.verbs.train import KEPT, OPTIONS, Settings
 
 

@@ -13,8 +13,11 @@ from torch import Tensor, nn
 import contraport
 from contraport.data import Batch
 from contraport.encoders import Model
-from contraport.training.step.comparison import Clustered, Embedded, InTurn, Reconstructed, Together
+from contraport.training.step.by_objective import InTurn, Together
+from contraport.training.step.clustered import Clustered
+from contraport.training.step.comparison import Embedded
 from contraport.training.step.memory import Bank, Queue
+from contraport.training.step.reconstructed import Reconstructed
 
 N, D = 6, 4
 

@@ -13,7 +13,7 @@ from contraport.distributed import local
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Target
 from contraport.objectives.weighting import PlanWeights
-from contraport.training.step.comparison import Compared, taken_by
+from contraport.training.step.by_objective import Compared, taken_by
 
 FEW = 4
 """With so many items an objective is called to see what it refuses."""

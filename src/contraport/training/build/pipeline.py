@@ -19,11 +19,14 @@ from contraport.training.build.checks import check_fits, check_weights
 from contraport.training.build.dataset import build_views
 from contraport.training.build.networks import as_seeded, build_model, check_encodes, each_tower, sizes_of
 from contraport.training.build.objective import build_schedules, target_of
-from contraport.training.step.comparison import Clustered, Compared, InTurn, Reconstructed, StepComparison, Together
+from contraport.training.step.by_objective import Compared, InTurn, Together
+from contraport.training.step.clustered import Clustered
+from contraport.training.step.comparison import StepComparison
 from contraport.training.step.freezing import Freezing
 from contraport.training.step.memory import Bank, Memory, Queue
 from contraport.training.step.momentum import MomentumEncoder, Predictor
 from contraport.training.step.pipeline import Pipeline, keyed
+from contraport.training.step.reconstructed import Reconstructed
 from contraport.training.step.wanted import parse_target
 from contraport.verbs.train import Settings
 

@@ -1,0 +1,216 @@
+"""Comparisons by an objective: of all views together, or of each in turn with each other and a memory."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from contraport.data import Batch
+from contraport.distributed import gather
+from contraport.errors import check
+from contraport.objectives import Loss, Target
+from contraport.training.step.comparison import Embedded, StepComparison, mean_of
+from contraport.training.step.memory import Memory
+from contraport.training.step.wanted import Wanted
+
+FEW_ITEMS = 32
+"""With fewer items in a batch there is little to tell an item from."""
+
+
+class Compared(StepComparison):
+    """A comparison by an objective, which is told what it asks for of what is known of the items.
+
+    Args:
+        objective: what is called.
+        views: how many views there are. Where two of them are compared at a time, each ordered pair has its own of
+            what the objective keeps between calls, such as the normaliser of noise contrastive estimation; what it
+            learns is one for all.
+        wanted: which plan is wanted of a batch, instead of what the objective itself wants.
+
+    Raises:
+        UsageError: something is wanted, and the objective takes no target.
+    """
+
+    objective: nn.Module
+    wanted: Wanted | None
+
+    def __init__(self, objective: nn.Module, *, views: int = 2, wanted: Wanted | None = None) -> None:
+        super().__init__(objective)
+        self._asked = taken_by(objective)
+        self.views = views
+        self.wanted = wanted
+        check(
+            wanted is None or "target" in self._asked,
+            f"target: the call of {type(objective).__name__} has no keyword `target` to take it.",
+        )
+        kept = {} if self._loss is None else dict(self._loss.named_buffers())
+        self._kept = {name: f"each_{name.replace('.', '_')}" for name in kept}
+        for name, value in kept.items():
+            self.register_buffer(self._kept[name], value.expand(views, views, *value.shape).clone())
+
+    @property
+    def _loss(self) -> Loss | None:
+        """The objective, unless it is a module of one's own, which does not tell what it is."""
+        return self.objective if isinstance(self.objective, Loss) else None
+
+    def compare(self, batch: Batch, *embeddings: Tensor, turn: tuple[int, int] | None = None, **known: Any) -> Tensor:
+        """Return the objective's value.
+
+        Args:
+            batch: the items.
+            embeddings: what it is called on.
+            turn: which view is compared with which; default: all at once.
+            known: what is known beside the batch.
+        """
+        if batch.weights is not None and not bool(gather(batch.weights).any()):
+            return torch.stack([z[:0].sum() for z in embeddings]).sum()  # nothing of this batch counts
+        everything = self._known(batch, None if self.wanted is None else self.wanted(batch)) | known
+        asked = {name: value for name, value in everything.items() if name in self._asked}
+        # Entries are views of a buffer, so that what the call writes into them stays.
+        kept = {} if turn is None else {name: self.get_buffer(own)[turn] for name, own in self._kept.items()}
+        loss: Tensor = functional_call(self.objective, kept, embeddings, asked)
+        return loss
+
+    def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return with what the objective is called: views and keywords.
+
+        Args:
+            z: the embeddings of some items, (b, d), which stand for those of each view.
+            batch: what is known of the items.
+            target: what is wanted of them, instead of what the objective itself wants.
+        """
+        return (z, z), self._known(batch, target)
+
+    def _known(self, batch: Batch, target: Target | None) -> dict[str, Any]:
+        known: dict[str, Any] = {"labels": batch.labels, "domains": batch.domains, "weights": batch.weights}
+        if target is not None:
+            known["target"] = target
+        if self._loss is not None and self._loss.by_item:
+            known["ids"] = batch.ids
+        return known
+
+    def refuses_gaps(self) -> str | None:
+        """Return that the objective's call has no word for it, or that it compares no items."""
+        if self._loss is not None and not self._loss.of_items:
+            return "the objective compares coordinates, each over the whole batch"
+        return None if "present" in self._asked else "the objective's call has no keyword `present`"
+
+    def doubt(self, items: int) -> str | None:
+        """Return that an item has few others to be told from, where the objective tells them apart in the batch."""
+        if items >= FEW_ITEMS or self._loss is None or not self._loss.tells_items_apart:
+            return None
+        return (
+            f"batches of {items} are small: each item is told from {items - 1} others; a larger --batch_size or "
+            "--negatives queue brings more, --recipe byol needs none"
+        )
+
+
+class Together(Compared):
+    """The objective of all views at once; of each pair of views, averaged, where the objective takes two."""
+
+    def __init__(self, objective: nn.Module, *, views: int = 2, wanted: Wanted | None = None) -> None:
+        super().__init__(objective, views=views, wanted=wanted)
+        self._takes_several = takes_several(objective)
+
+    def forward(self, embedded: Embedded) -> Tensor:
+        """Return the loss of a batch."""
+        queries = embedded.queries
+        if self._takes_several or len(queries) == 2:
+            return self.compare(embedded.batch, *queries, **embedded.facts())
+        pairs = [(w, v) for v, w in embedded.turns() if w < v]  # each once, the one that has keys first
+        return mean_of(
+            [
+                self.compare(embedded.batch, queries[v], queries[w], turn=(v, w), **embedded.facts(v, w))
+                for v, w in pairs
+            ]
+        )
+
+    def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return all views, or two where the objective takes these at a time."""
+        (z0, z1), known = super().example(z, batch, target)
+        return (z,) * self.views if self._takes_several else (z0, z1), known
+
+
+class InTurn(Compared):
+    """The objective of each view's queries against each other view's keys, averaged over the turns.
+
+    Args:
+        objective: is called on queries and keys, with ``negatives=`` where the memory has some; those that show the
+            item of a row are left out of it.
+        memory: negatives of earlier batches.
+        views: how many views there are.
+        wanted: which plan is wanted of a batch, instead of what the objective itself wants.
+
+    Raises:
+        UsageError: there is a memory, and the objective does not take negatives.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        memory: Memory | None = None,
+        *,
+        views: int = 2,
+        wanted: Wanted | None = None,
+    ) -> None:
+        super().__init__(objective, views=views, wanted=wanted)
+        self.memory = memory
+        check(
+            memory is None or "negatives" in self._asked,
+            f"negatives: the call of {type(objective).__name__} has no keyword `negatives` to take them.",
+        )
+
+    def forward(self, embedded: Embedded) -> Tensor:
+        """Return the loss of a batch."""
+        batch, keys = embedded.batch, embedded.keys
+        losses = []
+        for v, w in embedded.turns():
+            positives = keys[w]
+            known: dict[str, Any] = {}
+            if self.memory is not None:
+                positives, negatives = self.memory.offer(w, keys[w], batch.ids)
+                if negatives is not None:
+                    known = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
+                    known["shared_negatives"] = True  # the memory is the same on every process
+            known |= embedded.facts(v, w)
+            losses.append(self.compare(batch, embedded.queries[v], positives, turn=(v, w), **known))
+        if self.memory is not None:
+            self.memory.keep(keys, batch.ids)
+        return mean_of(losses)
+
+    def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return two views, and negatives of the next items where there is a memory."""
+        views, known = super().example(z, batch, target)
+        if self.memory is not None:
+            known |= {"ids": batch.ids, "negatives": z, "negative_ids": batch.ids + 1}
+        return views, known
+
+    def refuses_gaps(self) -> str | None:
+        """Return that a memory keeps an embedding of each item."""
+        return super().refuses_gaps() if self.memory is None else "a queue or a bank keeps all views of an item"
+
+    def doubt(self, items: int) -> str | None:
+        """Return none where a memory brings negatives."""
+        return super().doubt(items) if self.memory is None else None
+
+    def after_step(self) -> None:
+        """Write the step's keys into the memory."""
+        if self.memory is not None:
+            self.memory.after_step()
+
+
+def taken_by(objective: nn.Module) -> frozenset[str]:
+    """Return the names of what the call of an objective takes."""
+    return frozenset(inspect.signature(objective.forward).parameters)
+
+
+def takes_several(objective: nn.Module) -> bool:
+    """Return whether an objective takes any number of views at once, rather than two."""
+    if isinstance(objective, Loss):
+        return objective.takes_several
+    kinds = [parameter.kind for parameter in inspect.signature(objective.forward).parameters.values()]
+    return inspect.Parameter.VAR_POSITIONAL in kinds
