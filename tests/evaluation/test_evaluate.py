@@ -128,6 +128,33 @@ def test_samples_say_who_is_near_whom_and_what_is_mistaken(evaluated: tuple[Run,
     assert "suspicion" not in samples, "its views are made, so they belong together"
 
 
+def test_samples_have_the_items_that_the_probe_mistakes_most_surely(tmp_path: Path) -> None:
+    """Of ten items that are told apart easily, but for their labels, the two whose labels are wrong."""
+    labels = np.arange(60) % 3
+    x = (9 * np.eye(6)[labels] + np.random.default_rng(0).normal(size=(60, 6))).astype(np.float32)
+    wrong = labels.copy()
+    wrong[[4, 11]] = (labels[[4, 11]] + 1) % 3
+    run = make_run(tmp_path / "run", vector_model())
+    data = (from_arrays(x, labels=labels), from_arrays(x, labels=wrong))
+    evaluate(run, data=data, measures=["linear_probe"], progress=False)
+    samples = run.samples()
+    assert sorted(samples["mistaken"]) == [4, 11]
+    assert np.array_equal(samples["mistaken_true"], wrong[samples["mistaken"]])
+    assert np.array_equal(samples["mistaken_told"], labels[samples["mistaken"]])
+    assert samples["mistaken_sure"][0] >= samples["mistaken_sure"][1] > 0.5
+    assert samples["mistaken_0"].shape == (2, 6)
+    assert samples["mistaken_views"].tolist() == ["view0"]
+    evaluate(run, data=(data[0], data[0]), measures=["linear_probe"], progress=False)
+    assert "mistaken" not in run.samples(), "there is none"
+
+
+def test_the_plan_of_views_that_are_given_has_their_names(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", Model("mlp", [(6,), (6,)], shared=False), augment="none")
+    given = contraport.data.load({"left": np.eye(40, 6, dtype=np.float32), "right": np.eye(40, 6, dtype=np.float32)})
+    evaluate(run, data=(given, given), measures=["recall"], progress=False)
+    assert run.samples()["plan_view_names"].tolist() == ["left", "right"]
+
+
 def test_texts_are_kept_as_far_as_they_are_shown() -> None:
     dataset = from_arrays(["größer", "x" * 1000, "a"])
     kept = points(dataset, torch.eye(3), torch.tensor([2, 1]))

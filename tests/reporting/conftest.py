@@ -85,6 +85,13 @@ def make_run(tmp_path: Path) -> Maker:
             samples |= {"labels": np.arange(30) % 3, "plan_labels": np.sort(np.arange(6) % 3)}
             samples["class_names"] = np.array(class_names)
             samples["confusion"] = np.array([[8, 2, 0], [0, 10, 0], [1, 0, 9]])
+            shown = generator.integers(0, 100, (3, 1, 8, 8) if images else (3, 6))
+            samples |= {"mistaken": np.array([7, 12, 3]), "mistaken_true": np.array([0, 0, 2])}
+            samples |= {"mistaken_told": np.array([1, 1, 0]), "mistaken_sure": np.array([0.98, 0.7, 0.5])}
+            samples |= {
+                "mistaken_views": np.array(["view0"]),
+                "mistaken_0": shown.astype(np.uint8 if images else np.int8),
+            }
         order = np.arange(30) if not labels else np.argsort(np.arange(30) % 3, kind="stable")
         samples |= {"ids": 100 + np.arange(30), "losses": generator.random(30).astype(np.float32)}
         samples["neighbors"] = np.stack([(np.arange(30) + step) % 30 for step in (3, 1, 6)], axis=1)

@@ -161,4 +161,4 @@ def test_untrusted_names_run_nothing(browser, make_run, tmp_path) -> None:
     assert browser.said == []
     assert attack in text(browser, "[data-strip='map-1']")
     assert browser.tell("document.title").startswith("Two small-cnn encoders trained on")
-    assert browser.tell("document.querySelectorAll('img').length") == 0
+    assert browser.tell("document.querySelectorAll('img:not([src^=\"data:image/\"])').length") == 0

@@ -211,18 +211,49 @@ def test_directions_are_a_table_of_their_own(make_run) -> None:
 
 
 def test_the_worst_confusions_are_said(make_run) -> None:
-    ((_, plot, worst),) = confusion(canvas_of(make_run())).values["shown"]
+    ((_, plot, worst, *_),) = confusion(canvas_of(make_run())).values["shown"]
     assert worst == ["20% of zero taken for one", "10% of two taken for zero"]
     assert worst[0] in plot.label
     assert most_confused(np.eye(2, dtype=int), ["a", "b"]) == []
     assert confusion(canvas_of(make_run("unlabelled", labels=False))) is None
 
 
+def test_what_is_mistaken_most_surely_is_shown(make_run) -> None:
+    canvas = canvas_of(make_run("images"), make_run("vectors", images=False))
+    (*_, views, mistaken), (*_, of_vectors) = confusion(canvas).values["shown"]
+    assert views == ["view0"]
+    assert [(one.item, one.true, one.told, one.sure) for one in mistaken] == [
+        (7, "zero", "one", 0.98),
+        (12, "zero", "one", 0.7),
+        (3, "two", "zero", 0.5),
+    ]
+    drawn = canvas.data["sketches"]
+    assert [drawn[one.views[0]]["is"] for one in (*mistaken, *of_vectors)] == ["image"] * 3 + ["vector"] * 3
+
+
+def test_plans_are_of_the_views_by_their_names_where_the_data_give_them(make_run) -> None:
+    made, given = make_run(), make_run("given")
+    write_arrays(given.samples_path, given.samples() | {"plan_view_names": np.array(["photo", "a<very long name"])})
+    canvas = canvas_of(made, given)
+    plans(canvas)
+    ticks = [canvas.plots[f"plan-{k}"]["layout"]["xaxis"]["ticktext"] for k in (0, 1)]
+    assert ticks == [["view 1", "view 2"], ["photo", "a&lt;very long n…"]]
+    assert canvas.plots["plan-1"]["data"][0]["meta"]["rows"][0].startswith("photo, item 1")
+
+
+def test_a_map_is_as_wide_as_its_points_lie(make_run) -> None:
+    wide, one_place = make_run("wide"), make_run("place")
+    write_arrays(wide.samples_path, wide.samples() | {"points": np.array([[0.0, 0.0], [3.0, 2.0]] * 15)})
+    write_arrays(one_place.samples_path, one_place.samples() | {"points": np.zeros((30, 2))})
+    maps = embeddings(canvas_of(wide, one_place)).values["maps"]
+    assert [plot.ratio for _, plot, _ in maps] == [1.5, None]
+
+
 def test_of_very_many_classes_only_the_worst_confusions_are_told(make_run) -> None:
     made = make_run(class_names=tuple(f"class {k}" for k in range(200)))
     counts = np.diag(np.full(200, 9)) + np.roll(np.eye(200, dtype=int), 1, axis=1)
     write_arrays(made.samples_path, made.samples() | {"confusion": counts})
-    ((_, plot, worst),) = confusion(canvas_of(made)).values["shown"]
+    ((_, plot, worst, *_),) = confusion(canvas_of(made)).values["shown"]
     assert plot is None
     assert len(worst) == 12
     assert worst[0] == "10% of class 0 taken for class 1"

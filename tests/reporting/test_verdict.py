@@ -150,3 +150,23 @@ def test_runs_that_moved_are_known_by_their_numbers(make_run):
     assert verdict(moved) == verdict([one, two])
     changed = replace(two, evaluation={**two.evaluation, "rows": {"trained": {"linear_probe": 0.9}}})
     assert verdict([one, changed])[0].endswith("how sure is not known.")
+
+
+def test_of_given_views_retrieval_is_judged_beside_the_accuracy(make_run):
+    made = evaluated(make_run("one"), 0.95, **BASELINES)
+    known = made.evaluation()
+    for row, value in (("untrained", 0.01), ("trained", 0.25)):
+        known["rows"][row]["recall@1"] = value
+    known["differences"]["untrained"]["recall@1"] = {"value": 0.24, "low": 0.2, "high": 0.28}
+    write_json(made.evaluation_path, known)
+    assert not any("recall" in sentence for sentence in verdict(shown([made]))), "both views were made of one"
+    numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
+    write_json(made.evaluation_path, known | {"directions": {"image to text": numbers, "text to image": numbers}})
+    told = "one has 25.0% on recall at 1: surely better than the untrained encoder, by 24.0 points (20.0 to 28.0)."
+    assert verdict(shown([made]))[1] == told
+
+
+def test_the_verdict_says_where_the_items_to_look_at_first_are(make_run):
+    told = "Look first at the test items that the probe mistakes most surely: they are under its mistakes."
+    assert verdict(shown([make_run("one")]))[-1] == told
+    assert told not in verdict(shown([make_run("two", labels=False)]))

@@ -16,6 +16,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError, check
 from contraport.evaluation.bench import Bench
 from contraport.evaluation.kept import kept_files, kept_models
+from contraport.evaluation.mistaken import most_mistaken
 from contraport.evaluation.opening import are_same_items
 from contraport.evaluation.planned import of_epochs, plans
 from contraport.evaluation.samples import Arrays, samples_of
@@ -162,7 +163,7 @@ def _drawn(
     bench: Bench, trained: Subject, planned: Sequence[tuple[int, Arrays]], *, probed: bool
 ) -> tuple[Arrays, list[str]]:
     """Return what the page draws, and why it draws no plan where it does not."""
-    samples = samples_of(trained, probed=probed)
+    samples = samples_of(trained, probed=probed) | (most_mistaken(trained) if probed else {})
     if bench.asked.data is None:  # the pairs are those of the training
         samples |= worst_pairs(bench.run, bench.train)
     if isinstance(bench.objective, str):

@@ -19,7 +19,7 @@ PLAN_ITEMS = 32
 def plans(model: Model, objective: Loss, dataset: Dataset, views: Views, reader: Reader) -> Arrays:
     """Return the objective's plan and target on two random views of the same few test items, ordered by label.
 
-    Of images there are also thumbnails of the views.
+    Of images there are also thumbnails of the views, and of views that the data give their names.
     """
     chosen = by_class(dataset, fixed_choice(len(dataset), PLAN_ITEMS))
     batch = dataset.__getitems__(chosen.tolist())
@@ -32,6 +32,8 @@ def plans(model: Model, objective: Loss, dataset: Dataset, views: Views, reader:
     arrays: Arrays = {"plan": plan.cpu().numpy(), "target": target.cpu().numpy(), "plan_items": np.array(len(chosen))}
     if batch.labels is not None:
         arrays["plan_labels"] = batch.labels.numpy()
+    if len(dataset.view_names) == len(made) > 1:
+        arrays["plan_view_names"] = np.array(dataset.view_names[:2], dtype=np.str_)
     if len(made) > 1 and all(len(shape) == 3 for shape in views.shapes[:2]):
         for side, view in enumerate(made[:2]):
             arrays[f"plan_view_{side + 1}"] = thumbnails(view.cpu(), THUMBNAIL_SIDE)

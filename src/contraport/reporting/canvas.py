@@ -22,11 +22,15 @@ class Section(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A figure on the page: the key of its element, what it shows in words, and its kind, which gives it its shape."""
+    """A figure on the page: the key of its element, what it shows in words, and its kind, which gives it its shape.
+
+    With a `ratio` it is so many times as wide as it is high.
+    """
 
     key: str
     label: str
     kind: str
+    ratio: float | None = None
 
 
 @dataclass
@@ -45,10 +49,10 @@ class Canvas:
     sheets: dict[str, Sheet] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
 
-    def draw(self, key: str, figure: Figure, label: str, kind: str = "curve") -> Plot:
+    def draw(self, key: str, figure: Figure, label: str, kind: str = "curve", ratio: float | None = None) -> Plot:
         """Keep a figure for the page."""
         self.plots[key] = figure
-        return Plot(key, label, kind)
+        return Plot(key, label, kind, ratio)
 
     def pictures(self, thumbnails: np.ndarray[Any, Any] | None) -> str:
         """Keep thumbnails for the page, and return the key of their sheet; of none it is empty."""

@@ -28,7 +28,10 @@ def verdict(runs: Sequence[ShownRun]) -> list[str]:
     told = of_numbers(runs)
     if len(runs) > 1:
         told += _what_differs(runs)
-    return told + [_of_pairs(run) for run in runs if run.pairs is not None]
+    told += [_of_pairs(run) for run in runs if run.pairs is not None]
+    if any("mistaken" in (run.samples or {}) for run in runs):
+        told.append("Look first at the test items that the probe mistakes most surely: they are under its mistakes.")
+    return told
 
 
 def of_numbers(runs: Sequence[ShownRun]) -> list[str]:
@@ -51,13 +54,22 @@ def of_numbers(runs: Sequence[ShownRun]) -> list[str]:
 
 
 def _headlines(runs: Sequence[ShownRun]) -> list[Measure]:
-    """Return the measures to judge by: accuracies where there are labels, else retrieval, else clusters."""
+    """Return the measures to judge by: accuracies where there are labels, else retrieval, else clusters.
+
+    Where the data give several views, one of retrieval comes beside accuracies, as this is what was trained for.
+    """
     known = [measure for measure in measured(runs) if measure.better != "neither"]
     for group in _GROUPS:
         of_group = [m for m in known if m.group == group and all(_value(run, m.key) is not None for run in runs)]
         if of_group:
-            return of_group[:HEADLINES]
+            return of_group[:HEADLINES] + (_of_views(runs, known) if group == "accuracy" else [])
     return []
+
+
+def _of_views(runs: Sequence[ShownRun], known: Sequence[Measure]) -> list[Measure]:
+    """Return the first measure of retrieval that all of some runs have from one given view to another."""
+    ways = [way for run in runs for way in (run.evaluation or {}).get("directions", {}).values()]
+    return [measure for measure in known if len(ways) >= len(runs) and all(measure.key in way for way in ways)][:1]
 
 
 def _between(measure: Measure, runs: Sequence[ShownRun]) -> str:
@@ -222,7 +234,7 @@ def _size(measure: Measure, found: Difference, *, signed: bool = False) -> str:
 
 def _name(measure: Measure) -> str:
     spoken = _spoken(measure.title)
-    return spoken if spoken == measure.title else f"the {spoken}"
+    return spoken if spoken == measure.title or spoken[-1].isdigit() else f"the {spoken}"
 
 
 def _spoken(title: str) -> str:

@@ -1,9 +1,12 @@
-"""What the probe takes for what."""
+"""What the probe takes for what, and the items that it mistakes most surely."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from contraport.auditing.page import drawn as as_drawn
 from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import COLORSCALE, Figure, escaped, figure, heatmap, short, titled
 from contraport.reporting.shown import ShownRun
@@ -15,6 +18,24 @@ MOST_CLASSES = 120
 """With more classes than this only the worst confusions are said."""
 
 WORST, WORST_ALONE = 3, 12
+
+
+class Mistaken(NamedTuple):
+    """A test item that the probe is sure of and wrong about.
+
+    Attributes:
+        item: its place among the test items.
+        true: its class.
+        told: what the probe takes it for.
+        sure: the probability that the probe gives that.
+        views: what its views show, places among `DATA.sketches`.
+    """
+
+    item: int
+    true: str
+    told: str
+    sure: float
+    views: tuple[int, ...]
 
 
 def confusion(canvas: Canvas) -> Section | None:
@@ -29,8 +50,27 @@ def confusion(canvas: Canvas) -> Section | None:
         worst = most_confused(counts, names, WORST if drawn else WORST_ALONE)
         label = f"{run.name}: {'; '.join(worst) or 'no item is mistaken'}."
         plot = canvas.draw(f"confusion-{run.position}", table(counts, names), label, "square") if drawn else None
-        shown.append((run, plot, worst))
+        views = [str(name) for name in run.samples.get("mistaken_views", ())]
+        shown.append((run, plot, worst, views, most_mistaken(canvas, run, names)))
     return Section("confusion", "What the probe mistakes", {"shown": shown}) if shown else None
+
+
+def most_mistaken(canvas: Canvas, run: ShownRun, names: list[str]) -> list[Mistaken]:
+    """Keep for the page what the items show that the probe mistakes most surely, and return these."""
+    samples = run.samples or {}
+    if "mistaken" not in samples:
+        return []
+    kept = canvas.data.setdefault("sketches", [])
+    places = []
+    for view in range(len(samples["mistaken_views"])):
+        sketches = as_drawn(samples[f"mistaken_{view}"])
+        places.append(range(len(kept), len(kept) + len(sketches)))
+        kept += sketches
+    of_items = zip(*(samples[f"mistaken{key}"] for key in ("", "_true", "_told", "_sure")), *places, strict=True)
+    return [
+        Mistaken(int(item), names[int(true)], names[int(told)], float(sure), tuple(views))
+        for item, true, told, sure, *views in of_items
+    ]
 
 
 def table(counts: np.ndarray, names: list[str]) -> Figure:

@@ -16,6 +16,9 @@ from contraport.reporting.shown import ShownRun
 CLASSES_IN_LEGEND = 24
 """With more classes than this the colours have no legend, only the hover text."""
 
+RATIOS = 0.8, 1.7
+"""A map is at least and at most so many times as wide as it is high."""
+
 COLORED_BY = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
 
 
@@ -28,7 +31,7 @@ def embeddings(canvas: Canvas) -> Section | None:
         points, method = len(run.samples["points"]), str(run.samples.get("projection", "a projection"))
         colored = "coloured by class" if run.class_names else "without labels"
         label = f"{run.name}: {points:,} test items of {run.data} in the plane ({method}), {colored}."
-        plot = canvas.draw(f"map-{run.position}", scatter(run), label, "map")
+        plot = canvas.draw(f"map-{run.position}", scatter(run), label, "map", ratio=_ratio(run.samples["points"]))
         canvas.data.setdefault("maps", {})[plot.key] = known_of_items(
             run, canvas.pictures(run.samples.get("thumbnails"))
         )
@@ -42,6 +45,12 @@ def embeddings(canvas: Canvas) -> Section | None:
         "colors": {k: v for k, v in COLORED_BY.items() if k in known},
     }
     return Section("embeddings", "Embeddings", values)
+
+
+def _ratio(points: np.ndarray) -> float | None:
+    """Return how wide a map of points is over how high, within what a page can give; none of points in one place."""
+    wide, high = np.ptp(points.astype(float), axis=0)
+    return float(np.clip(wide / high, *RATIOS)) if high > 0 else None
 
 
 def scatter(run: ShownRun) -> Figure:

@@ -33,6 +33,9 @@ LEAST = 1e-7
 POWERS = {10.0**-k: "1" if k == 0 else f"10<sup>−{k}</sup>" for k in range(8)}
 """Ticks of a logarithmic axis from one down, as they are written."""
 
+LETTER = 0.0125
+"""How wide a letter of a class's name is beside a heatmap, of the width of both."""
+
 
 class Likeness(NamedTuple):
     """The cosines of items of a run, with their means within a class and between two."""
@@ -79,9 +82,10 @@ def _likeness(canvas: Canvas, run: ShownRun, lowest: float) -> Likeness | None:
             within, between = float(cosines[others].mean()), float(cosines[~same].mean())
             said += f", {within:.2f} within classes and {between:.2f} between"
     drawing = similarity(cosines, labels, run.class_names, lowest)
-    return Likeness(
-        run, canvas.draw(f"cosines-{run.position}", drawing, f"{run.name}: {said}.", "square"), within, between
-    )
+    named = drawing["layout"]["yaxis"].get("ticktext", [""])
+    ratio = 1 / (1 - LETTER * max(map(len, named)))  # so much room do the names take beside a square
+    plot = canvas.draw(f"cosines-{run.position}", drawing, f"{run.name}: {said}.", "square", ratio)
+    return Likeness(run, plot, within, between)
 
 
 def similarity(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest: float) -> Figure:

@@ -14,11 +14,13 @@ from contraport.reporting.drawing import (
     MUTED,
     PERCENT,
     Figure,
+    escaped,
     figure,
     heatmap,
     in_letters,
     line,
     over,
+    short,
     titled,
 )
 from contraport.reporting.shown import ShownRun
@@ -76,6 +78,7 @@ class PlanShown(NamedTuple):
     items: int
     least_kept: list[tuple[int, str, float]]
     sheets: tuple[str, str]
+    views: tuple[str, str]
 
 
 def plans(canvas: Canvas) -> Section | None:
@@ -129,12 +132,14 @@ def _shown(canvas: Canvas, run: ShownRun, moments: list[Moment], scale: Scale) -
         "sheets": sheets,
     }
     names = [f" ({name})" if name else "" for name in classes]
-    plan = canvas.draw(key, _heatmap(last.plan, scale, names, without_self=last.excludes_self), said, "square")
-    wanted = _heatmap(last.target, scale, names, without_self=last.excludes_self)
+    first, second = (str(name) for name in run.samples.get("plan_view_names", ("view 1", "view 2")))
+    views = first, second
+    plan = canvas.draw(key, _heatmap(last.plan, scale, names, views, without_self=last.excludes_self), said, "square")
+    wanted = _heatmap(last.target, scale, names, views, without_self=last.excludes_self)
     target = canvas.draw(
         f"target-{run.position}", wanted, f"target of {run.name}: mass {last.target.sum():.3f}", "square"
     )
-    return PlanShown(run, last, plan, target, moments, items, least, (sheets[0], sheets[1]))
+    return PlanShown(run, last, plan, target, moments, items, least, (sheets[0], sheets[1]), views)
 
 
 def in_bytes(mass: Masses, scale: Scale) -> np.ndarray[Any, Any]:
@@ -187,13 +192,13 @@ def _kept(mass: float) -> str:
     return f"mass {mass:.3f}, so that {1 - mass:.0%} was let go; " if mass < 1 else f"mass {mass:.3g}, more than 1; "
 
 
-def _heatmap(mass: Masses, scale: Scale, names: list[str], *, without_self: bool) -> Figure:
+def _heatmap(mass: Masses, scale: Scale, names: list[str], views: tuple[str, str], *, without_self: bool) -> Figure:
     rows, columns = mass.shape
     trace = heatmap(in_bytes(mass, scale), colorscale=COLORSCALE)
     trace["z"]["withoutSelf"] = without_self
     trace["meta"] = {
-        "rows": _places(rows, names, view=1),
-        "columns": _places(columns, names, view=2),
+        "rows": _places(rows, names, views, view=0),
+        "columns": _places(columns, names, views, view=1),
         "scale": [scale.low, scale.high],
     }
     mark = {"type": "line", "line": {"color": MUTED, "width": 1, "dash": "dot"}}
@@ -202,28 +207,26 @@ def _heatmap(mass: Masses, scale: Scale, names: list[str], *, without_self: bool
         shapes.append(mark | {"x0": columns / 2 - 0.5, "x1": columns / 2 - 0.5, "y0": -0.5, "y1": rows - 0.5})
     if rows > len(names):
         shapes.append(mark | {"y0": rows / 2 - 0.5, "y1": rows / 2 - 0.5, "x0": -0.5, "x1": columns - 0.5})
-    x = titled("column embedding", **_view_ticks(columns, len(names), view=2))
-    y = titled("row embedding", **_view_ticks(rows, len(names), view=1))
+    x = titled("column embedding", **_view_ticks(columns, len(names), views, view=1))
+    y = titled("row embedding", **_view_ticks(rows, len(names), views, view=0))
     return figure([trace], x=x, y={**y, "autorange": "reversed", "scaleanchor": "x", "tickangle": -90}, shapes=shapes)
 
 
-def _view_ticks(size: int, items: int, *, view: int) -> dict[str, Any]:
+def _view_ticks(size: int, items: int, views: tuple[str, str], *, view: int) -> dict[str, Any]:
     """Name the views along an axis: both, one after the other, where it has more places than items."""
-    middles, words = (
-        ([size / 4, 3 * size / 4], ["view 1", "view 2"]) if size > items else ([size / 2], [f"view {view}"])
-    )
+    middles, words = ([size / 4, 3 * size / 4], views) if size > items else ([size / 2], [views[view]])
     return {
         "tickvals": [middle - 0.5 for middle in middles],
-        "ticktext": words,
+        "ticktext": [escaped(short(word)) for word in words],
         "showgrid": False,
         "constrain": "domain",
     }
 
 
-def _places(size: int, names: list[str], *, view: int) -> list[str]:
+def _places(size: int, names: list[str], views: tuple[str, str], *, view: int) -> list[str]:
     """Name each row or column: its view, its item and, with labels, its class."""
     items = len(names)
     return [
-        f"view {1 + position // items if size > items else view}, item {position % items + 1}{names[position % items]}"
+        f"{views[position // items if size > items else view]}, item {position % items + 1}{names[position % items]}"
         for position in range(size)
     ]
