@@ -74,7 +74,7 @@ What a run does not have is left out, and said. More of it is there after a trai
 | curves over steps, epochs, seconds or the share of the run | the training; `--monitor knn` adds what is measured on the way |
 | what the encoder was worth epoch by epoch; plans over the training, with a slider | `train --keep_every N`, `evaluate --checkpoints all` |
 | a map of test items, coloured by class, domain, loss or suspicion; the nearest neighbours of any | `evaluate`; suspicion where the data give two views |
-| what the probe takes for what | `evaluate` with the linear probe |
+| what the probe takes for what, and the ten items to look at first, which it mistakes most surely | `evaluate` with the linear probe |
 | the plan beside its target, lines from items to where their mass goes, what an unbalanced plan let go | `evaluate` |
 | cosines class by class, the spectrum, alignment beside uniformity | `evaluate` |
 | accuracy over the severity of six corruptions | `evaluate --measures robustness`, beside the usual ones |

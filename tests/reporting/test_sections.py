@@ -218,6 +218,14 @@ def test_the_worst_confusions_are_said(make_run) -> None:
     assert confusion(canvas_of(make_run("unlabelled", labels=False))) is None
 
 
+def test_a_mass_that_changes_by_rounding_alone_is_not_drawn(make_run) -> None:
+    made, other = make_run(), make_run("unbalanced")
+    for run, masses in ((made, 1 + 1e-6 * np.arange(20)), (other, 1 - 1e-2 * np.arange(20))):
+        run.write_metrics(row | {"plan_mass": float(mass)} for row, mass in zip(run.metrics(), masses, strict=True))
+    drawn = [[title for title, *_ in training(canvas_of(run)).values["curves"]] for run in (made, other)]
+    assert ["Mass of the plan" in titles for titles in drawn] == [False, True]
+
+
 def test_what_is_mistaken_most_surely_is_shown(make_run) -> None:
     canvas = canvas_of(make_run("images"), make_run("vectors", images=False))
     (*_, views, mistaken), (*_, of_vectors) = confusion(canvas).values["shown"]

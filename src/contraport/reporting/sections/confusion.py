@@ -50,6 +50,7 @@ def confusion(canvas: Canvas) -> Section | None:
         worst = most_confused(counts, names, WORST if drawn else WORST_ALONE)
         label = f"{run.name}: {'; '.join(worst) or 'no item is mistaken'}."
         plot = canvas.draw(f"confusion-{run.position}", table(counts, names), label, "square") if drawn else None
+        assert run.samples is not None
         views = [str(name) for name in run.samples.get("mistaken_views", ())]
         shown.append((run, plot, worst, views, most_mistaken(canvas, run, names)))
     return Section("confusion", "What the probe mistakes", {"shown": shown}) if shown else None

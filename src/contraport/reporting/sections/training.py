@@ -20,6 +20,9 @@ AXES = {
 """Along what curves may be drawn: runs of unequal length or speed suit one or another."""
 
 _SCHEDULED = ("temperature", "plan_mass")
+DIGITS = 4
+"""What changes in further digits alone, as the mass of a balanced plan does, has not changed."""
+
 _GLOSSARY = {
     "loss": "Losses of different objectives differ by constants: compare their course, not their height.",
     "mi_bound": "What two views share at least, by the loss of a batch; at most the logarithm of its items.",
@@ -37,7 +40,7 @@ def training(canvas: Canvas) -> Section | None:
     curves = []
     for key in columns:
         title = title_of(key)
-        values = [{row[key] for row in run.metrics if row.get(key) is not None} for run in canvas.runs]
+        values = [{round(row[key], DIGITS) for row in run.metrics if row.get(key) is not None} for run in canvas.runs]
         if not any(len(of_run) > (key in _SCHEDULED) for of_run in values):
             continue
         label = f"{title} over the training steps; last values: {'; '.join(_ends(canvas.runs, key))}."
