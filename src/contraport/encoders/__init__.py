@@ -7,7 +7,8 @@ from contraport.encoders.build import (
     described,
     is_described,
 )
-from contraport.encoders.initial import Initial, initial, pretrained
+from contraport.encoders.finding import initial, pretrained
+from contraport.encoders.initial import Initial
 from contraport.encoders.model import Model, Represented
 from contraport.encoders.networks import Decoder, Projector
 from contraport.encoders.tower import Tower
