@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from contraport.data.stores import ChosenStore, ChosenViews, Store
+from contraport.data.values import least_and_most, mean_and_std
 from contraport.errors import check
 from contraport.texts import is_text
 
@@ -107,24 +108,19 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         view_names: Sequence[str] | None = None,
         shown: Tensor | None = None,
     ) -> None:
-        check(len(store) > 0, f"data: {name!r} has no item in its {split} split.")
-        views = len(store.shapes)
-        rows = torch.arange(len(store)) if rows is None else rows
-        facts = {
-            "labels": labels,
-            "domains": domains,
-            "weights": weights,
-            "numbers": numbers,
-            "rows": rows,
-            "keys": keys,
-        }
-        if shown is not None:
-            expected, found = (len(store), views), tuple(shown.shape)
-            check(found == expected, f"shown: expected a number for each item and view, {expected}, got {found}.")
-        for argument, values in facts.items():
+        items, views = len(store), len(store.shapes)
+        check(items > 0, f"data: {name!r} has no item in its {split} split.")
+        rows = torch.arange(items) if rows is None else rows
+        of_items = (("labels", labels), ("domains", domains), ("weights", weights), ("numbers", numbers))
+        for argument, values in (*of_items, ("rows", rows), ("keys", keys)):
             if values is not None:
                 found = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
-                check(found == (len(store),), f"{argument}: expected one for each of {len(store)} items, got {found}.")
+                check(found == (items,), f"{argument}: expected one for each of {items} items, got {found}.")
+        for argument, marks in (("present", present), ("shown", shown)):
+            if marks is not None:
+                found = tuple(marks.shape)
+                good = found == (items, views)
+                check(good, f"{argument}: expected one for each item and view, {(items, views)}, got {found}.")
         self.view_names = tuple(f"view{view}" for view in range(views)) if view_names is None else tuple(view_names)
         good = len(set(self.view_names)) == len(self.view_names) == views
         check(good, f"view_names: expected {views} different names of {name!r}, got {self.view_names}.")
@@ -140,18 +136,22 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         self.flips = flips
         self.skipped = skipped
         self.held_out = held_out
-        if present is not None:
-            expected, found = (len(store), len(store.shapes)), tuple(present.shape)
-            check(found == expected, f"present: expected a mark for each item and view, {expected}, got {found}.")
-            lost = (~present.any(1)).nonzero()[:, 0].tolist()
-            check(not lost, f"data: {name!r}: {len(lost)} items have no view at all, first {lost[:3]}; leave them out.")
-            never = (~present.any(0)).nonzero()[:, 0].tolist()
-            check(not never, f"data: {name!r}: no item of its {split} split has the views {never}.")
         self.rows = rows
         self.keys = keys
         self.present = None if present is None or bool(present.all()) else present
+        self._check_present()
         repeats = shown is not None and any(len(column.unique()) < len(column) for column in shown.unbind(1))
         self.shown = shown if repeats else None
+
+    def _check_present(self) -> None:
+        """Raise `UsageError` where an item lacks all views, or all items lack a view."""
+        if self.present is None:
+            return
+        lost = (~self.present.any(1)).nonzero()[:, 0].tolist()
+        told = f"{len(lost)} items have no view at all, first {lost[:3]}; leave them out."
+        check(not lost, f"data: {self.name!r}: {told}")
+        never = (~self.present.any(0)).nonzero()[:, 0].tolist()
+        check(not never, f"data: {self.name!r}: no item of its {self.split} split has the views {never}.")
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -223,7 +223,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         _, which = torch.unique(self.shown, dim=0, return_inverse=True)
         firsts = torch.full((int(which.max()) + 1,), len(self))
         first = firsts.scatter_reduce(0, which, torch.arange(len(self)), "amin").sort().values
-        return self.at(first, ChosenStore(self.store, first), split=self.split, held_out=self.held_out)
+        return self.only(first)
 
     def with_weights(self, weights: Tensor | None) -> Dataset:
         """Return the same items with other weights, or with none."""
@@ -305,22 +305,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         self._check_view(view)
         if is_text(self.shapes[view]):
             return [], []
-        shift: Tensor | float = 0.0
-        total = square = torch.zeros(self.shapes[view][0], dtype=torch.float64)
-        count = 0
-        for number, fetched in enumerate(self._sampled(view)):
-            scale = 255.0 if fetched.dtype == torch.uint8 else 1.0
-            values = fetched.double().div_(scale).transpose(0, 1).flatten(1)  # (channels, values)
-            if number == 0:
-                shift = values.mean(dim=1, keepdim=True)  # sums about a near mean lose no digits
-            values = values - shift
-            total, square, count = total + values.sum(1), square + values.square().sum(1), count + values.shape[1]
-        offset = total / count
-        variance = (square / count - offset.square()).clamp(min=0)
-        mean = offset + torch.as_tensor(shift).flatten()
-        std = variance.sqrt()
-        std = torch.where(std <= 1e-7 * mean.abs(), 1.0, std)
-        return mean.tolist(), std.tolist()
+        return mean_and_std(self._sampled(view))
 
     def pixel_range(self, view: int = 0) -> tuple[list[float], list[float]] | None:
         """Return the least and the largest value of each channel of an image, or None where all are within [0, 1].
@@ -335,16 +320,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """
         if next(self._sampled(view, most=1)).dtype == torch.uint8:  # of files, none is read for what one tells
             return None
-        low = high = None
-        for fetched in self._sampled(view):
-            values = fetched.transpose(0, 1).flatten(1)
-            least, most = values.amin(1), values.amax(1)
-            low, high = (least, most) if low is None or high is None else (low.minimum(least), high.maximum(most))
-        assert low is not None
-        assert high is not None
-        if bool((low >= 0).all() and (high <= 1).all()):
-            return None
-        return low.tolist(), torch.where(high > low, high, low + 1).tolist()
+        return least_and_most(self._sampled(view))
 
     def _check_view(self, view: int) -> None:
         check(0 <= view < len(self.shapes), f"view: expected one of {len(self.shapes)} views from 0, got {view}.")
