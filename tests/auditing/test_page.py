@@ -91,6 +91,8 @@ def test_the_page_is_one_small_file_that_needs_no_network(tmp_path: Path) -> Non
     assert not addresses
     assert not re.findall(r"<link|<script src|@import", text)
     assert "<script>document" not in text
+    assert "online: one training that looked at its pairs every few epochs" in text
+    assert "neighbors: how near the partners of one&#39;s neighbours are, by rank" in text
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
@@ -112,6 +114,13 @@ def test_in_a_browser(tmp_path: Path) -> None:
     with Browser(tmp_path / "profile") as browser:
         browser.open(tmp_path / "audit.html")
         assert seen() == (24, "200 of 200 pairs.")
+        browser.resize(390, 800)
+        assert browser.tell("document.documentElement.scrollWidth") == 390
+        words = "[...document.querySelectorAll('#scores figure p *')].map((word) => word.textContent)"
+        assert browser.tell(words) == ["0", "score: the more, the better a pair", "0.996"]
+        words = "document.querySelectorAll('#histogram text').length"
+        assert browser.tell(words) == 0, "words in the drawing would shrink with it"
+        browser.resize(1200, 900)
         assert choose(show="flagged") == (24, "50 of 200 pairs.")
         assert choose(show="mutual") == (24, "48 of 200 pairs.")
         assert choose(find="17") == (1, "1 of 200 pairs.")

@@ -224,6 +224,10 @@ def test_a_run_of_one_view_is_told(tmp_path: Path) -> None:
         UsageError, match=r"^run: .*run has one view, 'view0'; expected one that was trained on several"
     ):
         contraport.search(run, "a bar")
+    bare = make_run(tmp_path / "bare", Model("mlp", [(6,), (4,)], projection=0, view_names=["photo", "sound"]))
+    told = r"^run: .*bare was trained with projection=0; expected one with .* its views photo and sound comparable"
+    with pytest.raises(UsageError, match=told):
+        contraport.search(bare, "a bar")
     with pytest.raises(UsageError, match=r"^classes: .*run was trained on view0; expected a run of texts and of"):
         contraport.evaluate(run, classes=list("0123456789"), progress=False)
     noted = contraport.evaluate(run, measures=["zero_shot"], progress=False)["notes"]

@@ -14,6 +14,7 @@ from contraport.auditing.report import Audit
 from contraport.data import Dataset
 from contraport.data.sketches import sketches
 from contraport.files import write_text
+from contraport.pairs.statistics import STATISTICS
 
 SHOWN = 200
 """At most so many pairs are on the page, the worst first."""
@@ -25,6 +26,13 @@ SMALL = 48
 """Pictures of up to so many pixels a side lose nothing."""
 
 BINS = 48
+
+METHODS = {
+    "online": "one training that looked at its pairs every few epochs and left out what seemed wrong",
+    "crossfit": "encoders judged pairs that they had not seen",
+    "frozen": "the vectors are compared as they are, and nothing was trained",
+}
+"""What was done, in words, by the method of an audit."""
 
 Drawn = dict[str, Any]
 """A view as the page draws it: its kind, and what that kind needs."""
@@ -56,6 +64,8 @@ def write_page(found: Audit, dataset: Dataset, path: Path) -> None:
         kinds=sorted({row["kind"] for row in rows if row["kind"]}),
         views=dataset.view_names,
         percent=_percent,
+        method=METHODS[found.method],
+        statistic=STATISTICS[found.statistic].description,
         bins=histogram(found),
     )
     write_text(path, html)

@@ -29,9 +29,13 @@ def search(given: dict[str, Any]) -> list[Neighbor]:
     run, features = _opened(asked)
     model = run.model(trust=asked.trust)
     check(
-        len(model.shapes) > 1 and model.config["projection"] > 0,
-        f"run: {run.path} has one view, {model.view_names[0]!r}; expected one that was trained on several, which a "
-        "projection makes comparable.",
+        len(model.shapes) > 1,
+        f"run: {run.path} has one view, {model.view_names[0]!r}; expected one that was trained on several.",
+    )
+    check(
+        model.config["projection"] > 0,
+        f"run: {run.path} was trained with projection=0; expected one with a projection, which makes its views "
+        f"{' and '.join(model.view_names)} comparable.",
     )
     query_view = _view_of(asked, model)
     if features is None:

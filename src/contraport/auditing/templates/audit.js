@@ -78,8 +78,7 @@ function histogram() {
   shape(svg, "polyline", { class: "of-mismatched", points: BINS.mismatched.flatMap((share, bin) => [`${left + bin * step},${y(share)}`, `${left + (bin + 1) * step},${y(share)}`]).join(" ") });
   shape(svg, "line", { class: "base", x1: left, x2: left + width, y1: floor, y2: floor });
   if (BINS.mark !== null) shape(svg, "line", { class: "cut", x1: x(BINS.mark), x2: x(BINS.mark), y1: 8, y2: floor });
-  const words = [[left, "start", short(BINS.low)], [left + width / 2, "middle", "score: the more, the better a pair"], [left + width, "end", short(BINS.high)]];
-  for (const [place, anchor, word] of words) shape(svg, "text", { x: place, y: floor + 18, "text-anchor": anchor }).textContent = word;
+  [BINS.low, BINS.high].forEach((end, place) => { document.querySelectorAll(".axis b")[place].textContent = short(end); });
 }
 
 form.addEventListener("input", () => { shown = STEP; show(); });
