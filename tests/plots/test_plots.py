@@ -33,7 +33,7 @@ def test_a_plan_is_drawn_by_the_logarithm_of_its_masses(kind):
     figure = plots.plan(kind(plan), kind(target))
     left, right = figure.axes[:2]
     np.testing.assert_allclose(left.images[0].get_array(), np.log10(plan), rtol=1e-5)
-    assert left.get_title() == "plan: 90 % of its mass on target"
+    assert left.get_title() == "plan: 90% of its mass on target"
     assert left.images[0].get_clim() == right.images[0].get_clim() == pytest.approx((-3, np.log10(0.5)))
 
 
@@ -49,7 +49,7 @@ def test_the_plot_of_a_loss_is_its_plan_beside_its_target():
     loss = contraport.sup_con()
     figure = loss.plot(*z, labels=labels)
     plan, target = loss.plan(*z, labels=labels), loss.target_plan(*z, labels=labels)
-    assert f"{100 * plan[target > 0].sum() / plan.sum():.0f} %" in figure.axes[0].get_title()
+    assert f"{100 * plan[target > 0].sum() / plan.sum():.0%}" in figure.axes[0].get_title()
     total = contraport.align_uniform()
     assert total.plot(*z).axes[1].get_title() == "target"
 
@@ -104,6 +104,9 @@ def test_neighbours_are_the_nearest_and_framed_by_their_label():
     (ax,) = figure.axes
     assert [int(image.get_array()[0, 0]) for image in ax.images] == [0, 1, 2, 3]
     assert [frame.get_linestyle() for frame in ax.patches] == ["-", "--", "--"]
+    assert ax.get_title("left") == "an item and its nearest; dashed: of another class"
+    unlabelled = plots.neighbors(features, images, queries=[0], count=3).axes[0]
+    assert unlabelled.get_title("left") == "an item and its nearest"
 
 
 def test_a_curve_that_diverged_is_drawn_as_far_as_it_goes():
@@ -132,7 +135,7 @@ def test_runs_are_drawn_by_what_their_folders_keep(tmp_path):
     ax = plots.embedding(run).axes[0]
     assert [text.get_text() for text in ax.texts] == ["a", "b", "c"]
     assert ax.get_xlabel() == "t-SNE"
-    assert plots.plan(run.path).axes[0].get_title() == "plan: 100 % of its mass on target"
+    assert plots.plan(run.path).axes[0].get_title() == "plan: 100% of its mass on target"
     labels = [line.get_label() for line in plots.spectrum([run, str(other.path)]).axes[0].get_lines()]
     assert [label.split(":")[0] for label in labels] == ["one", "two"]
     assert len(plots.neighbors(run, count=4, queries=2).axes[0].images) == 10

@@ -157,7 +157,8 @@ def neighbors(
             same = None if classes is None else bool(classes[query] == classes[other])
             _draw_item(ax, shown[other], place + 1.3, row, same)
     ax.set(xlim=(-0.05, count + 1.35), ylim=(len(asked) + 0.05, -0.05), aspect="equal")
-    ax.set_title("item, and its nearest others", loc="left", fontsize="medium")
+    framed = "" if classes is None else "; dashed: of another class"
+    ax.set_title(f"an item and its nearest{framed}", loc="left", fontsize="medium")
     ax.axis("off")
     return figure
 

@@ -38,7 +38,7 @@ def plan(plan: Values | Folder, target: Values | None = None, *, width: float = 
 
     >>> figure = plan(np.eye(3) / 3, np.eye(3) / 3)
     >>> [ax.get_title() for ax in figure.axes[:2]]
-    ['plan: 100 % of its mass on target', 'target']
+    ['plan: 100% of its mass on target', 'target']
     """
     if is_folder(plan):
         check(target is None, "target: expected none beside a run, which has its own.")
@@ -60,7 +60,7 @@ def plan(plan: Values | Folder, target: Values | None = None, *, width: float = 
         ax.set(xticks=[], yticks=[], title=name, xlabel="columns", ylabel="rows")
         ax.spines[:].set_visible(False)
     if target is not None:
-        axes[0].set_title(f"plan: {100 * share_on_target(found, matrices['target']):.0f} % of its mass on target")
+        axes[0].set_title(f"plan: {share_on_target(found, matrices['target']):.0%} of its mass on target")
     powers: list[float] = [power for power, _ in scale.ticks] or [scale.high]
     bar = figure.colorbar(image, ax=axes, location="bottom", fraction=0.05, shrink=0.8, aspect=30, ticks=powers)
     bar.ax.set_xticklabels([f"$10^{{{power:.3g}}}$" for power in powers])
