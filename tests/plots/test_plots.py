@@ -49,7 +49,7 @@ def test_the_plot_of_a_loss_is_its_plan_beside_its_target():
     loss = contraport.sup_con()
     figure = loss.plot(*z, labels=labels)
     plan, target = loss.plan(*z, labels=labels), loss.target_plan(*z, labels=labels)
-    assert f"{100 * plan[target > 0].sum() / plan.sum():.0%}" in figure.axes[0].get_title()
+    assert f"{plan[target > 0].sum() / plan.sum():.0%}" in figure.axes[0].get_title()
     total = contraport.align_uniform()
     assert total.plot(*z).axes[1].get_title() == "target"
 
