@@ -318,16 +318,16 @@ def test_claims_are_judged_from_the_items_that_runs_kept(folder: Path, tmp_path:
 @pytest.mark.parametrize(
     ("gains", "sentence"),
     [
-        ([0.0], "on: base has the best kNN, 90.0 ± 1.0; row 1 cannot be told from base."),
-        ([0.0, 0.0], "on: base has the best kNN, 90.0 ± 1.0; none of the other 2 can be told from base."),
+        ([0.0], "on: base has the best kNN, 90.0 ± 1.0%; row 1 cannot be told from base."),
+        ([0.0, 0.0], "on: base has the best kNN, 90.0 ± 1.0%; none of the other 2 can be told from base."),
         (
             [0.05, 0.0, -0.05],
-            "on: row 1 has the best kNN, 95.0 ± 1.0; row 1 is surely better than base; row 3 is surely worse; row 2 "
+            "on: row 1 has the best kNN, 95.0 ± 1.0%; row 1 is surely better than base; row 3 is surely worse; row 2 "
             "cannot be told from base.",
         ),
         (
             [0.05, 0.0, 0.0],
-            "on: row 1 has the best kNN, 95.0 ± 1.0; row 1 is surely better than base; the other 2 cannot be told "
+            "on: row 1 has the best kNN, 95.0 ± 1.0%; row 1 is surely better than base; the other 2 cannot be told "
             "from it.",
         ),
     ],

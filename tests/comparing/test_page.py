@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,14 @@ def test_panels_reach_from_the_lowest_end_to_the_highest(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
+def test_the_unit_of_a_measure_stands_beside_its_title(tmp_path: Path) -> None:
+    heads = [re.sub("<[^>]*>", "", head) for head in re.findall("<h3>(.*?)</h3>", render(comparison(tmp_path), []))]
+    assert [head.replace("&nbsp;", " ") for head in heads if head.startswith(("kNN", "Uni"))] == [
+        "kNN, % ↑",
+        "Uniformity, logarithm ↓",
+    ]
+
+
 def test_everyone_can_use_it_on_a_phone_too(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(render(comparison(tmp_path), ["contraport train --data digits"]), "utf-8")
     with Browser(tmp_path / "profile", width=390, height=800) as browser:

@@ -300,7 +300,8 @@ def _sentence(of: Comparison, column: str) -> str:
         parts.append(f"the other {len(rest)} cannot be told from it")
     elif rest:
         parts.append(f"none of the other {len(rest)} can be told from {of.baseline}")
-    lead = f"{column}: {best.row} has the best {_name(measure)}, {written(measure, best)}"
+    unit = "%" if measure.unit.startswith("share") else ""
+    lead = f"{column}: {best.row} has the best {_name(measure)}, {written(measure, best)}{unit}"
     return f"{lead}; {'; '.join(parts)}." if parts else f"{lead}."
 
 
