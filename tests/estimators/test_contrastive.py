@@ -127,6 +127,15 @@ def test_labels_reach_the_objectives_that_ask_for_them():
         quick(objective="sup-con").fit(VECTORS)
 
 
+def test_a_y_that_does_not_fit_is_told_by_its_name():
+    for X in (VECTORS, GIVEN):
+        with pytest.raises(UsageError, match=r"^y: expected one for each of 40 items, got \(7,\)\.$"):
+            quick().fit(X, np.arange(7) % 2)
+    for y in (None, np.linspace(0, 1, 40)):  # numbers that are told are no classes
+        with pytest.raises(UsageError, match=r"^labels: this target needs one of each item: .* y of classes in fit"):
+            quick(objective="sup-con").fit(VECTORS, y)
+
+
 def test_it_learns():
     X, y = load_digits(return_X_y=True)
     train_X, test_X, train_y, test_y = train_test_split(X, y, stratify=y, random_state=0)

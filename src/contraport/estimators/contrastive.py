@@ -320,6 +320,9 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
             arrays = {
                 name: _read(f"X[{name!r}]", view, partial(check_array, **rules), least) for name, view in given.items()
             }
+        items = len(arrays if given is None else next(iter(arrays.values())))
+        given_y = None if y is None else np.asarray(y).shape
+        check(given_y is None or given_y[:1] == (items,), f"y: expected one for each of {items} items, got {given_y}.")
         dataset = from_arrays(arrays, _classes(y), name="X", argument="X")
         if reset:
             self._names = tuple(given or ())

@@ -70,7 +70,11 @@ class Labels(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         """Return the target plan of a block."""
-        check("labels" in attributes, "labels: this target needs them; pass labels=..., one per item, in the call.")
+        check(
+            "labels" in attributes,
+            "labels: this target needs one of each item: labels=... in a call of the loss, data that have labels in a "
+            "training, y of classes in fit.",
+        )
         if attributes["labels"].ndim == 2:
             return _shared_classes(block, attributes["labels"])
         same = Indicator.equal(block.pattern.spread(_attribute("labels", attributes)))
