@@ -281,8 +281,22 @@ def test_robustness_begins_at_the_clean_images(make_run) -> None:
     canvas = canvas_of(make_run())
     found = robustness(canvas)
     assert [name for name, _ in found.values["curves"]] == ["Noise", "Blur"]
-    assert canvas.plots["robust-noise"]["data"][0]["x"] == [0, 1, 5]
+    *beside, own = canvas.plots["robust-noise"]["data"]
+    assert own["x"] == [0, 1, 5]
+    assert [(one["name"], one["x"]) for one in beside] == [("raw inputs", [0]), ("the untrained encoder", [0])]
     assert "noise@1" not in [measure.key for measure in results(canvas).values["measures"]]
+
+
+def test_robustness_stands_beside_baselines_that_all_runs_have(make_run) -> None:
+    one, other = make_run("one"), make_run("other")
+    known = other.evaluation()
+    known["rows"]["untrained"]["linear_probe"] = 0.5  # of another encoder
+    write_json(other.evaluation_path, known)
+    assert robustness(canvas_of(one, other)).values["baselines"] == ("raw",)
+    elsewhere = make_run("elsewhere", data="other")
+    assert robustness(canvas_of(one, elsewhere)).values["baselines"] == ()
+    page = render(list(shown([one, other])))
+    assert "Grey beside them: raw inputs (dotted)." in page
 
 
 def test_differences_are_in_points_with_their_intervals(make_run) -> None:

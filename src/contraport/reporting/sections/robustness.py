@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from contraport.measures import Measure
 from contraport.reporting.canvas import Canvas, Section
-from contraport.reporting.drawing import PERCENT, Figure, figure, line, titled
+from contraport.reporting.drawing import MUTED, PERCENT, Figure, figure, line, titled
 from contraport.reporting.numbers import measured, table
-from contraport.reporting.shown import ShownRun
+from contraport.reporting.shown import BASELINES, ShownRun
 
 ROBUSTNESS = "robustness"
 HEIGHT = 210
+
+_DASHES = {"raw": "dot", "untrained": "dash"}
+"""How the baselines are drawn."""
 
 
 def robustness(canvas: Canvas) -> Section | None:
     """Return the accuracy over the severity of each corruption; nothing where none was measured."""
     measures = [measure for measure in measured(canvas.runs) if measure.group == ROBUSTNESS]
     kinds = list(dict.fromkeys(measure.key.partition("@")[0] for measure in measures))
-    lowest = min((v for run in canvas.runs for m in measures if (v := _value(run, m.key)) is not None), default=0.0)
+    rows = ("trained", *_baselines(canvas.runs))
+    found = (_value(run, m.key, row) for run in canvas.runs for m in measures for row in rows)
+    lowest = min((value for value in found if value is not None), default=0.0)
     curves = []
     for kind in kinds:
         of_kind = [measure for measure in measures if measure.key.partition("@")[0] == kind]
@@ -29,25 +35,23 @@ def robustness(canvas: Canvas) -> Section | None:
         curves.append((name, canvas.draw(f"robust-{kind}", over_severity(canvas.runs, of_kind, lowest), label)))
     if not curves:
         return None
-    values = {"curves": curves, "measures": measures, "groups": table(canvas.runs, measures)}
+    values = {"curves": curves, "measures": measures, "groups": table(canvas.runs, measures), "baselines": rows[1:]}
     return Section("robustness", "Robustness", values)
 
 
 def over_severity(runs: Sequence[ShownRun], measures: Sequence[Measure], lowest: float) -> Figure:
-    """Draw the accuracy over the severity of one corruption, from none on, one line a run."""
+    """Draw the accuracy over the severity of one corruption, from none on, a line a run and the baselines in grey."""
+    places = [(0, "linear_probe"), *((_severity(measure), measure.key) for measure in measures)]
+    shown = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
+    beside: dict[str, Any] = {"line": {"color": MUTED, "width": 1.2}, "marker": {"color": MUTED, "size": 4}, "meta": -1}
     lines = []
+    for row in _baselines(runs):
+        drawn = beside | {"name": BASELINES[row], "line": {**beside["line"], "dash": _DASHES[row]}}
+        if known := _known(runs[0], places, row):
+            lines.append(line(runs[0], *zip(*known, strict=True), **shown, **drawn))
     for run in runs:
-        found = [(0, "linear_probe"), *((_severity(measure), measure.key) for measure in measures)]
-        known = [(at, value) for at, key in found if (value := _value(run, key)) is not None]
-        if known:
-            lines.append(
-                line(
-                    run,
-                    *zip(*known, strict=True),
-                    mode="lines+markers",
-                    hovertemplate="%{y:.1%}<extra>%{fullData.name}</extra>",
-                )
-            )
+        if known := _known(run, places):
+            lines.append(line(run, *zip(*known, strict=True), **shown))
     y = {"tickformat": PERCENT, "range": [max(0.0, lowest - 0.05), 1.0]}
     return figure(lines, height=HEIGHT, hovermode="x unified", x=titled("severity", dtick=1), y=y)
 
@@ -56,6 +60,20 @@ def _severity(measure: Measure) -> int:
     return int(measure.key.partition("@")[2])
 
 
-def _value(run: ShownRun, key: str) -> float | None:
-    value = (run.evaluation or {}).get("rows", {}).get("trained", {}).get(key)
+def _baselines(runs: Sequence[ShownRun]) -> list[str]:
+    """Return the rows beside the runs that are the same for all of these, as they have the same data and encoder."""
+    same = [
+        row
+        for row in _DASHES
+        if len({repr((run.evaluation or {}).get("rows", {}).get(row, {}).get("linear_probe")) for run in runs}) == 1
+    ]
+    return same if len({run.data for run in runs}) == 1 else []
+
+
+def _known(run: ShownRun, places: Sequence[tuple[int, str]], row: str = "trained") -> list[tuple[int, float]]:
+    return [(at, value) for at, key in places if (value := _value(run, key, row)) is not None]
+
+
+def _value(run: ShownRun, key: str, row: str = "trained") -> float | None:
+    value = (run.evaluation or {}).get("rows", {}).get(row, {}).get(key)
     return None if value is None else float(value)
