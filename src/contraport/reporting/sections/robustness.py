@@ -48,12 +48,14 @@ def over_severity(runs: Sequence[ShownRun], measures: Sequence[Measure], lowest:
     for row in _baselines(runs):
         drawn = beside | {"name": BASELINES[row], "line": {**beside["line"], "dash": _DASHES[row]}}
         if known := _known(runs[0], places, row):
-            lines.append(line(runs[0], *zip(*known, strict=True), **shown, **drawn))
+            x, y = zip(*known, strict=True)
+            lines.append(line(runs[0], x, y, **shown, **drawn))
     for run in runs:
         if known := _known(run, places):
-            lines.append(line(run, *zip(*known, strict=True), **shown))
-    y = {"tickformat": PERCENT, "range": [max(0.0, lowest - 0.05), 1.0]}
-    return figure(lines, height=HEIGHT, hovermode="x unified", x=titled("severity", dtick=1), y=y)
+            x, y = zip(*known, strict=True)
+            lines.append(line(run, x, y, **shown))
+    shares = {"tickformat": PERCENT, "range": [max(0.0, lowest - 0.05), 1.0]}
+    return figure(lines, height=HEIGHT, hovermode="x unified", x=titled("severity", dtick=1), y=shares)
 
 
 def _severity(measure: Measure) -> int:
