@@ -15,9 +15,10 @@ from sklearn.metrics import roc_auc_score
 
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
-from contraport.pairs import ItemPairs, Sides, scores
+from contraport.pairs import Sides
 from contraport.runs import Run
 from contraport.training import train
+from contraport.training.step.auditor import Auditor
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -68,18 +69,17 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize(("useless", "chosen"), [("combined", "neighbors"), ("neighbors", "combined")])
-def test_known_mismatches_choose_the_statistic(
-    audited: dict[str, Any], monkeypatch: pytest.MonkeyPatch, useless: str, chosen: str
+def test_items_that_are_vectors_are_judged_as_they_came_too(
+    audited: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(sides: Sides, pairs: ItemPairs | None = None, statistic: str = "neighbors") -> torch.Tensor:
-        found = scores(sides, pairs, statistic)
-        return found[torch.randperm(len(found))] if statistic == useless else found
-
-    monkeypatch.setattr("contraport.training.step.auditor.scores", told)
-    found = train(**{**audited, "epochs": 3}).pairs()
-    assert str(found["statistic"]) == chosen
-    assert roc_auc_score(np.arange(ITEMS) >= WRONG, found["scores"]) > 0.8
+    """An encoder that tells nothing leaves what the vectors tell; where they are too wide, nothing."""
+    areas = []
+    monkeypatch.setattr(Auditor, "sides", lambda auditor: Sides(torch.randn(2, ITEMS, 4).unbind()))
+    for widest in (1_024, 1):
+        monkeypatch.setattr("contraport.training.step.auditor.WIDEST", widest)
+        found = train(**{**audited, "epochs": 1, "overwrite": True}).pairs()
+        areas.append(roc_auc_score(np.arange(ITEMS) >= WRONG, found["scores"]))
+    assert areas[0] > 0.8 > 0.65 > areas[1]
 
 
 @pytest.mark.parametrize("at", [9, 13, 24, 25, 33])

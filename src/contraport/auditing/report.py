@@ -147,7 +147,7 @@ def of_training(data: str, found: Mapping[str, NDArray[Any]]) -> Audit:
     return Audit(
         data,
         "online",
-        str(found["statistic"]),
+        "combined",
         found["scores"],
         found["mismatched"],
         float(found["rate"]),

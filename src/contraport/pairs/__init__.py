@@ -5,17 +5,21 @@ from contraport.pairs.exchange import couples, exchanged
 from contraport.pairs.noise import NoiseRate, above, false_discovery, noise
 from contraport.pairs.partners import better_partners
 from contraport.pairs.sides import NEIGHBORS, ItemPairs, Sides
-from contraport.pairs.statistics import STATISTICS, Statistic, scores
+from contraport.pairs.statistics import STATISTICS, Statistic, scores, sum_in_units
+from contraport.pairs.vectors import WIDEST, are_vectors, as_sides
 
 __all__ = [
     "NEIGHBORS",
     "STATISTICS",
+    "WIDEST",
     "Decoyed",
     "ItemPairs",
     "NoiseRate",
     "Sides",
     "Statistic",
     "above",
+    "are_vectors",
+    "as_sides",
     "better_partners",
     "check_pairs",
     "couples",
@@ -23,5 +27,6 @@ __all__ = [
     "false_discovery",
     "noise",
     "scores",
+    "sum_in_units",
     "with_decoys",
 ]

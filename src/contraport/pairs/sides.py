@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.errors import check
+from contraport.pairs.canonical import Canonical, canonical
 
 NEIGHBORS = 15
 """How many neighbours of an item are asked."""
@@ -127,11 +128,16 @@ class Sides:
         return ranks / number, torch.cat(found)
 
     @cached_property
+    def canonical(self) -> Canonical:
+        """What each side tells of the other, fitted to the kept pairs by folds."""
+        return canonical(self.features, self.among)
+
+    @cached_property
     def crowding(self) -> tuple[Tensor, Tensor]:
         """The mean similarity of each embedding to its nearest on the other side, ``(n,)`` each."""
         assert self.embeddings is not None
         x, y = self.embeddings
-        return _crowding(x, y, self.neighbors), _crowding(y, x, self.neighbors)
+        return crowding(x, y, self.neighbors), crowding(y, x, self.neighbors)
 
     def _nearest(self, values: Tensor) -> Tensor:
         among, number = values[self.among], self.neighbors + 2
@@ -152,7 +158,8 @@ class Sides:
         return nearest.gather(1, order)
 
 
-def _crowding(values: Tensor, others: Tensor, number: int) -> Tensor:
+def crowding(values: Tensor, others: Tensor, number: int) -> Tensor:
+    """Return the mean similarity of each unit vector, ``(p, d)``, to the nearest of some others, ``(n, d)``."""
     blocks = in_rows(values, len(others))
     return torch.cat([(rows @ others.T).topk(number, 1).values.mean(dim=1) for rows in blocks])
 

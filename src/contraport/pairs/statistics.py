@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import Gibbs
 from contraport.errors import UsageError, unknown_name
 from contraport.objectives import Balanced, Unbalanced, transport
 from contraport.objectives.constraints.scaling import Scaling
-from contraport.pairs.sides import ItemPairs, Sides, in_rows, mean_of
+from contraport.pairs.sides import ItemPairs, Sides, crowding, in_rows, mean_of
 
 TEMPERATURE = 0.1
 """Of softmax and plans."""
@@ -139,12 +140,46 @@ def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
     return torch.cat([(values[i] * mean_of(values, k)).sum(dim=1) for i, k in blocks])
 
 
+def _canonical(sides: Sides, pairs: ItemPairs) -> Tensor:
+    """CSLS of what one member tells of the other's view and the part of the other that can be told; mean of both ways.
+
+    A pair is judged by what other pairs' views tell of one another, so that it cannot vouch for itself.
+    """
+    found = torch.empty(len(pairs.first), device=pairs.first.device)
+    centers, folds, maps = sides.canonical
+    x, y = (values - center for values, center in zip(sides.features, centers, strict=True))
+    for fold, both in enumerate(maps):
+        judged = folds[pairs.first] == fold
+        (first, mine), (second, theirs) = (side[judged].unique(return_inverse=True) for side in pairs)
+        ways = []
+        for to_first, to_second in both:
+            u, v = F.normalize(x @ to_first, dim=1), F.normalize(y @ to_second, dim=1)
+            rows, columns = crowding(u[first], v, sides.neighbors), crowding(v[second], u, sides.neighbors)
+            ways.append(2 * (u[first][mine] * v[second][theirs]).sum(dim=1) - rows[mine] - columns[theirs])
+        found[judged] = (ways[0] + ways[1]) / 2
+    return found
+
+
 def _combined(sides: Sides, pairs: ItemPairs) -> Tensor:
-    """The sum of CSLS and of the agreement of neighbours, each in units of its own spread over the given pairs."""
-    total = torch.zeros(len(pairs.first), device=pairs.first.device)
-    for function in (_csls, _neighbors):
-        given = function(sides, sides.given)
-        total += (function(sides, pairs) - given.mean()) / given.std()
+    """The sum of the agreement of neighbours and of canonical, each in units of its spread over the given pairs."""
+    number = len(sides)
+    judged = ItemPairs(*map(torch.cat, zip(sides.given, pairs, strict=True)))
+    return sum_in_units([function(sides, judged) for function in (_neighbors, _canonical)], number)[number:]
+
+
+def sum_in_units(found: Sequence[Tensor], number: int) -> Tensor:
+    """Return the sum of some statistics of the same pairs, ``(p,)``, each in units of its spread over the first ones.
+
+    One that has no spread tells nothing, and adds nothing.
+
+    >>> sum_in_units([torch.tensor([1.0, 3.0, 5.0]), torch.tensor([4.0, 4.0, 4.0])], number=2)
+    tensor([-0.7071,  0.7071,  2.1213])
+    """
+    total = torch.zeros_like(found[0])
+    for values in found:
+        spread, mean = torch.std_mean(values[:number])
+        if spread > 0:
+            total += (values - mean) / spread
     return total
 
 
@@ -166,6 +201,12 @@ STATISTICS = {
             _neighbors,
             compares=False,
         ),
+        Statistic(
+            "canonical",
+            "csls in what the views of other pairs tell of one another",
+            _canonical,
+            compares=False,
+        ),
         Statistic("likeness", "similarity to the partners of the other's neighbours", _likeness, compares=False),
         Statistic("cosine", "cosine similarity of the two embeddings", _cosine, compares=True),
         Statistic("softmax", "log-softmax, both ways: minus the loss of InfoNCE", _softmax, compares=True),
@@ -173,7 +214,7 @@ STATISTICS = {
         Statistic("rank", "minus the share of others that are nearer than the partner", _rank, compares=True),
         Statistic("balanced", "log mass in the balanced plan of all items", _balanced, compares=True),
         Statistic("unbalanced", "log mass in the unbalanced plan of all items", _unbalanced, compares=True),
-        Statistic("combined", "csls and neighbors, each in units of its spread", _combined, compares=True),
+        Statistic("combined", "neighbors and canonical, each in units of its spread", _combined, compares=False),
     )
 }
 """All statistics by name, in the order in which they are listed."""

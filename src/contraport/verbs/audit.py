@@ -56,11 +56,20 @@ class AuditOptions(Options):
     )
     statistic: str | None = option(
         None,
-        "what a cross-fit or frozen vectors are judged by: neighbors, likeness, or where both views are in one space "
-        "cosine, softmax, csls, rank, balanced, unbalanced or combined; default: combined for a cross-fit, "
-        "neighbors for vectors. An online audit chooses neighbors or combined by itself.",
+        "what a cross-fit or frozen vectors are judged by: combined, neighbors, canonical, likeness, or where both "
+        "views are in one space cosine, softmax, csls, rank, balanced or unbalanced; default: combined, which is "
+        "what an online audit goes by.",
         check=one_of(
-            "neighbors", "likeness", "cosine", "softmax", "csls", "rank", "balanced", "unbalanced", "combined"
+            "combined",
+            "neighbors",
+            "canonical",
+            "likeness",
+            "cosine",
+            "softmax",
+            "csls",
+            "rank",
+            "balanced",
+            "unbalanced",
         ),
     )
     folds: int = option(5, "parts of a cross-fit: each is judged by an encoder trained on the others.", check=whole(2))
@@ -125,9 +134,8 @@ class AuditOptions(Options):
         goes_on = self.method != "frozen" and self.out is not None
         check(not self.resume or goes_on, "resume: goes on with the trainings of an audit in `out`; expected both.")
         check(
-            self.method != "online" or self.statistic is None,
-            "statistic: of a training known mismatches choose it, neighbors or combined; got "
-            f"{self.statistic!r}, which method='crossfit' takes.",
+            self.method != "online" or self.statistic in (None, "combined"),
+            f"statistic: a training judges its pairs by 'combined', got {self.statistic!r}; method='crossfit' takes it.",
         )
 
     @property
@@ -138,7 +146,7 @@ class AuditOptions(Options):
     @property
     def judged_by(self) -> str:
         """The statistic."""
-        return self.statistic or ("combined" if self.method == "crossfit" else "neighbors")
+        return self.statistic or "combined"
 
 
 VERB = Verb(

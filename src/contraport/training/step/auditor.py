@@ -6,9 +6,9 @@ are trained on. What counts is the mean over all looks: early ones remember litt
 
 How many pairs are wrong is estimated with decoys, `contraport.pairs.decoys`, that are trained on and left out like all
 others. They stand in the place of the items that they are made of for a third of the training; then these take part.
-They choose the statistic too, the one by which they score least of all pairs: the agreement of neighbours, or that
-together with the similarity of the two embeddings, which tells more where the training compares them and does not yet
-remember.
+
+Where the items are vectors these are judged as they came too, beside what the encoders say of them: they remember
+nothing, and tell of an item what the training has not yet taken up, or never will.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ from contraport.distributed import from_first, is_first
 from contraport.embedding import Reader
 from contraport.pairs import (
     NEIGHBORS,
+    WIDEST,
     Decoyed,
     ItemPairs,
     Sides,
     above,
+    are_vectors,
+    as_sides,
     better_partners,
     false_discovery,
     noise,
     scores,
+    sum_in_units,
 )
 from contraport.training.step.pipeline import Pipeline
 from contraport.training.step.sides import read_sides
@@ -42,8 +46,8 @@ LOOKS = 12
 MOST_LEFT_OUT = 2 / 3
 """A first look that tells nothing would otherwise take all pairs for wrong."""
 
-STATISTICS = ("neighbors", "combined")
-"""By which pairs are judged, of which the decoys choose one."""
+STATISTICS = ("neighbors", "canonical")
+"""By which pairs are judged: their sum, each in units of its spread, as `combined` is."""
 
 REMEMBERED = 0.75
 """Where decoys that were trained on score above fresh ones more often than this, scores look remembered."""
@@ -59,9 +63,8 @@ class Look(NamedTuple):
     Attributes:
         epoch: after which it was taken.
         number: which look it was.
-        judged: of the pairs by each statistic, ``(s, n)``, the mean over the looks so far.
-        decoys: of the decoys, ``(s, d)``, likewise.
-        statistic: the number of the one that counts, chosen at the last look at which decoys were trained on.
+        scores: of the pairs, ``(n,)``, the mean over the looks so far.
+        mismatched: of the decoys, ``(d,)``, likewise.
         rate: share of wrong pairs, estimated at the last look at which decoys were trained on.
         low: lower end of its interval.
         high: upper end of its interval.
@@ -71,24 +74,13 @@ class Look(NamedTuple):
 
     epoch: int
     number: int
-    judged: Tensor
-    decoys: Tensor
-    statistic: int
+    scores: Tensor
+    mismatched: Tensor
     rate: float
     low: float
     high: float
     remembered: float
     drawn: Tensor
-
-    @property
-    def scores(self) -> Tensor:
-        """Of the pairs by the statistic that counts, ``(n,)``."""
-        return self.judged[self.statistic]
-
-    @property
-    def mismatched(self) -> Tensor:
-        """Of the decoys by the statistic that counts, ``(d,)``."""
-        return self.decoys[self.statistic]
 
 
 class Auditor:
@@ -157,12 +149,11 @@ class Auditor:
         look = self.last
         assert look is not None
         found = {name: np.asarray(getattr(look, name)) for name in KEPT}
-        found["statistic"] = np.asarray(STATISTICS[look.statistic])
         found["fdr"] = false_discovery(look.scores.numpy(), look.mismatched.numpy(), look.rate)
         found["kept"] = np.isin(np.arange(len(look.scores)), look.drawn.numpy())
         if look.epoch == self._epochs:
             items = torch.arange(len(look.scores))
-            partners, their_scores = better_partners(self.sides(), items, STATISTICS[look.statistic])
+            partners, their_scores = better_partners(self.sides(), items, "combined")
             found |= {"partners": partners.numpy(), "partner_scores": their_scores.numpy()}
         return found
 
@@ -171,26 +162,31 @@ class Auditor:
         self._order.draw(positions.numpy())
 
     def _look(self, epoch: int) -> Look:
-        sides, decoys, last = self.sides(), self._dataset.decoys, self.last
-        redrawn = ItemPairs(decoys.first, decoys.first.roll(2))
-        together = ItemPairs(*map(torch.cat, zip(sides.given, decoys, redrawn, strict=True)))
-        known = STATISTICS if sides.embeddings is not None else STATISTICS[:1]
-        found = torch.stack([scores(sides, together, name) for name in known])
-        judged, mismatched, fresh = found.split([len(sides), *[len(decoys.first)] * 2], dim=1)
+        last = self.last
+        judged, mismatched, fresh = self._judged()
         trained, number = mismatched, 1
         if last is not None:
             number += last.number
-            judged = torch.lerp(last.judged, judged, 1 / number)
-            mismatched = torch.lerp(last.decoys, mismatched, 1 / number)
+            judged = torch.lerp(last.scores, judged, 1 / number)
+            mismatched = torch.lerp(last.mismatched, mismatched, 1 / number)
         if last is None or last.epoch < self._until:
-            genuine = judged[:, self._genuine].numpy()
-            chosen = int(np.argmax([above(*both) for both in zip(genuine, mismatched.numpy(), strict=True)]))
-            rate, (low, high) = noise(genuine[chosen], mismatched[chosen].numpy())
-            told = above(trained[chosen].numpy(), fresh[chosen].numpy())
+            rate, (low, high) = noise(judged[self._genuine].numpy(), mismatched.numpy())
+            told = above(trained.numpy(), fresh.numpy())
         else:
-            chosen, rate, low, high, told = last.statistic, last.rate, last.low, last.high, last.remembered
-        drawn = self._best(judged[chosen], mismatched[chosen], rate, with_decoys=epoch < self._until)
-        return Look(epoch, number, judged, mismatched, chosen, rate, low, high, told, drawn)
+            rate, low, high, told = last.rate, last.low, last.high, last.remembered
+        drawn = self._best(judged, mismatched, rate, with_decoys=epoch < self._until)
+        return Look(epoch, number, judged, mismatched, rate, low, high, told, drawn)
+
+    def _judged(self) -> tuple[Tensor, ...]:
+        """Return the scores of the pairs, of the decoys, and of as many mismatches that were not trained on."""
+        sides, decoys = self.sides(), self._dataset.decoys
+        redrawn = ItemPairs(decoys.first, decoys.first.roll(2))
+        together = ItemPairs(*map(torch.cat, zip(sides.given, decoys, redrawn, strict=True)))
+        seen = [sides]
+        if are_vectors(self._dataset, widest=WIDEST):
+            seen.append(as_sides(self._dataset, kept=sides.kept))
+        found = [scores(one, together, name) for one in seen for name in STATISTICS]
+        return sum_in_units(found, len(sides)).split([len(sides), *[len(decoys.first)] * 2])
 
     def _best(self, judged: Tensor, mismatched: Tensor, rate: float, *, with_decoys: bool) -> Tensor:
         """Return the positions that are trained on where a share of the pairs is wrong, in order.
