@@ -79,13 +79,15 @@ Networks remember wrong pairs, so that a score is worth what it does not remembe
 
 - **online** (the default): one training that looks at its pairs after epochs 1 and 2, and then about twelve times.
   A look asks for each pair how near the partners of one member's 15 nearest are to the other member, by rank, among
-  the pairs that are trained on; equal items, as captions that tell a class, count as one group. Where the training
-  compares the two embeddings, their similarity (`csls`) can count beside it: known mismatches choose what tells them
-  best from the given pairs. What counts is the mean over the looks so far. The share of pairs that seems wrong is left
-  out until the next look.
+  the pairs that are trained on; equal items, as captions that tell a class, count as one group. It asks too how well
+  the two members suit what the views of other pairs tell of one another: maps between the two views, fitted to four
+  fifths of the pairs that are trained on (a ridge and canonical correlations), judge the other fifth (`canonical`).
+  Both count alike. Where the items are vectors of at most 1,024 numbers, both are asked of the vectors as they came
+  too, which no training can make remember. What counts is the mean over the looks so far. The share of pairs that
+  seems wrong is left out until the next look.
 - **crossfit**: encoders judge pairs that they have not seen (`--folds`, `--repeats`); what seems wrong is left out,
   and all is fitted again with other weights to begin with (`--rounds`). What counts is the mean over all rounds and
-  repeats. Ten trainings as a rule, and the choice of statistics below.
+  repeats. Ten trainings as a rule, and the statistics below to choose from.
 - **frozen**: the views are vectors that some encoder gave; nothing is trained.
 
 **How many are wrong** is told by pairs that are known to be wrong: the lower part of their scores says how wrong
@@ -190,9 +192,8 @@ zer-kar.
 
 ## Statistics
 
-What a cross-fit or frozen vectors are judged by (`--statistic`; a cross-fit by `combined` unless it is said, frozen
-vectors by `neighbors`). Of an online audit known mismatches choose `neighbors` or `combined`; the others are remembered
-sooner, or tell less.
+What a cross-fit or frozen vectors are judged by (`--statistic`; by `combined` unless it is said). An online audit goes
+by `combined`; the others are remembered sooner, or tell less.
 
 {of_statistics(results)}
 

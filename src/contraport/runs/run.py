@@ -281,7 +281,7 @@ class Run(RunFolder):
         """Return what a training with `audit` found of its `n` pairs at its last look.
 
         `scores`, `fdr`, `kept`, and of a training that is done `partners` and `partner_scores`, each ``(n,)``;
-        `mismatched`, the scores of known mismatches; `statistic`, `epoch`, `rate`, `low`, `high` and `remembered`,
+        `mismatched`, the scores of known mismatches; `epoch`, `rate`, `low`, `high` and `remembered`,
         without dimensions. See `contraport.auditing.Audit`.
 
         Raises:
