@@ -77,14 +77,14 @@ says which pairs belong together, so it is refused with `--audit`, and so is `--
 
 Networks remember wrong pairs, so that a score is worth what it does not remember.
 
-- **online** (the default): one training that looks at its pairs after epochs 1 and 2, and then about twelve times.
-  A look asks for each pair how near the partners of one member's 15 nearest are to the other member, by rank, among
-  the pairs that are trained on; equal items, as captions that tell a class, count as one group. It asks too how well
-  the two members suit what the views of other pairs tell of one another: maps between the two views, fitted to four
-  fifths of the pairs that are trained on (a ridge and canonical correlations), judge the other fifth (`canonical`).
-  Both count alike. Where the items are vectors of at most 1,024 numbers, both are asked of the vectors as they came
-  too, which no training can make remember. What counts is the mean over the looks so far. The share of pairs that
-  seems wrong is left out until the next look.
+- **online** (the default): one training that looks at its pairs after its first epoch and seven times more, at ever
+  longer distances. A look asks for each pair how near the partners of one member's 15 nearest are to the other
+  member, by rank, among the pairs that are trained on; equal items, as captions that tell a class, count as one
+  group. It asks too how well the two members suit what the views of other pairs tell of one another: maps between the
+  two views, fitted to four fifths of the pairs that are trained on (a ridge and canonical correlations), judge the
+  other fifth (`canonical`). Both count alike. Where the items are vectors of at most 1,024 numbers, both are asked of
+  the vectors as they came too, which no training can make remember. What counts is the mean over the looks so far.
+  The share of pairs that seems wrong is left out until the next look.
 - **crossfit**: encoders judge pairs that they have not seen (`--folds`, `--repeats`); what seems wrong is left out,
   and all is fitted again with other weights to begin with (`--rounds`). What counts is the mean over all rounds and
   repeats. Ten trainings as a rule, and the statistics below to choose from.
@@ -321,7 +321,7 @@ def cost(results: list[dict[str, Any]]) -> str:
         f"An online audit of 36 epochs, its default, took {statistics.median(shares):.2f} times the processor's time "
         f"of a plain training of as many ({min(shares):.2f} to {max(shares):.2f}, seeds of fou-kar: {len(shares)}), "
         "with all of it: looks, bootstrap, better partners, the page. There are "
-        "about twelve looks whatever the number of epochs, so that a shorter training pays more."
+        "eight looks at most whatever the number of epochs, so that a shorter training pays more."
     )
 
 

@@ -194,7 +194,7 @@ def test_scores_that_say_nothing_are_told() -> None:
         ),
         (
             {"statistic": "cosine"},
-            "statistic: a training judges its pairs by 'combined', got 'cosine'; method='crossfit' takes it",
+            "statistic: a training judges by 'combined', got 'cosine'; method='crossfit' takes it",
         ),
         ({"method": "frozen", "resume": True, "out": "x"}, "resume: goes on with the trainings of an audit in `out`"),
         ({"method": "crossfit", "resume": True}, "resume: goes on with the trainings of an audit in `out`"),

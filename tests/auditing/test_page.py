@@ -91,7 +91,7 @@ def test_the_page_is_one_small_file_that_needs_no_network(tmp_path: Path) -> Non
     assert not addresses
     assert not re.findall(r"<link|<script src|@import", text)
     assert "<script>document" not in text
-    assert "online: one training that looked at its pairs every few epochs" in text
+    assert "online: one training that looked at its pairs as it went" in text
     assert "neighbors: how near the partners of one&#39;s neighbours are, by rank" in text
 
 

@@ -28,7 +28,7 @@ SMALL = 48
 BINS = 48
 
 METHODS = {
-    "online": "one training that looked at its pairs every few epochs and left out what seemed wrong",
+    "online": "one training that looked at its pairs as it went and left out what seemed wrong",
     "crossfit": "encoders judged pairs that they had not seen",
     "frozen": "the vectors are compared as they are, and nothing was trained",
 }

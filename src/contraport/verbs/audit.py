@@ -49,8 +49,8 @@ class AuditOptions(Options):
     root: str | Path | None = option(None, "folder of named data.", holds="machine")
     method: str = option(
         "online",
-        "online: one training that looks at its pairs every few epochs; crossfit: encoders that judge pairs that they "
-        "have not seen; frozen: the views are vectors that an encoder gave, and nothing is trained.",
+        "online: one training that looks at its pairs eight times as it goes; crossfit: encoders that judge pairs "
+        "that they have not seen; frozen: the views are vectors that an encoder gave, and nothing is trained.",
         check=one_of("online", "crossfit", "frozen"),
         group="how they are judged",
     )
@@ -135,7 +135,7 @@ class AuditOptions(Options):
         check(not self.resume or goes_on, "resume: goes on with the trainings of an audit in `out`; expected both.")
         check(
             self.method != "online" or self.statistic in (None, "combined"),
-            f"statistic: a training judges its pairs by 'combined', got {self.statistic!r}; method='crossfit' takes it.",
+            f"statistic: a training judges by 'combined', got {self.statistic!r}; method='crossfit' takes it.",
         )
 
     @property

@@ -1,4 +1,4 @@
-"""A training that judges the pairs it is trained on, every few epochs, and leaves out those that seem wrong.
+"""A training that judges the pairs it is trained on as it goes, and leaves out those that seem wrong.
 
 Networks remember wrong pairs, the more the longer they are trained on them; so the first look comes after one epoch,
 before any is seen twice, and what is left out is remembered no longer. Neighbours are looked for among the pairs that
@@ -40,8 +40,9 @@ from contraport.pairs import (
 from contraport.training.step.pipeline import Pipeline
 from contraport.training.step.sides import read_sides
 
-LOOKS = 12
-"""About how many looks a training takes."""
+LOOKS = 7
+"""How many looks at most follow the first, each after as many times more epochs as the one before: what is said of the
+pairs changes most at the beginning, and a pair that is left out early was not yet remembered."""
 
 MOST_LEFT_OUT = 2 / 3
 """A first look that tells nothing would otherwise take all pairs for wrong."""
@@ -106,8 +107,7 @@ class Auditor:
         self._order = order
         self._epochs = epochs
         self._reader = reader or Reader()
-        every = max(1, round(epochs / LOOKS))
-        self._looks = {1, 2, epochs, *range(every, epochs, every)}
+        self._looks = {round(epochs ** (step / LOOKS)) for step in range(LOOKS + 1)}
         items = torch.arange(len(dataset))
         self._genuine = items[~torch.isin(items, dataset.decoys.first)]
         self._draw(torch.cat([self._genuine, len(dataset) + torch.arange(len(dataset.decoys.first))]))
@@ -186,7 +186,8 @@ class Auditor:
         if are_vectors(self._dataset, widest=WIDEST):
             seen.append(as_sides(self._dataset, kept=sides.kept))
         found = [scores(one, together, name) for one in seen for name in STATISTICS]
-        return sum_in_units(found, len(sides)).split([len(sides), *[len(decoys.first)] * 2])
+        total = sum_in_units(found, len(sides))
+        return tuple(total.tensor_split([len(sides), len(sides) + len(decoys.first)]))
 
     def _best(self, judged: Tensor, mismatched: Tensor, rate: float, *, with_decoys: bool) -> Tensor:
         """Return the positions that are trained on where a share of the pairs is wrong, in order.

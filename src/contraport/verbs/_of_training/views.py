@@ -48,7 +48,7 @@ class ViewSettings(Options):
     )
     audit: bool = option(
         False,
-        "of data of two given views, look every few epochs which pairs seem wrong, and leave these out; the folder "
+        "of data of two given views, look eight times which pairs seem wrong, and leave these out; the folder "
         "keeps the scores. How many are wrong is estimated with known mismatches that take part for a third of it.",
         group="which pairs",
     )
