@@ -151,15 +151,15 @@ def test_canonical_agrees_with_the_singular_vectors(sides: Sides) -> None:
         a, b = x @ roots[0], y @ roots[1]
         u, s, v = np.linalg.svd(a[fitted].T @ b[fitted] / fitted.sum(), full_matrices=False)
         assert s.max() < 1
-        ways = [csls(a @ u * s**p, b @ v.T * s**q, some.neighbors) for p, q in ((1, 2), (2, 1))]
+        ways = [csls(a @ u * s**p, b @ v.T * s**q, kept.numpy(), some.neighbors) for p, q in ((1, 2), (2, 1))]
         judged = fold == number
         expected[judged] = sum(ways)[first, second][judged] / 2
     np.testing.assert_allclose(scores(some, ItemPairs(first, second), "canonical"), expected, atol=1e-4)
 
 
-def csls(x: np.ndarray, y: np.ndarray, number: int) -> np.ndarray:
+def csls(x: np.ndarray, y: np.ndarray, among: np.ndarray, number: int) -> np.ndarray:
     s = (x / np.linalg.norm(x, axis=1, keepdims=True)) @ (y / np.linalg.norm(y, axis=1, keepdims=True)).T
-    near = [np.sort(matrix, axis=1)[:, -number:].mean(1) for matrix in (s, s.T)]
+    near = [np.sort(matrix[:, among], axis=1)[:, -number:].mean(1) for matrix in (s, s.T)]
     return np.asarray(2 * s - near[0][:, None] - near[1])
 
 

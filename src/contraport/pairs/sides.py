@@ -22,7 +22,7 @@ FEWEST_PAIRS = 50
 """With fewer there is too little to tell a wrong pair by."""
 
 REFERENCES = 4_096
-"""Of how many items at most it is known how near they are to each, by which ranks are told."""
+"""Of how many items at most it is known how near they are to each, by which ranks and crowds are told."""
 
 MARKS = 64
 """At how many ranks their similarities are kept, each about a tenth behind the one before."""
@@ -95,6 +95,11 @@ class Sides:
         return ItemPairs(items, items)
 
     @cached_property
+    def references(self) -> Tensor:
+        """The kept items that tell what is near, ``(r,)``: all of them, or where they are many some."""
+        return self.among[torch.linspace(0, len(self.among) - 1, min(len(self.among), REFERENCES)).round().long()]
+
+    @cached_property
     def nearest(self) -> tuple[Tensor, Tensor]:
         """The kept items nearest to each item on each side, ``(n, neighbors + 2)``, itself among them where kept."""
         return self._nearest(self.features[0]), self._nearest(self.features[1])
@@ -117,8 +122,7 @@ class Sides:
         return self._marks_of(self.features[0]), self._marks_of(self.features[1])
 
     def _marks_of(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        among = self.among
-        some = among[torch.linspace(0, len(among) - 1, min(len(among), REFERENCES)).round().long()]
+        some = self.references
         number = len(some) - 1  # but itself
         ranks = torch.logspace(0, math.log10(number), MARKS).round().clamp(max=number).unique().to(values.device)
         found = []

@@ -154,7 +154,10 @@ def _canonical(sides: Sides, pairs: ItemPairs) -> Tensor:
         ways = []
         for to_first, to_second in both:
             u, v = F.normalize(x @ to_first, dim=1), F.normalize(y @ to_second, dim=1)
-            rows, columns = crowding(u[first], v, sides.neighbors), crowding(v[second], u, sides.neighbors)
+            rows, columns = (
+                crowding(own, others[sides.references], sides.neighbors)
+                for own, others in ((u[first], v), (v[second], u))
+            )
             ways.append(2 * (u[first][mine] * v[second][theirs]).sum(dim=1) - rows[mine] - columns[theirs])
         found[judged] = (ways[0] + ways[1]) / 2
     return found
