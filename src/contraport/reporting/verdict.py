@@ -17,7 +17,7 @@ HEADLINES = 2
 MOST_NAMED = 6
 """Of so many settings that differ the verdict gives the values."""
 
-FEW_ITEMS = 2_000
+FEW_TEST_ITEMS = 2_000
 """Below so many test items it is said what one of them is worth."""
 
 _GROUPS = ("accuracy", "retrieval", "clustering")
@@ -198,9 +198,9 @@ def _gain(measure: Measure, run: ShownRun, other: str | ShownRun) -> Difference 
 
 def _worth_of_an_item(runs: Sequence[ShownRun], headlines: Sequence[Measure]) -> list[str]:
     evaluation = runs[0].evaluation or {}
-    items = evaluation.get("test_items", FEW_ITEMS)
+    items = evaluation.get("test_items", FEW_TEST_ITEMS)
     shares = any(measure.unit.startswith("share") for measure in headlines)
-    if items >= FEW_ITEMS or not shares:
+    if items >= FEW_TEST_ITEMS or not shares:
         return []
     return [f"One of the {items:,} test items is worth {100 / items:.2g} points: look at nothing smaller."]
 

@@ -21,7 +21,7 @@ FEW_STEPS = 200
 ENOUGH_STEPS = 1_000
 """So many are proposed where there are few."""
 
-FEW_ITEMS = 5_000
+FEW_IMAGES = 5_000
 """Fewer items than these teach an encoder from nothing little that other items share."""
 
 LEAST_BATCH = 32
@@ -142,7 +142,7 @@ def advice_of_encoder(
         path: the folder that the run has taken, if it has one.
     """
     items = len(dataset)
-    if items >= FEW_ITEMS or not dataset.is_image or settings.freezes:
+    if items >= FEW_IMAGES or not dataset.is_image or settings.freezes:
         return None
     if settings.pretrained or settings.init:
         held = settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1

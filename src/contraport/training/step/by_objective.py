@@ -17,7 +17,7 @@ from contraport.training.step.comparison import Embedded, StepComparison, mean_o
 from contraport.training.step.memory import Memory
 from contraport.training.step.wanted import Wanted
 
-FEW_ITEMS = 32
+SMALL_BATCH = 32
 """With fewer items in a batch there is little to tell an item from."""
 
 
@@ -101,7 +101,7 @@ class Compared(StepComparison):
 
     def doubt(self, items: int) -> str | None:
         """Return that an item has few others to be told from, where the objective tells them apart in the batch."""
-        if items >= FEW_ITEMS or self._loss is None or not self._loss.tells_items_apart:
+        if items >= SMALL_BATCH or self._loss is None or not self._loss.tells_items_apart:
             return None
         return (
             f"batches of {items} are small: each item is told from {items - 1} others; a larger --batch_size or "
