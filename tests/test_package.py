@@ -1,10 +1,12 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import contraport
 from contraport import public
+from tests import wheel
 
 CORE_ONLY = """
 import sys
@@ -92,3 +94,12 @@ sys.exit(f"imported: {{heavy}}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_wheel_is_tried_with_what_its_environment_has_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "stray_package.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
+    assert "No module named 'stray_package'" in wheel.run(tmp_path, sys.executable, "-c", "import stray_package").stderr

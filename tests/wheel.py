@@ -10,6 +10,7 @@ some minutes and gigabytes for each environment, which is deleted when its tests
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -65,8 +66,9 @@ def try_wheel(wheel: Path, python: str, torch: str, tests: list[str]) -> str:
 
 
 def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Return what a command did in a folder."""
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
+    """Return what a command did in a folder, with no packages but those of its own environment."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONNOUSERSITE": "1"}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
 def main() -> int:
