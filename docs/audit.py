@@ -50,72 +50,83 @@ found.partners[7]  # whose second view would suit the first one of pair 7 more, 
 pandas.DataFrame(found.table())
 ```
 
-Data of two given views, 50 pairs or more; `--views photo caption` or `--views 0 2` chooses two of several, by their
-names or numbers. Judged are all pairs, but not those of a test split that the data have of their own. A folder that is
-not empty is never written to; `--resume` goes on with an audit that was stopped, with what its training or the parts
-of its cross-fit have found. Of `train --audit` the run folder keeps the scores, for `Run.pairs()`; the run resumes bit
-by bit, and several processes train as one. A batch has a quarter of the pairs at most, unless `train --batch_size`
-says otherwise: what is trained on is a batch at least, so a larger one makes wrong pairs stay. A target (`--target`)
-says which pairs belong together, so it is refused with `--audit`, and so is `--freeze`. In Python
-`ContrastiveEncoder(audit=True)` does the same with arrays, and has what it found as `audit_`.
+The data must have two given views and at least 50 pairs. If there are more than two views, choose two by name or by
+number: `--views photo caption` or `--views 0 2`. All pairs are judged, except those of the data's own test split. The
+audit never writes to a folder that is not empty. `--resume` continues an audit that was stopped and keeps what its
+training, or the finished parts of its cross-fit, have found.
+
+`train --audit` saves the scores in the run folder; `Run.pairs()` reads them. Such a run resumes bit for bit, and
+several processes train as one. By default a batch holds at most a quarter of the pairs. `train --batch_size` changes
+this, but at least one full batch of pairs is always trained on, so with a larger batch some wrong pairs have to stay.
+A target (`--target`) says which pairs belong together, so it is refused together with `--audit`; `--freeze` is refused
+too. In Python, `ContrastiveEncoder(audit=True)` does the same with arrays and stores what it found in `audit_`.
 
 ## What it writes
 
-- `audit.html`, one file without a network: the two hundred worst pairs side by side, as pictures, texts, lines and
-  bars, each with the partner that would suit it more; which are shown can be chosen (flagged, with a better partner,
-  those that would exchange partners, a class, a number or a name), they can be marked wrong or right, and what is shown
-  is downloaded as a list with these marks.
-- `pairs.csv`, a row for each pair in the order of the data, and `audit.json`.
-- with `--drop` the data without what is flagged; with `--repair` the data in which each flagged pair has the second
-  view of its better partner, without those that have none; with `--weigh` the data with weights, 0 for what is flagged
-  and 1 for others. A table stays a table of its kind (`dropped.csv`, `repaired.parquet`, `weighed.jsonl` with the
-  column `audit_weight`, for `train --weights audit_weight`), and its rows of a test split stay as they are; all else
-  becomes an `.npz`. Of what is neither a table nor an `.npz` `--weigh` writes `weights.npy` alone, with a number for
-  each row of the data, for `train --weights weights.npy`.
+- `audit.html`: one file that opens without a network. It shows the two hundred worst pairs side by side, as pictures,
+  texts, lines and bars, each with the partner that would suit it better. You can filter them (flagged, with a better
+  partner, pairs that would exchange partners, a class, a number or a name), mark them wrong or right, and download the
+  shown pairs as a list with your marks.
+- `pairs.csv`, with one row for each pair in the order of the data, and `audit.json`.
+- `--drop` writes the data without the flagged pairs. `--repair` writes the data with the second view of each flagged
+  pair replaced by that of its better partner; flagged pairs without a better partner are removed. `--weigh` writes the
+  data with weights: 0 for flagged pairs and 1 for the others.
+
+  A table stays a table of the same kind (`dropped.csv`, `repaired.parquet`, `weighed.jsonl` with the column
+  `audit_weight`, for `train --weights audit_weight`), and the rows of its test split stay as they are. All other data
+  become an `.npz`. For data that are neither a table nor an `.npz`, `--weigh` writes only `weights.npy`, with one
+  number for each row of the data, for `train --weights weights.npy`.
 
 ## How
 
-Networks remember wrong pairs, so that a score is worth what it does not remember.
+Networks memorize wrong pairs, so a score is useful only as far as it does not depend on what was memorized.
 
-- **online** (the default): one training that looks at its pairs after its first epoch and seven times more, at ever
-  longer distances. A look asks for each pair how near the partners of one member's 15 nearest are to the other
-  member, by rank, among the pairs that are trained on; equal items, as captions that tell a class, count as one
-  group. It asks too how well the two members suit what the views of other pairs tell of one another: maps between the
-  two views, fitted to four fifths of the pairs that are trained on (a ridge and canonical correlations), judge the
-  other fifth (`canonical`). Both count alike. Where the items are vectors of at most 1,024 numbers, both are asked of
-  the vectors as they came too, which no training can make remember. What counts is the mean over the looks so far.
-  The share of pairs that seems wrong is left out until the next look.
-- **crossfit**: encoders judge pairs that they have not seen (`--folds`, `--repeats`); what seems wrong is left out,
-  and all is fitted again with other weights to begin with (`--rounds`). What counts is the mean over all rounds and
-  repeats. Ten trainings as a rule, and the statistics below to choose from.
-- **frozen**: the views are vectors that some encoder gave; nothing is trained.
+- **online** (the default): a single training that looks at its pairs after the first epoch and then seven more times,
+  at growing intervals. Each look asks two questions about every pair, and both count equally:
 
-**How many are wrong** is told by pairs that are known to be wrong: the lower part of their scores says how wrong
-pairs are spread, and how many of the given pairs score as low, which share of them is wrong (Storey, 2002). The larger
-that part, the more mismatches tell it, but the more right pairs score as low: from 40 to 90 % that one is taken which
-errs least by the bootstrap. What matters is that the known ones are treated as the unknown ones are. Pairs drawn anew
-after a training are not: they are not remembered, score lower than the wrong pairs that were trained on, and so far too
-few seem wrong. So an online audit has *decoys* from the first step on: a tenth of the items (200 to 2,000, at most a
-fifth) pass their second views on to one another, and are trained on, left out and judged like all pairs for a third of
-the training; then they get their own partners back. A cross-fit judges known mismatches by encoders that have seen
-neither member.
+  1. Take the 15 nearest neighbours of one member. How near are their partners to the other member, by rank, among the
+     pairs that are trained on? Equal items, such as captions that only name a class, count as one group.
+  2. How well do the two members fit together, judged by what other pairs tell about the two views? Maps between the
+     views (ridge regression and canonical correlations) are fitted on four fifths of the pairs that are trained on and
+     judge the remaining fifth (`canonical`).
 
-A note says where scores look remembered: where decoys that were trained on score above fresh ones in more than 75 %
-of all cases, at the last look that had them. Another says where more than two thirds of the pairs seem wrong: either
-they are, or the views tell so little of one another that right pairs score as mismatches do.
+  If the items are vectors of at most 1,024 numbers, both questions are also asked about the raw input vectors, which no
+  training can make memorize anything. A pair's score is the mean over all looks so far. The share of pairs that seems
+  wrong is left out of the training until the next look.
+- **crossfit**: encoders judge pairs that they have not seen (`--folds`, `--repeats`). The pairs that seem wrong are
+  left out, and everything is fitted again from other initial weights (`--rounds`). A pair's score is the mean over all
+  rounds and repeats. This usually takes ten trainings, and you can choose among the statistics below.
+- **frozen**: the views are vectors from an existing encoder; nothing is trained.
+
+**How many pairs are wrong** is estimated from pairs that are known to be wrong. The lower part of their scores shows
+how the scores of wrong pairs are distributed. The number of given pairs that score as low then gives the share of wrong
+pairs (Storey, 2002). A larger lower part contains more known mismatches, but also more right pairs that score as low.
+Parts from 40 to 90 % are tried, and the one with the smallest bootstrap error is used.
+
+The known wrong pairs must be treated exactly like the unknown ones. Pairs that are mismatched only after a training do
+not meet this condition: the network has not memorized them, so they score lower than the wrong pairs that were trained
+on, and far too few pairs seem wrong. An online audit therefore uses *decoys* from the first step on: a tenth of the
+items (200 to 2,000, at most a fifth) pass their second views on to one another. Decoys are trained on, left out and
+judged like all other pairs for a third of the training; then they get their own partners back. A cross-fit uses known
+mismatches that are judged by encoders that have seen neither member.
+
+The audit adds a note if the scores look memorized: if decoys that were trained on score above fresh mismatches in more
+than 75 % of all cases, at the last look that had decoys. It adds another note if more than two thirds of the pairs seem
+wrong. In that case either they are wrong, or the views tell so little about each other that right pairs score like
+mismatches.
 
 ## Measured
 
-`python -m benchmarks.audit`: shares of the training pairs shuffled, clean test pairs; mean ± the half-width of the 95 %
-interval over seeds (Student's t), 3 of them where no other number stands behind in brackets; encoders, temperature (.2)
-and steps the same for all trainings, 18 epochs (captions 8), on the right pairs alone too. Images are of 14 x 14 as
-vectors; a caption is one of five sayings with the name of the class, and a pair is right where image and caption are of
-one class.
+`python -m benchmarks.audit` shuffles a share of the training pairs; the test pairs are clean. The tables show the mean
+± the half-width of the 95 % interval over seeds (Student's t). There are 3 seeds, unless another number follows in
+brackets. All trainings, including the one on the right pairs alone, use the same encoders, temperature (.2) and number
+of steps: 18 epochs (8 for captions). Images are 14 x 14 and given as vectors. A caption is one of five phrases with the
+name of the class, and a pair is right if the image and the caption are of the same class.
 
-How well wrong pairs are told from right ones (area under the ROC curve). Baselines judge the pairs that a plain
-training was trained on; of each the best of three temperatures of training and of all its own settings is *chosen with
-the truth*, which no audit has: "loss" is minus the InfoNCE loss, "neighbours" the agreement of neighbours as cleanlab
-judges labels, "LEMoN" the score of Zhang et al. (2025).
+The first table shows how well wrong pairs are separated from right ones (area under the ROC curve). The baselines judge
+the same pairs that a plain training was trained on. For each baseline, the best of three training temperatures and of
+all its own settings is *chosen with the truth*, which no audit has. "loss" is minus the InfoNCE loss, "neighbours" is
+the agreement of neighbours as cleanlab judges labels, and "LEMoN" is the score of Zhang et al. (2025).
 
 {
         table(
@@ -126,16 +137,16 @@ judges labels, "LEMoN" the score of Zhang et al. (2025).
         )
     }
 
-With its temperature chosen by the truth the plain cosine tells as much as an online audit where few pairs are wrong,
-and a little more where both views tell much of an item (zer-kar) or a caption tells only a class. The more pairs are
-wrong, and the less the views share, the more the baselines fall behind: at 40 % on UCI's views and on halves of images
-an online audit is ahead of all four; on captions it is their equal. Where the views are vectors that tell something as
-they are, as UCI's, to judge them frozen does as well as the training's looks, and on two of three better at 40 %, at no
-cost: these vectors were made by hand to tell digits apart. One seed says little.
+With its temperature chosen by the truth, the plain cosine is as good as an online audit if few pairs are wrong. It is a
+little better if each view tells much about the item (zer-kar) or if a caption tells only the class. The more pairs are
+wrong and the less the views share, the more the baselines fall behind. At 40 % on UCI's views and on halves of images,
+an online audit is ahead of all four baselines; on captions it is equal to them. If the views are vectors that are
+already informative, as UCI's are, the frozen audit does as well as the looks of a training, and better on two of three
+at 40 %, at no cost. Those vectors were made by hand to tell digits apart. A result from one seed means little.
 
 {of_crossfit(results)}
 
-The estimated noise rate, and of the right pairs the share that is flagged:
+The next table shows the estimated noise rate, and the share of right pairs that is flagged by mistake:
 
 {
         table(
@@ -145,10 +156,11 @@ The estimated noise rate, and of the right pairs the share that is flagged:
         )
     }
 
-Of captions a shuffled pair is right in a tenth of the cases, as it has the class by chance: of 20 and 40 % that are
-shuffled 18 and 36 % are wrong. Of a known mismatch that holds too.
+For captions, a tenth of the shuffled pairs are still right, because they have the same class by chance. So if 20 and
+40 % are shuffled, 18 and 36 % are wrong. The same holds for known mismatches.
 
-Recall at 1 between the views of clean test pairs after a training (of captions: whether the nearest is of the class):
+The next table shows recall at 1 between the views of clean test pairs after a training (for captions: whether the
+nearest one is of the same class):
 
 {
         table(
@@ -160,40 +172,46 @@ Recall at 1 between the views of clean test pairs after a training (of captions:
 
 {way(results)}
 
-Weights by the batch's own plan help where both views tell much (zer-kar), and far less than leaving out.
+Weights from the plan of each batch (`--weights plan`) help if both views tell much (zer-kar), but far less than leaving
+pairs out.
 
 {covered(results)}
 
 {cost(results)}
 
-What `flagged(fdr=.1)` met, the share of right pairs among the flagged: it is an estimate, no guarantee.
+The last table shows the share of right pairs among those that `flagged(fdr=.1)` returned. The 0.1 is an estimate, not a
+guarantee.
 
 {table(results, [("online", "fdr"), ("frozen", "fdr")], ["online", "frozen"], skip=(0.0,))}
 
 ### Where the rest is lost
 
-By zer-kar and fou-kar at 20 and 40 %, one seed and 18 epochs, in recall at 5 as a share of the way from all pairs to
-the right ones, which are known here: of trainings that leave out all wrong pairs from epoch 2 on 91 to 124 % is
-reached, from epoch 3 on 95 to 107, from epoch 7 on 54 to 81; with the decoys of an audit 96 to 102. So the epochs
-before the first look and the decoys cost nothing. A training that has from its first step on what an audit keeps at
-its end reaches 83 to 93 %, about what the audit does: what is lost is which pairs are kept, wrong ones (without them
-75 to 109) and right ones that are left out (with them 84 to 96) alike.
+These numbers are from zer-kar and fou-kar at 20 and 40 %, with one seed and 18 epochs, where the wrong pairs are known.
+They are measured in recall at 5, as a share of the way from a training on all pairs (0 %) to a training on the right
+pairs alone (100 %). Trainings that leave out all wrong pairs from epoch 2 on reach 91 to 124 %, from epoch 3 on 95 to
+107 %, and from epoch 7 on 54 to 81 %; with the decoys of an audit they reach 96 to 102 %. So the epochs before the
+first look, and the decoys, cost nothing.
+
+A training that uses from its first step the pairs that an audit keeps at its end reaches 83 to 93 %, about the same as
+the audit itself. So the loss comes from which pairs are kept. Wrong pairs that are kept (without them: 75 to 109 %) and
+right pairs that are left out (with them: 84 to 96 %) matter alike.
 
 ### What did not help
 
-A look before the first step, at the items as they are or at what the untrained encoders say of them, with what seems
-wrong left out from the first step on (33 trainings, all six data sets): halves of images were learned worse by it, in
-recall by .011 ± .009, UCI's views no better (+.006 ± .009). To leave out a quarter more than the estimated share:
-worse on zer-kar (1 seed). Tried on two seeds of fou-kar and zer-kar at 20 and 40 %, and not kept: weights by the
-estimated probability that a pair is right, in the place of leaving out or beside it, told wrong pairs less well and
-trained no better an encoder; so a training with `--audit` leaves out. `--weights plan` whose strength rises from
-nothing over the training gained nothing, as wrong pairs are remembered by then; beside `--audit` it brought nothing on
-zer-kar.
+- A look before the first step, at the raw items or at the output of the untrained encoders, with the pairs that seem
+  wrong left out from the first step on (33 trainings, all six data sets). Halves of images were learned worse: recall
+  changed by -.011 ± .009. UCI's views were learned no better (+.006 ± .009).
+- Leaving out a quarter more than the estimated share: worse on zer-kar (1 seed).
+- Weights by the estimated probability that a pair is right, instead of leaving pairs out or together with it (two seeds
+  of fou-kar and zer-kar at 20 and 40 %). They separated wrong pairs less well and trained no better encoder, so
+  `train --audit` leaves pairs out.
+- `--weights plan` with a strength that rises from zero over the training gained nothing, because wrong pairs are
+  memorized by then. Together with `--audit` it brought nothing on zer-kar.
 
 ## Statistics
 
-What a cross-fit or frozen vectors are judged by (`--statistic`; by `combined` unless it is said). An online audit goes
-by `combined`; the others are remembered sooner, or tell less.
+These are the statistics that a cross-fit, or an audit of frozen vectors, can use (`--statistic`; the default is
+`combined`). An online audit always uses `combined`; the other statistics are memorized sooner or tell less.
 
 {of_statistics(results)}
 
@@ -201,22 +219,23 @@ by `combined`; the others are remembered sooner, or tell less.
 
 ## What to use when
 
-- **A training on pairs of which some may be wrong**: `train --audit`. Where no pair was wrong it flagged at most
-  two in a hundred, and its encoder was as good within the intervals.
-- **The pairs themselves, to be mended**: `contraport audit`, and its page; `--method crossfit` where some more of the
-  wrong ones are worth tens of trainings.
-- **Vectors of an encoder that is good already**: `--method frozen`, which takes a second.
-- **Few pairs are wrong, and each view tells nearly all of the other**: the cosine of a plain training tells as much.
-  What it does not tell is how many to leave out.
-- **It does not win** where partners were exchanged among items that are alike: what suits as well seems right. Nor
-  where a wrong pair is there many times over, as its copies vouch for one another: leave copies out before. It does
-  not leave them out itself, as of views that are classes or words the number of copies tells right from wrong.
+- **To train on pairs of which some may be wrong**: `train --audit`. When no pair was wrong, it flagged at most two in a
+  hundred, and its encoder was as good within the intervals.
+- **To repair the pairs themselves**: `contraport audit` and its page. Add `--method crossfit` if finding some more of
+  the wrong pairs is worth tens of trainings.
+- **For vectors from an encoder that is already good**: `--method frozen`, which takes a second.
+- **If few pairs are wrong, and each view tells nearly everything about the other**: the cosine of a plain training is
+  as good. It does not say how many pairs to leave out.
+- **It does not help** if partners were exchanged among similar items: a pair that fits as well as the right one seems
+  right. Nor does it help if the same wrong pair occurs many times, because its copies confirm one another: remove
+  duplicates first. The audit does not remove them itself, because for views that are classes or words the number of
+  copies helps to tell right from wrong.
 
 ## What is not known
 
-Pairs were shuffled at random; wrong pairs that are alike, captions of people, and large image data were not measured.
-Views that share little (fou and kar) leave right pairs that score as wrong ones do, so that the rate comes out a little
-high where none is wrong.
+Pairs were shuffled at random. Wrong pairs between similar items, captions written by people, and large image data were
+not measured. If the views share little (fou and kar), some right pairs score like wrong ones, so the estimated rate is
+a little too high when no pair is wrong.
 """
 
 
@@ -255,8 +274,8 @@ def of_crossfit(results: list[dict[str, Any]]) -> str:
         told.append(f"{NAMES[name]} at {level:.0%}: area {written(area)}, noise rate {written(rate)}")
     seconds = [one["measured"]["crossfit"]["cpu"] for one in results if "crossfit" in one["measured"]]
     return (
-        "A cross-fit (`--method crossfit --rounds 3 --repeats 2`, 30 trainings) reaches more: "
-        f"{'; '.join(told)}; it took {statistics.median(seconds):.0f} seconds of one processor's time."
+        "A cross-fit (`--method crossfit --rounds 3 --repeats 2`, 30 trainings) separates them better: "
+        f"{'; '.join(told)}. It took {statistics.median(seconds):.0f} seconds of CPU time."
     )
 
 
@@ -278,8 +297,8 @@ def way(results: list[dict[str, Any]]) -> str:
             told.append((ours - plain) / (best - plain))
     reached = sum(share >= GOAL for share in told)
     return (
-        f"Where the right pairs alone give at least {GAINED} more than all of them, a training with `--audit` goes "
-        f"{min(told):.0%} to {max(told):.0%} of that way, by the means over the same seeds "
+        f"Where training on the right pairs alone gains at least {GAINED} over training on all pairs, a training with "
+        f"`--audit` reaches {min(told):.0%} to {max(told):.0%} of that gain, by the means over the same seeds "
         f"(median {statistics.median(told):.0%}; {GOAL:.0%} or more in {reached} of {len(told)} cases)."
     )
 
@@ -291,8 +310,8 @@ def of_transport(results: list[dict[str, Any]]) -> str:
         found = (f"`{one}` {written(values(results, name, level, 'crossfit', one))}" for one in PLANS)
         told.append(f"on {name} at {level:.0%} " + ", ".join(found))
     return (
-        "Unbalanced transport has no edge as a statistic over the balanced plan, nor have plans over `csls`, which "
-        f"needs none: {'; '.join(told)}."
+        "As a statistic, unbalanced transport is no better than the balanced plan, and neither is better than `csls`, "
+        f"which needs no plan: {'; '.join(told)}."
     )
 
 
@@ -306,9 +325,9 @@ def covered(results: list[dict[str, Any]]) -> str:
         true = level * (0.9 if name == "captions" else 1)
         if abs(statistics.mean(values(results, name, level, "online", "rate")) - true) > WITHIN:
             off.append(f"{NAMES[name]} at {level:.0%}")
-    near = f"but for {', '.join(off)}" if off else "at each level"
+    near = f"except on {', '.join(off)}" if off else "at each level"
     return (
-        f"The interval of the noise rate held the true share {' and '.join(told)} audits. The mean of the online "
+        f"The interval of the noise rate contained the true share {' and '.join(told)} audits. The mean of the online "
         f"estimate was within {WITHIN} of the truth {near}."
     )
 
@@ -318,10 +337,10 @@ def cost(results: list[dict[str, Any]]) -> str:
     measured = [one["measured"]["cost"] for one in results if "cost" in one["measured"]]
     shares = [one["online"] / one["plain"] for one in measured]
     return (
-        f"An online audit of 36 epochs, its default, took {statistics.median(shares):.2f} times the processor's time "
-        f"of a plain training of as many ({min(shares):.2f} to {max(shares):.2f}, seeds of fou-kar: {len(shares)}), "
-        "with all of it: looks, bootstrap, better partners, the page. There are "
-        "eight looks at most whatever the number of epochs, so that a shorter training pays more."
+        f"An online audit of 36 epochs, the default, took {statistics.median(shares):.2f} times the CPU time of a "
+        f"plain training of the same length ({min(shares):.2f} to {max(shares):.2f}, seeds of fou-kar: {len(shares)}). This "
+        "includes everything: looks, bootstrap, better partners and the page. There are at most eight looks whatever "
+        "the number of epochs, so the relative cost is higher for a shorter training."
     )
 
 
