@@ -338,9 +338,9 @@ def cost(results: list[dict[str, Any]]) -> str:
     shares = [one["online"] / one["plain"] for one in measured]
     return (
         f"An online audit of 36 epochs, the default, took {statistics.median(shares):.2f} times the CPU time of a "
-        f"plain training of the same length ({min(shares):.2f} to {max(shares):.2f}, seeds of fou-kar: {len(shares)}). This "
-        "includes everything: looks, bootstrap, better partners and the page. There are at most eight looks whatever "
-        "the number of epochs, so the relative cost is higher for a shorter training."
+        f"plain training of the same length ({min(shares):.2f} to {max(shares):.2f}, seeds of fou-kar: {len(shares)}). "
+        "This includes everything: looks, bootstrap, better partners and the page. There are at most eight looks "
+        "whatever the number of epochs, so the relative cost is higher for a shorter training."
     )
 
 
