@@ -19,45 +19,47 @@ contraport evaluate runs/a --checkpoints all --measures knn     # also what --ke
 contraport train --data photos/ --monitor knn:every=5           # while it is trained
 ```
 
-Every number is of the frozen encoder's features and stands beside that of the same encoder untrained and of the raw
-inputs. Of projections are only the bound of mutual information and, where each view has an encoder of its own,
-retrieval. All numbers are in `evaluation.json` in the run's folder.
+Every number is measured on the features of the frozen encoder and shown beside the numbers of the same encoder without
+training and of the raw inputs. Only two measures use the projections: the bound of mutual information and, if each view
+has its own encoder, retrieval. All numbers are in `evaluation.json` in the run folder.
 
 ## What is measured
 
-Those with a star are measured only where they are asked for. A number after `@` may be any: `recall@20`,
-`few_shot@3`. What the data do not allow is left out, and said: accuracies without labels, robustness of what is no
-image.
+Measures with a star are computed only if you ask for them. The number after `@` can be any: `recall@20`, `few_shot@3`.
+Measures that the data do not allow, such as accuracy without labels or robustness of data that are not images, are left
+out with a message.
 
 {tables}
 
-A corruption has five severities (`noise@1` to `noise@5`), whose lengths are relative to the side of the image.
+A corruption has five severities (`noise@1` to `noise@5`). Its lengths are relative to the side of the image.
 
 ## How sure a number is
 
-- **An interval** ({level:.0%}, percentile bootstrap, {resamples:,} draws, seeded) stands beside every number. The test
-  items are drawn again; nothing is fitted again. So it says how much the number would move with other test items, and
-  nothing of another seed or other training items: train with several seeds for that. What looks at all items at once
-  (uniformity, tolerance, effective rank, hubness, calibration, clusters) enters by what each item does to it, to first
-  order; on simulated data such an interval was as wide as the numbers of fresh items are spread, that of hubness up to
-  2.5 times as wide in few dimensions, and that of calibration covered the true error in 86 to 100 % of 80 draws of 200 or 2,000 items.
-- **The calibration error** is the root of a mean square from which chance is taken off, so that an encoder does not
-  look worse for fewer test items; 0 is written where no more than chance is seen.
-- **A difference** of two encoders on the same items is paired, item by item: its interval is narrower than those of
-  the two numbers suggest, and only where it leaves out zero is one better. `differences` in `evaluation.json` has
-  them against the untrained encoder, the raw inputs, and the other runs of the same call.
-- Where all items agree an interval has no width: with n test items nothing rarer than about 3 in n can be seen.
-- **Nothing is chosen by the test items.** The probe's penalty is chosen on a fifth of the training items, and the
-  last epoch is measured, not the best. A probe on few labels chooses on a fifth of these few, so that it sees no
-  others; with one of each class it is 1/n. By 2, 5, 10 and 40 of each class, of Fashion-MNIST after a training and as
-  pixels and of digits after one, that choice was from .8 points below to .7 above 1/n, and .1 above in the mean; a
-  cross-validation over the few was no better.
+- **An interval** ({level:.0%}, percentile bootstrap, {resamples:,} draws, seeded) is given with every number.
+  The test items are resampled; nothing is fitted again. So the interval says how much the number would change with other
+  test items. It says nothing about another seed or other training items: train with several seeds for that.
+
+  For measures of all items at once (uniformity, tolerance, effective rank, hubness, calibration, clusters), the interval
+  uses the effect of each item on the measure, to first order. On simulated data such an interval was as wide as the
+  spread over fresh items. For hubness in few dimensions it was up to 2.5 times as wide. For calibration it covered the
+  true error in 86 to 100 % of 80 draws of 200 or 2,000 items.
+- **The calibration error** is the root of a mean square after the part due to chance is subtracted, so an encoder does
+  not look worse with fewer test items. The result is 0 if the error is no larger than chance.
+- **A difference** between two encoders on the same items is paired, item by item. Its interval is narrower than the
+  intervals of the two numbers suggest. One encoder is better only if this interval excludes zero. `differences` in
+  `evaluation.json` has the differences from the untrained encoder, the raw inputs, and the other runs of the same call.
+- If all items agree, an interval has no width: n test items cannot show anything rarer than about 3 in n.
+- **The test items choose nothing.** The probe's penalty is chosen on a fifth of the training items, and the last epoch
+  is measured, not the best one. A probe on few labels uses a fifth of these few for the choice, so it sees no other
+  labels; with one item of each class the penalty is 1/n. With 2, 5, 10 and 40 items of each class (features of
+  Fashion-MNIST after a training, its pixels, and features of digits after a training), this choice was between .8 points
+  below and .7 points above 1/n, and .1 above it on average. Cross-validation over the few items was no better.
 
 ## While training
 
-`--monitor` measures 2,000 training items, drawn once, half to learn from and half to be judged on, at the end of an
-epoch; no test item is seen, and no bit of the training depends on it. The numbers are in `metrics.jsonl`, the bar and
-the page.
+`--monitor` measures at the end of an epoch on 2,000 training items that are drawn once: one half is for fitting, the
+other half for testing. It uses no test item, and it does not change a single bit of the training. The numbers appear in
+`metrics.jsonl`, the progress bar and the page.
 
 ## The page
 
@@ -65,25 +67,26 @@ the page.
 contraport report runs/a runs/b --out report.html
 ```
 
-One file, which opens without a network, in light and in dark, on a phone too; every figure says what to read from it.
-What a run does not have is left out, and said. More of it is there after a training and an evaluation that ask for it:
+The report is one file that opens without a network, in light and dark mode, also on a phone. Every figure explains how
+to read it. If a run lacks what a figure needs, the page leaves the figure out and says so. Some parts need an option of
+the training or the evaluation:
 
 | shown | comes with |
 |---|---|
-| a verdict in words, held to the intervals; the numbers; the settings that differ | `evaluate runs/a runs/b`, together |
-| curves over steps, epochs, seconds or the share of the run | the training; `--monitor knn` adds what is measured on the way |
-| what the encoder was worth epoch by epoch; plans over the training, with a slider | `train --keep_every N`, `evaluate --checkpoints all` |
-| a map of test items, coloured by class, domain, loss or suspicion; the nearest neighbours of any | `evaluate`; suspicion where the data give two views |
-| what the probe takes for what, and the ten items to look at first, which it mistakes most surely | `evaluate` with the linear probe |
-| the plan beside its target, lines from items to where their mass goes, what an unbalanced plan let go | `evaluate` |
+| a verdict in words, based on the intervals; the numbers; the settings that differ | `evaluate runs/a runs/b`, together |
+| curves over steps, epochs, seconds or the share of the run | the training; `--monitor knn` adds measures during training |
+| how good the encoder was epoch by epoch; plans over the training, with a slider | `train --keep_every N`, `evaluate --checkpoints all` |
+| a map of test items, coloured by class, domain, loss or suspicion; the nearest neighbours of any | `evaluate`; suspicion if the data have two given views |
+| which classes the probe confuses, and the ten items to look at first: its most confident mistakes | `evaluate` with the linear probe |
+| the plan beside its target, lines from items to where their mass goes, the mass that an unbalanced plan dropped | `evaluate` |
 | cosines class by class, the spectrum, alignment beside uniformity | `evaluate` |
-| accuracy over the severity of six corruptions | `evaluate --measures robustness`, beside the usual ones |
-| how many pairs seem wrong, and the ten to look at first, with what both members show and the better partner | `train --audit`, `evaluate` |
+| accuracy over the severity of six corruptions | `evaluate --measures robustness`, in addition to the usual ones |
+| how many pairs seem wrong, and the ten to look at first, with both members and the better partner | `train --audit`, `evaluate` |
 
-The loss of an item is that of all points in one batch, so that it is to be compared within a map. Suspicion is
-the share of test items that are at least as near to one given view as the partners of the other's neighbours are, the
-statistic `neighbors` of an audit, of items that were not trained on: over a third where two views have nothing in
-common.
+The loss of an item is computed with all points of the map in one batch, so compare it only within one map. Suspicion is
+the statistic `neighbors` of an audit, on items that were not trained on: the share of test items that are at least as
+near to one given view as the partners of the other view's neighbours are. It is over a third if the two views have
+nothing in common.
 
 ## A measure of your own
 
@@ -97,9 +100,9 @@ def widest_feature(subject):
     return float(subject.test_x.var(dim=0).max())
 ```
 
-It returns a value for each test item (of which the mean is taken, with an interval), a `Finding` that says how items
-become a number, or one number. `contraport.measures.subject.Subject` has what it may ask for: features, views,
-labels, projections.
+The function returns one value for each test item (the mean is reported, with an interval), or a `Finding` that says how
+items become a number, or a single number. `contraport.measures.subject.Subject` holds everything that it can use:
+features, views, labels, projections.
 """
 
 
