@@ -36,11 +36,11 @@ A corruption has five severities (`noise@1` to `noise@5`). Its lengths are relat
 ## How sure a number is
 
 - **An interval** ({level:.0%}, percentile bootstrap, {resamples:,} draws, seeded) is given with every number.
-  The test items are resampled; nothing is fitted again. So the interval says how much the number would change with other
-  test items. It says nothing about another seed or other training items: train with several seeds for that.
+  The test items are resampled; nothing is fitted again. So the interval says how much the number would change with
+  other test items. It says nothing about another seed or other training items: train with several seeds for that.
 
-  For measures of all items at once (uniformity, tolerance, effective rank, hubness, calibration, clusters), the interval
-  uses the effect of each item on the measure, to first order. On simulated data such an interval was as wide as the
+  For measures of all items at once (uniformity, tolerance, effective rank, hubness, calibration, clusters), the
+  interval uses the effect of each item on the measure, to first order. On simulated data such an interval was as wide as the
   spread over fresh items. For hubness in few dimensions it was up to 2.5 times as wide. For calibration it covered the
   true error in 86 to 100 % of 80 draws of 200 or 2,000 items.
 - **The calibration error** is the root of a mean square after the part due to chance is subtracted, so an encoder does
@@ -52,8 +52,8 @@ A corruption has five severities (`noise@1` to `noise@5`). Its lengths are relat
 - **The test items choose nothing.** The probe's penalty is chosen on a fifth of the training items, and the last epoch
   is measured, not the best one. A probe on few labels uses a fifth of these few for the choice, so it sees no other
   labels; with one item of each class the penalty is 1/n. With 2, 5, 10 and 40 items of each class (features of
-  Fashion-MNIST after a training, its pixels, and features of digits after a training), this choice was between .8 points
-  below and .7 points above 1/n, and .1 above it on average. Cross-validation over the few items was no better.
+  Fashion-MNIST after a training, its pixels, and features of digits after a training), this choice was between .8
+  points below and .7 points above 1/n, and .1 above it on average. Cross-validation over the few items was no better.
 
 ## While training
 
