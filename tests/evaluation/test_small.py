@@ -47,6 +47,16 @@ def test_domains_that_have_classes_of_their_own_are_told_where_they_are_asked_fo
     assert "Not measured, as domains have classes of their own: Probe in unseen domains." in result["notes"]
 
 
+def test_a_domain_that_training_items_are_not_of_is_not_probed(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    rest = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.arange(60) // 30)
+    left_out = from_arrays(ROWS, labels=np.arange(60) % 2, domains=np.full(60, 2))
+    result = evaluate(run, data=(rest, left_out), measures=["domain_probe", "linear_probe"], progress=False)
+    assert set(result["rows"]["trained"]) == {"linear_probe"}
+    told = "Not measured, as the test items are of domains that no training item is of: Domain probe."
+    assert told in result["notes"]
+
+
 def test_two_items_are_the_fewest(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     result = evaluate(run, data=(vectors(40, 2), vectors(2, 2)), progress=False)

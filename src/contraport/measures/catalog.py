@@ -22,6 +22,7 @@ from contraport.measures.measure import (
     LABELS,
     NUMBERS,
     ONE_TOWER,
+    SEEN_DOMAINS,
     SEVERAL_OF_A_CLASS,
     SHARED_CLASSES,
     TEXTS,
@@ -127,7 +128,7 @@ def regression(subject: Subject) -> Finding:
     return Finding(predicted_numbers(subject.train_x, train, subject.test_x, test), determination)
 
 
-@domains("Domain probe", needs=(DOMAINS,), better="neither")
+@domains("Domain probe", needs=(DOMAINS, SEEN_DOMAINS), better="neither")
 def domain_probe(subject: Subject) -> ByItem:
     """Accuracy of a linear probe for the domain, beside that for the class: how much the features tell of it."""
     from contraport.measures.probes import fitted_probe, probe_hits

@@ -39,6 +39,9 @@ CLASSES = Need(lambda subject: subject.classes > 1, "the labels are of one class
 NUMBERS = Need(lambda subject: subject.numbered, "there are no numbers to be told", rare=True)
 DIFFERENT_NUMBERS = Need(lambda subject: len(subject.numbers[1].unique()) > 1, "all test items have one number")
 DOMAINS = Need(lambda subject: subject.domains > 1, "there are not two domains", rare=True)
+SEEN_DOMAINS = Need(
+    lambda subject: subject.domains_seen, "the test items are of domains that no training item is of", rare=True
+)
 SHARED_CLASSES = Need(
     lambda subject: subject.classes_beside_domains > 1, "domains have classes of their own", rare=True
 )

@@ -87,6 +87,11 @@ class Subject:
         return min(len(labels.unique()) for labels in beside)
 
     @property
+    def domains_seen(self) -> bool:
+        """Whether test items are of domains that training items are of; only where there are domains."""
+        return bool(torch.isin(self.test_domains, self.train_domains).any())
+
+    @property
     def domains(self) -> int:
         """How many domains the training items have; 0 where they, or the test items, are of none."""
         if self.train.domains is None or self.test.domains is None:
