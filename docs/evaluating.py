@@ -40,9 +40,9 @@ A corruption has five severities (`noise@1` to `noise@5`). Its lengths are relat
   other test items. It says nothing about another seed or other training items: train with several seeds for that.
 
   For measures of all items at once (uniformity, tolerance, effective rank, hubness, calibration, clusters), the
-  interval uses the effect of each item on the measure, to first order. On simulated data such an interval was as wide as the
-  spread over fresh items. For hubness in few dimensions it was up to 2.5 times as wide. For calibration it covered the
-  true error in 86 to 100 % of 80 draws of 200 or 2,000 items.
+  interval uses the effect of each item on the measure, to first order. On simulated data such an interval was as wide
+  as the spread over fresh items. For hubness in few dimensions it was up to 2.5 times as wide. For calibration it
+  covered the true error in 86 to 100 % of 80 draws of 200 or 2,000 items.
 - **The calibration error** is the root of a mean square after the part due to chance is subtracted, so an encoder does
   not look worse with fewer test items. The result is 0 if the error is no larger than chance.
 - **A difference** between two encoders on the same items is paired, item by item. Its interval is narrower than the
