@@ -47,18 +47,18 @@ def choosing() -> str:
         "# What to choose",
         "Written by `make docs` from what `contraport compare` measured; do not edit.",
         paragraph(
-            "Each sentence stands beside the claims that it rests on, with what became of them here and a link to the "
-            "row of the table. The encoders and the data are small, and the runs are short: what is not decided is no "
-            "reason against a method, and what held, or did not, need not do so for larger ones. Before you choose, "
-            "compare on your own data:"
+            "Each piece of advice is shown with the claims behind it, their verdicts here, and links to the rows of "
+            "the results. The encoders and the data are small, and the runs are short. So an undecided claim is no "
+            "reason against a method, and a claim that held, or did not hold, may turn out differently at a larger "
+            "size. Before you choose, compare on your own data:"
         ),
         f"```sh\n{EXAMPLE}\n```",
-        words_table(["you have", "what to do", "what was found of it"], rows),
+        words_table(["you have", "what to do", "what was found"], rows),
         "## The claims",
         paragraph(
-            f"Of {len(claims)} claims {counts[HELD]} held, {counts[NOT_HELD]} did not hold, {counts[UNDECIDED]} are "
+            f"Of {len(claims)} claims, {counts[HELD]} held, {counts[NOT_HELD]} did not hold, {counts[UNDECIDED]} are "
             f"not decided at this size{f', and {split} held on some data only or were not measured' * bool(split)}. "
-            "In the tables, where it was computed, stands how many seeds would decide them. They were tried on:"
+            "Where it was computed, the tables show how many seeds would decide a claim. The claims were tested on:"
         ),
         sizes,
         words_table(["claim", "of", "verdict"], claims),

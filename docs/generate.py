@@ -88,9 +88,9 @@ def methods() -> str:
     lines = [
         "# Methods",
         "",
-        "Generated from the catalog by `make docs`; do not edit. Every method is a recipe over five questions: which",
-        "pairs are compared (layout), how alike are two embeddings (kernel), which plans are allowed (constraint),",
-        "which plan do we want (target), how far is one from the other (divergence).",
+        "Generated from the catalog by `make docs`; do not edit. Every method is a recipe that answers five questions:",
+        "which pairs are compared (layout), how similar two embeddings are (kernel), which plans are allowed",
+        "(constraint), which plan is wanted (target), and how far the plan is from the target (divergence).",
         "",
         "| method | layout | kernel | constraint | target | divergence | checked against a formula and | difference |",
         "|---|---|---|---|---|---|---|---|",
@@ -102,13 +102,13 @@ def methods() -> str:
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",
-        "The largest difference is relative, of values and gradients, between the package with every backend of the",
-        "engine and a dense version in double precision, written from the papers without a look at the package; over",
-        "the settings in `tests/objectives/test_formulas.py`, on 7 items.",
+        "The last column is the largest relative difference, in values and gradients, between the package and a dense",
+        "version in double precision that was written from the papers without looking at the package. It covers every",
+        "backend of the engine and the settings in `tests/objectives/test_formulas.py`, on 7 items.",
         "",
         "Temperatures differ between libraries: NT-Xent's is 0.5 in SimCLR and lightly, 0.1 in solo-learn, 0.07 in",
-        "pytorch-metric-learning and MoCo, 0.05 in sentence-transformers. Ours are in the signatures below, where",
-        '`Tempered` is a number, `"learn"` or a tensor of one element ([calls.md](calls.md#temperature)).',
+        "pytorch-metric-learning and MoCo, 0.05 in sentence-transformers. Ours are in the signatures below;",
+        'there `Tempered` is a number, `"learn"` or a tensor of one element ([calls.md](calls.md#temperature)).',
         "",
     ]
     for name, recipe in OBJECTIVES.items():

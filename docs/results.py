@@ -33,8 +33,9 @@ def results() -> str:
 
 ## Time of the losses
 
-Forward + backward, medians, in units of the tiled product X Yᵀ of the same problem, and in milliseconds; d = 128,
-temperature 0.1 (`python -m benchmarks.engine`). Joint problems (NT-Xent, GCA) have half of the rows in each view.
+Median times of forward + backward, in units of the tiled product X Yᵀ of the same problem, and in milliseconds.
+d = 128, temperature 0.1 (`python -m benchmarks.engine`). Joint problems (NT-Xent, GCA) have half of the rows in each
+view.
 
 {times(tables)}
 
@@ -42,14 +43,14 @@ temperature 0.1 (`python -m benchmarks.engine`). Joint problems (NT-Xent, GCA) h
 
 ## Dimensions
 
-The same in products, at 2,048 rows. The columns of 64 and 768, the rows of liger and the growth below were measured on
-an earlier state of the code.
+The same times in units of products, at 2,048 rows. The columns for 64 and 768, the rows of liger and the growth below
+were measured on an earlier version of the code.
 
 {across_dimensions(tables)}
 
 ## Growth
 
-d = 128; memory is the peak above inputs and gradients, in MiB (drawn in [engine.md](engine.md)).
+d = 128. Memory is the peak in addition to inputs and gradients, in MiB. [engine.md](engine.md) has a plot.
 
 {growing(growth["results"])}
 
@@ -65,17 +66,17 @@ d = 128; memory is the peak above inputs and gradients, in MiB (drawn in [engine
 
 ## Recipes
 
-What each recipe reached with its own settings on a data set that fits it (`python examples/recipes.py`, seed 0): linear
-probe / kNN of frozen features of held-out items, in per cent.
+The table shows what each recipe reached with its own settings on a data set that suits it: linear probe / kNN accuracy
+on frozen features of held-out items, in percent (`python examples/recipes.py`, seed 0).
 
 {recipes(reached)}
 
-{paragraph(no_better(reached) + "The runs are short and the sets small: a point more or less means nothing.")}
+{paragraph(no_better(reached) + "The runs are short and the sets small, so a difference of one point means nothing.")}
 
 ## Not measured
 
-- NCCL, several GPUs, several machines; on a GPU other than an H100.
-- Peers beyond 16,384 rows, which would not fit.
+- NCCL, several GPUs, several machines, and any GPU other than an H100.
+- Peers with more than 16,384 rows, which would not fit in memory.
 """
 
 
@@ -94,15 +95,15 @@ def measured_on(machine: dict[str, str]) -> str:
     return paragraph(
         f"Written by `make docs` from what scripts measured; do not edit. One machine: {machine['processor']}, "
         f"{machine['threads']} threads, torch {machine['torch']}, Python {machine['python']}. It is shared and noisy: "
-        "single figures move by a third between runs."
+        "individual numbers change by a third between runs."
     )
 
 
 def agreement(tables: dict[tuple[int, int], Cases]) -> str:
-    """Say how near the gradients are, and how small batches compare."""
+    """Say how close the gradients are, and how small batches compare."""
     return paragraph(
-        f"Gradients agree with the peers' to {error(tables):.0e} relative in single precision (GeomLoss, which "
-        f"iterates to a tolerance of its own, to 1e-2). {small_batches(tables[128, 256])}"
+        f"Gradients agree with those of the peers to a relative {error(tables):.0e} in single precision (GeomLoss, "
+        f"which iterates to its own tolerance, to 1e-2). {small_batches(tables[128, 256])}"
     )
 
 
@@ -150,11 +151,11 @@ def small_batches(cases: Cases) -> str:
         return cases[ours]["seconds"] / cases[plain]["seconds"]
 
     return (
-        f"At 256 rows an objective spends most of its time on the bookkeeping of its parts: the row form takes "
-        f"{ratio('rows, dense', 'rows, F.cross_entropy'):.1f} times what plain `F.cross_entropy` takes, and "
-        f"{ratio('rows, dense, compiled', 'rows, F.cross_entropy'):.1f} times under `torch.compile`; both directions "
-        f"of InfoNCE {ratio('info_nce, dense', 'info_nce, autograd'):.1f} and "
-        f"{ratio('info_nce, dense, compiled', 'info_nce, autograd'):.1f} times."
+        f"At 256 rows an objective spends most of its time on the bookkeeping of its parts. The row form takes "
+        f"{ratio('rows, dense', 'rows, F.cross_entropy'):.1f} times as long as plain `F.cross_entropy`, and "
+        f"{ratio('rows, dense, compiled', 'rows, F.cross_entropy'):.1f} times with `torch.compile`. Both directions "
+        f"of InfoNCE take {ratio('info_nce, dense', 'info_nce, autograd'):.1f} and "
+        f"{ratio('info_nce, dense, compiled', 'info_nce, autograd'):.1f} times as long as plain autograd."
     )
 
 
@@ -191,18 +192,18 @@ def device(measured: dict[str, Any]) -> str:
 
     said = paragraph(
         f"{machine['device']}, torch {machine['torch']}: forward + backward from embeddings in single precision that "
-        "are multiplied in bfloat16, medians by device events (`python -m benchmarks.cuda`). The bound is the time of "
-        f"the products that are needed at the {machine['teraflops']:.0f} TFLOP/s of a large one in the same run. "
-        "Empty cells and other dimensions were not measured on this state of the code."
+        "are multiplied in bfloat16, medians measured with device events (`python -m benchmarks.cuda`). The bound is "
+        f"the time of the necessary products at {machine['teraflops']:.0f} TFLOP/s, the speed of a large product in "
+        "the same run. Empty cells and other dimensions were not measured on this version of the code."
     )
     compared = paragraph(
-        "At 65,536 rows of 128 dimensions compiled dense code takes "
-        f"{slower('info_nce, dense torch.compile', 'info_nce')} times as long for InfoNCE and memeff "
-        f"{slower('info_nce, memeff', 'info_nce')} times; for Sinkhorn compiled dense code "
-        f"{slower('sinkhorn K=3, dense torch.compile', 'sinkhorn K=3')} and flash_sinkhorn "
-        f"{slower('sinkhorn K=3, flash_sinkhorn', 'sinkhorn K=3')} times. Up to 16,384 rows of 128 what is measured is "
-        "how long the host takes to launch kernels, and it was slow; there compiled dense InfoNCE is the faster one, "
-        "in more memory: `torch.compile` small losses."
+        "At 65,536 rows of 128 dimensions, compiled dense code takes "
+        f"{slower('info_nce, dense torch.compile', 'info_nce')} times as long for InfoNCE, and memeff "
+        f"{slower('info_nce, memeff', 'info_nce')} times as long. For Sinkhorn, compiled dense code takes "
+        f"{slower('sinkhorn K=3, dense torch.compile', 'sinkhorn K=3')} times as long, and flash_sinkhorn "
+        f"{slower('sinkhorn K=3, flash_sinkhorn', 'sinkhorn K=3')} times. Up to 16,384 rows of 128 dimensions, the "
+        "measured time is the time the host takes to launch kernels, and this host was slow. There compiled dense "
+        "InfoNCE is faster, with more memory, so use `torch.compile` for small losses."
     )
     return f"## On a GPU\n\n{said}\n\n{table(['loss, by', *head], rows)}\n\n{compared}"
 
@@ -221,7 +222,7 @@ def training(measured: dict[str, Any]) -> str:
     ratios = [cases[f"lightly, {workers} workers"]["step"] / cases["contraport"]["step"] for workers in (0, 2)]
     return f"""## A training step
 
-Fashion-MNIST, batch {batch}, two views, the same small encoder and like augmentations
+Fashion-MNIST, batch {batch}, two views, the same small encoder and similar augmentations
 (`python -m benchmarks.training`).
 
 {table(["loop", "seconds a step", "images/s", "waiting for data", "objective"], rows)}
@@ -235,8 +236,8 @@ def startup(measured: dict[str, Any]) -> str:
     rows = ([f"`{name}`", f"{value:.2f}", f"{shares[name]:.2f}"] for name, value in seconds.items())
     return f"""## Start-up
 
-CPU seconds of a process that runs no verb, and the same as shares of `import torch`; medians of {measured["repeats"]}
-(`python -m benchmarks.startup`).
+CPU seconds of a process that runs no verb, also as a share of the time of `import torch`. Medians of
+{measured["repeats"]} repeats (`python -m benchmarks.startup`).
 
 {table(["command", "seconds", "of import torch"], rows)}"""
 
@@ -279,20 +280,21 @@ def unbalanced(measured: dict[str, Any]) -> str:
     head = ["objective", "temperature", "relaxation", *(f"{data}, {wrong:.0%} wrong" for data, wrong in places)]
     return f"""## Unbalanced transport
 
-kNN accuracy, percent, mean and standard deviation of {measured["seeds"]} seeds, of a two-layer network trained for
-{measured["epochs"]} epochs on batches of {measured["batch"]}, plans by 10 iterations; where pairs are wrong, so many of
-them show two items (`python -m benchmarks.unbalanced`). "Shares" is `conditional=True`.
+kNN accuracy in percent, mean and standard deviation over {measured["seeds"]} seeds, of a two-layer network trained for
+{measured["epochs"]} epochs on batches of {measured["batch"]}, with plans from 10 iterations. "20% wrong" means that
+this share of the pairs shows two different items. "Shares" means `conditional=True`
+(`python -m benchmarks.unbalanced`).
 
 {table(head, rows, ["objective"])}
 
-At the published settings (temperature 0.5, relaxation 0.2) unbalanced transport with the product reference is within
-0.4 points of NT-Xent. Nowhere is it better than both NT-Xent and the balanced plan by more than the seeds differ,
-with wrong pairs no more than without. Relaxation 0.05 loses about a point unless only the shares of rows are
-compared, as then most of the mass is let go. So the default relaxation of 1 is the cautious one, and the temperature
-matters more: 0.1 and 0.2 are better than 0.5 for all three objectives here.
+At the published settings (temperature 0.5, relaxation 0.2), unbalanced transport with the product reference is within
+0.4 points of NT-Xent. It is nowhere better than both NT-Xent and the balanced plan by more than the seeds differ,
+neither with wrong pairs nor without. Relaxation 0.05 loses about one point unless only the shares of rows are compared,
+because most of the mass is dropped. So the default relaxation of 1 is the cautious choice. The temperature matters
+more: 0.1 and 0.2 are better than 0.5 for all three objectives here.
 
-With 5 iterations instead of 10 (digits, relaxations 0.2 and 1, all temperatures, clean and with wrong pairs) the
-accuracy differs by {statistics.mean(sooner):+.2f} points, with a standard error of {error:.2f}: 5 are the default."""
+With 5 iterations instead of 10 (digits, relaxations 0.2 and 1, all temperatures, with and without wrong pairs), the
+accuracy differs by {statistics.mean(sooner):+.2f} points, with a standard error of {error:.2f}. So 5 is the default."""
 
 
 def _chosen(settings: dict[str, Any]) -> tuple[float, float | None, bool]:
@@ -327,4 +329,4 @@ def no_better(reached: dict[str, Any]) -> str:
         for what, key in (("the linear probe", "linear_probe"), ("kNN", "knn"))
     }
     said = [f"on {what} {', '.join(names)}" for what, names in worse.items() if names]
-    return f"No better than the untrained encoder: {'; '.join(said)}. " if said else ""
+    return f"These recipes were no better than the untrained encoder: {'; '.join(said)}. " if said else ""

@@ -64,12 +64,12 @@ class Measured(NamedTuple):
         items = sorted({(cell["train_items"], cell["test_items"]) for cell in cells})
         sizes = " or ".join(f"{train:,} training and {test:,} test items" for train, test in items[:2])
         epochs = asked["epochs"] or (asked["train"] or {}).get("epochs")
-        length = f"{epochs} epochs" if epochs else "epochs as the columns say"
+        length = f"{epochs} epochs" if epochs else "epochs as given by the columns"
         took = round(sum(sum(cell["seconds"].values()) for cell in cells) / 60)
         where = "one thread of a shared processor" if machine["device"] == "cpu" else machine["device"]
         return (
             f"{self.name}: {sizes}; {self.encoder}, {length}, {self.seeds}; "
-            f"{took} minute{'s' * (took != 1)} in all on {where}, torch {machine['torch']}."
+            f"{took} minute{'s' * (took != 1)} in total on {where}, torch {machine['torch']}."
         )
 
 
@@ -140,17 +140,24 @@ def suites() -> str:
     parts = [
         "## Objectives compared",
         paragraph(
-            "What `contraport compare` found on the suites in `benchmarks/suites` (`python -m benchmarks.comparing`): "
-            "means over seeds, half of their interval of 95 %; ▲ ▼ are surely above or below the first row, on the "
-            "same seeds and test items, by intervals that hold for all comparisons of a table at once. The claims "
-            "are those of the papers that the methods come from, each with the verdict on this data and encoder; for "
-            "these the intervals hold for all comparisons of a suite's claims at once. A claim held where it is surely "
-            "better somewhere and surely worse nowhere; it did not hold where it is surely worse somewhere and surely "
-            "better nowhere, or where a gain of one point can be ruled out everywhere; else it is not decided at this "
-            "size. On Fashion-MNIST the first measure is a probe on ten labelled items of each class, which a training "
-            "moves by several points from the untrained encoder; raw pixels stand in the tables too, and runs as short "
-            "as these seldom beat them. Of the views fou and kar the claims are by recall at 10, as recall at 1 was "
-            "seen to be near its floor. What to choose by all of it: [choosing.md](choosing.md)."
+            "This section shows what `contraport compare` found (`python -m benchmarks.comparing`) on the suites in "
+            "`benchmarks/suites`. The numbers are means over seeds, ± half the width of the 95 % "
+            "interval. ▲ and ▼ mark values that are significantly above or below the first row, on the same seeds and "
+            "test items, with intervals that hold for all comparisons of a table at once. For advice based on these "
+            "results, see [choosing.md](choosing.md)."
+        ),
+        paragraph(
+            "The claims come from the papers of the methods. Each has a verdict for this data and encoder, with "
+            "intervals that hold for all comparisons of a suite's claims at once. A claim held if it is significantly "
+            "better somewhere and significantly worse nowhere. It did not hold if it is significantly worse somewhere "
+            "and significantly better nowhere, or if a gain of one point can be ruled out everywhere. Otherwise it is "
+            "not decided at this size."
+        ),
+        paragraph(
+            "On Fashion-MNIST the first measure is a probe on ten labelled items of each class. A training changes it "
+            "by several points from the untrained encoder. The tables also show raw pixels, and runs as short as these "
+            "seldom beat them. For the views fou and kar the claims use recall at 10, because recall at 1 was seen to "
+            "be near its floor."
         ),
     ]
     found = measured()
@@ -165,8 +172,8 @@ def suites() -> str:
     small = [name for name, runs in found.items() if all(run.values["asked"]["quick"] for run in runs)]
     parts.append(
         paragraph(
-            f"In their small form were run: {', '.join(f'`{name}`' for name in small)}. Their full grids, on ten times "
-            "as many training items, for twice as many epochs and with more rows, were not."
+            f"These suites were run in their small form: {', '.join(f'`{name}`' for name in small)}. Their full grids, "
+            "with ten times as many training items, twice as many epochs and more rows, were not run."
         )
     )
     return "\n\n".join(parts)
@@ -178,7 +185,7 @@ def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
         values, table = run
         measure = table.measures[0]
         unit = "%" if measure.unit.startswith("share") else measure.unit
-        lacking = f" {values['lacking']} trainings lack." if values["lacking"] else ""
+        lacking = f" {values['lacking']} trainings are missing." if values["lacking"] else ""
         parts += [paragraph(f"{run.scale} {measure.title}, {unit}.{lacking}"), table_of(table, measure)]
         parts += [*on_the_way(table, measure), *_information(table, measure)]
         if table.trials:
@@ -209,11 +216,11 @@ def _information(table: Comparison, measure: Measure) -> list[str]:
                 continue
             told = spearmanr([of.mean for _, of, _ in known], [worth.mean for _, _, worth in known])
             went = "better" if told.statistic > 0 else "worse"
-            sign = f"went with {went} features" if told.pvalue < 0.05 else "was no sign of better features"
+            sign = f"came with {went} features" if told.pvalue < 0.05 else "was no sign of better features"
             parts.append(
                 paragraph(
-                    f"A larger bound of what two views tell of one another {sign}. The bound of the mutual information "
-                    "of the first two views, in nats, beside the same measure: over these "
+                    f"A larger bound of the mutual information {sign}. The table shows the bound for the first two "
+                    "views, in nats, beside the same measure. Over these "
                     f"{len(known)} rows their rank correlation is {told.statistic:+.2f} (Spearman; p = "
                     f"{told.pvalue:.2g})."
                 )
@@ -231,7 +238,8 @@ def _search(table: Comparison) -> str:
         for one in table.trials
     ]
     head = ["searched", "on", "tried", "on validation items", ""]
-    return f"Searched, with seed 0, on a part of the training items:\n\n{spaces}\n\n{words_table(head, tried)}"
+    what = "These settings were searched, with seed 0, on a part of the training items:"
+    return f"{what}\n\n{spaces}\n\n{words_table(head, tried)}"
 
 
 def words_table(head: list[str], rows: list[list[str]]) -> str:
