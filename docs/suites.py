@@ -142,15 +142,15 @@ def suites() -> str:
         paragraph(
             "This section shows what `contraport compare` found (`python -m benchmarks.comparing`) on the suites in "
             "`benchmarks/suites`. The numbers are means over seeds, ± half the width of the 95 % "
-            "interval. ▲ and ▼ mark values that are significantly above or below the first row, on the same seeds and "
+            "interval. ▲ and ▼ mark values that are surely above or below the first row, on the same seeds and "
             "test items, with intervals that hold for all comparisons of a table at once. For advice based on these "
             "results, see [choosing.md](choosing.md)."
         ),
         paragraph(
             "The claims come from the papers of the methods. Each has a verdict for this data and encoder, with "
-            "intervals that hold for all comparisons of a suite's claims at once. A claim held if it is significantly "
-            "better somewhere and significantly worse nowhere. It did not hold if it is significantly worse somewhere "
-            "and significantly better nowhere, or if a gain of one point can be ruled out everywhere. Otherwise it is "
+            "intervals that hold for all comparisons of a suite's claims at once. A claim held if it is surely "
+            "better somewhere and surely worse nowhere. It did not hold if it is surely worse somewhere "
+            "and surely better nowhere, or if a gain of one point can be ruled out everywhere. Otherwise it is "
             "not decided at this size."
         ),
         paragraph(
