@@ -57,6 +57,15 @@ def test_a_domain_that_training_items_are_not_of_is_not_probed(tmp_path: Path) -
     assert told in result["notes"]
 
 
+@pytest.mark.parametrize("objective", ["vic-reg", "barlow-twins"])
+def test_of_an_objective_that_compares_coordinates_no_plan_of_items_is_kept(tmp_path: Path, objective: str) -> None:
+    """Nor where it has as many coordinates as there are items, and would look like one of items."""
+    run = make_run(tmp_path / "run", vector_model(), objective=objective)
+    result = evaluate(run, data=(vectors(40, 2), vectors(32, 2)), measures=["uniformity"], progress=False)
+    assert "The objective compares coordinates, so there is no plan of items." in result["notes"]
+    assert "plan" not in run.samples()
+
+
 def test_two_items_are_the_fewest(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     result = evaluate(run, data=(vectors(40, 2), vectors(2, 2)), progress=False)

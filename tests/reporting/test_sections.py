@@ -48,15 +48,6 @@ def test_a_plan_and_its_target_share_one_scale_and_leave_self_pairs_out(make_run
     assert [share for *_, share in one.least_kept] == sorted(share for *_, share in one.least_kept)
 
 
-def test_a_plan_of_coordinates_shows_no_items(make_run) -> None:
-    """As of `vic-reg`, whose rows and columns are the 32 coordinates of the projections of 6 items."""
-    run = make_run()
-    arrays = dict(np.load(run.samples_path))
-    write_arrays(run.samples_path, arrays | {"plan": np.eye(32) / 32, "target": np.eye(32) / 32})
-    assert plans(canvas_of(run)) is None
-    assert "<html" in render(shown([run]))
-
-
 def test_masses_are_bytes_along_the_scale() -> None:
     found = in_bytes(np.array([[0.1, 0.01, 0.001, 0.0]]), Scale(-3.0, -1.0))
     assert found.tolist() == [[255, 128, 0, 0]]

@@ -28,6 +28,8 @@ def objective_at_end(run: Run, settings: Settings, epochs: int | None) -> Loss |
     except UsageError as error:  # of another version, whose encoder can still be judged
         return f"The objective cannot be built again, so its plan cannot be drawn: {error}"
     assert isinstance(compared, Loss)
+    if not compared.of_items:
+        return "The objective compares coordinates, so there is no plan of items."
     # As if an epoch had two steps, at the second of the last one: there a temperature has come to its end.
     for schedule in build_schedules(settings, compared, steps=1, epoch=2):
         schedule.apply(compared, 2 * max(done, 1) - 1)
