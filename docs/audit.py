@@ -283,8 +283,8 @@ def of_crossfit(results: list[dict[str, Any]]) -> str:
         told.append(f"{NAMES[name]} at {level:.0%}: area {written(area)}, noise rate {written(rate)}")
     seconds = [one["measured"]["crossfit"]["cpu"] for one in results if "crossfit" in one["measured"]]
     return (
-        "A cross-fit (`--method crossfit --rounds 3 --repeats 2`, 30 trainings) separates them no better than an online "
-        f"audit does: {'; '.join(told)}. It took {statistics.median(seconds):.0f} seconds of CPU time."
+        "A cross-fit (`--method crossfit --rounds 3 --repeats 2`, 30 trainings) separates them no better than an "
+        f"online audit does: {'; '.join(told)}. It took {statistics.median(seconds):.0f} seconds of CPU time."
     )
 
 
