@@ -242,7 +242,7 @@ class Loss(nn.Module, ABC):
 
         >>> import torch, contraport
         >>> contraport.info_nce(1.0).plot(torch.eye(4), torch.eye(4)).axes[0].get_title()
-        'plan: 48 % of its mass on target'
+        'plan: 48% of its mass on target'
         """
         with torch.no_grad():
             outcome = next(self.outcomes(*views, **known))

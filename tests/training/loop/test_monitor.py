@@ -10,7 +10,7 @@ from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.measures import tuning
 from contraport.training.build import build, build_monitored
-from contraport.training.loop.progress import measured
+from contraport.training.loop.progress import row_in_words
 from contraport.verbs.train import Settings
 
 LABELS = [0, 1] * 15
@@ -126,5 +126,5 @@ def test_what_cannot_be_measured_is_told_before_anything_is_written(tmp_path, gi
 
 def test_the_bar_tells_the_last_numbers() -> None:
     row = {"loss": 1.5, "temperature": None, "plan_mass": None, "images_per_second": 10.0, "data_wait": 0.0}
-    assert "kNN 91.2%" in measured(row, {"knn": 0.912})
-    assert "kNN" not in measured(row, {})
+    assert "kNN 91.2%" in row_in_words(row, {"knn": 0.912})
+    assert "kNN" not in row_in_words(row, {})
