@@ -189,7 +189,11 @@ def test_scores_that_say_nothing_are_told() -> None:
         ({"data": (np.diag([np.nan] + [1.0] * 59), np.ones((60, 2)))}, "expected .* finite|NaN"),
         ({"method": "offline"}, "method: unknown name 'offline'; did you mean 'online'"),
         (
-            {"method": "frozen", "data": (np.arange(180.0).reshape(60, 3), np.ones((60, 2)))},
+            {"method": "frozen", "data": (np.ones((60, 2)), np.arange(180.0).reshape(60, 3))},
+            "data: view 'view0' is the same in each of 50 items, so it tells nothing of pairs",
+        ),
+        (
+            {"method": "frozen", "data": tuple(np.random.default_rng(1).normal(size=(2, 60, 3)))},
             "data: .* of 60 pairs seem wrong, which leaves too few to judge by",
         ),
         (

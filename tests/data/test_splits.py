@@ -57,7 +57,14 @@ def test_a_split_of_the_datas_own_stays(tmp_path: Path) -> None:
             load(data, test_fraction=0.1)
 
 
-@pytest.mark.parametrize("fraction", [0, 1, -0.5, 20, float("nan"), "half"])
-def test_a_share_is_between_0_and_1(file: Path, fraction: object) -> None:
-    with pytest.raises(UsageError, match="test_fraction: expected a number between 0 and 1, got"):
+@pytest.mark.parametrize("fraction", [1, -0.5, 20, float("nan"), "half"])
+def test_a_share_is_from_0_to_less_than_1(file: Path, fraction: object) -> None:
+    message = "test_fraction: expected a number from 0, which holds out none, to less than 1, got"
+    with pytest.raises(UsageError, match=message):
         load(file, test_fraction=fraction)  # type: ignore[arg-type]
+
+
+def test_a_share_of_0_holds_out_none(file: Path) -> None:
+    assert len(load(file, test_fraction=0)) == len(load(file)) + len(load(file, "test"))
+    with pytest.raises(UsageError, match="data: there are no test items, as test_fraction is 0"):
+        load(file, "test", test_fraction=0)

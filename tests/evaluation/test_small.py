@@ -66,6 +66,13 @@ def test_of_an_objective_that_compares_coordinates_no_plan_of_items_is_kept(tmp_
     assert "plan" not in run.samples()
 
 
+def test_each_of_a_pair_is_taken_whole(tmp_path: Path) -> None:
+    """They are the training and the test items already: no share of them is held out once more."""
+    run = make_run(tmp_path / "run", vector_model())
+    result = evaluate(run, data=({"x": ROWS[:40]}, {"x": ROWS[40:]}), measures=["uniformity"], progress=False)
+    assert (result["train_items"], result["test_items"]) == (40, 20)
+
+
 def test_two_items_are_the_fewest(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     result = evaluate(run, data=(vectors(40, 2), vectors(2, 2)), progress=False)

@@ -57,6 +57,8 @@ def test_what_are_no_pairs_is_told() -> None:
         with_decoys(from_arrays((np.ones((60, 2)),) * 3), seed=0)
     with pytest.raises(UsageError, match=r"expected 50 pairs at least, .* got 49"):
         with_decoys(from_arrays((np.ones((49, 2)),) * 2), seed=0)
+    with pytest.raises(UsageError, match="view 'view1' is the same in each of 50 items"):
+        with_decoys(from_arrays((x, np.ones((ITEMS, 2)))), seed=0)
 
 
 def test_an_order_of_some_positions_fills_its_batches_and_has_none_twice_in_one() -> None:

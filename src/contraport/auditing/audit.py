@@ -6,7 +6,6 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from contraport.auditing.crossfit import Judgements, Round, crossfit
 from contraport.auditing.frozen import frozen_rounds
 from contraport.auditing.page import write_page
 from contraport.auditing.report import Audit, of_training
-from contraport.data import Dataset, from_arrays, load
+from contraport.data import Dataset, from_arrays, load_undivided
 from contraport.errors import UsageError, check, unknown_name
 from contraport.options import options_of
 from contraport.pairs import Sides, better_partners, check_pairs
@@ -37,9 +36,6 @@ JUDGEMENTS = "judgements.npz"
 """What a cross-fit that was stopped goes on from."""
 
 PAGE = "audit.html"
-
-NONE_HELD_OUT = 1e-12
-"""A share of which no data have an item."""
 
 _TRAINING = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay", "seed", "workers")
 
@@ -171,10 +167,7 @@ def _dataset(asked: AuditOptions) -> Dataset:
     if isinstance(data, tuple | Mapping | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")
     else:
-        read = partial(load, data, "train", root=asked.root, image_size=asked.image_size, columns=asked.columns)
-        dataset = read()
-        if dataset.held_out:  # by no one but us, so that all are judged, in the order of the data
-            dataset = read(test_fraction=NONE_HELD_OUT)
+        dataset = load_undivided(data, root=asked.root, image_size=asked.image_size, columns=asked.columns)
     return dataset
 
 

@@ -14,7 +14,7 @@ views/         the views of a batch, made at random
 from contraport.data.arrays import from_arrays
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.loading import BatchOrder, Share, loader, own_share
-from contraport.data.sources import from_stream, from_torch, load
+from contraport.data.sources import from_stream, from_torch, load, load_undivided
 from contraport.data.views import Views
 from contraport.data.views.own import OnBatches
 
@@ -29,6 +29,7 @@ __all__ = [
     "from_stream",
     "from_torch",
     "load",
+    "load_undivided",
     "loader",
     "own_share",
 ]

@@ -21,9 +21,11 @@ def check_split(split: str) -> None:
 
 
 def check_fraction(test_fraction: float | None) -> None:
-    """Raise `UsageError` unless the share of the items to be held out is None or a number between 0 and 1."""
-    good = test_fraction is None or (isinstance(test_fraction, int | float) and 0 < test_fraction < 1)
-    check(good, f"test_fraction: expected a number between 0 and 1, got {test_fraction!r}.")
+    """Raise `UsageError` unless the share of the items to be held out is None or a number from 0 to less than 1."""
+    good = test_fraction is None or (isinstance(test_fraction, int | float) and 0 <= test_fraction < 1)
+    check(
+        good, f"test_fraction: expected a number from 0, which holds out none, to less than 1, got {test_fraction!r}."
+    )
 
 
 def split_positions(classes: np.ndarray, split: str, *, fraction: float = HELD_OUT) -> Positions:
@@ -54,7 +56,7 @@ def items_of(
     """Return the positions of one split: the items marked so, or else a share of each class of each domain held out.
 
     Raises:
-        UsageError: a share is given where items are marked.
+        UsageError: a share is given where items are marked, or the test split of data of which none is held out.
 
     >>> items_of("test", 4, is_test=np.array([False, True, True, False]), labels=None).tolist()
     [1, 2]
@@ -62,6 +64,8 @@ def items_of(
     if is_test is not None:
         check(fraction is None, f"test_fraction: the data have a test split of their own, got {fraction}.")
         return np.flatnonzero(is_test if split == "test" else ~is_test)
+    none = split == "test" and fraction == 0
+    check(not none, "data: there are no test items, as test_fraction is 0; expected a share that is held out.")
     groups = np.zeros(length, dtype=np.int64) if labels is None else labels
     if domains is not None:
         groups = groups * (domains.max() + 1) + domains

@@ -32,10 +32,14 @@ def load_splits(settings: Settings, model: Model, asked: EvaluateOptions) -> tup
         not isinstance(asked.data, AnyDataset),
         "data: a Dataset is one split; pass the pair (train, test), or a name, folder or file that has both.",
     )
-    train_data, test_data = asked.data if isinstance(asked.data, tuple) else (asked.data, asked.data)
-    test_data = test_data if asked.test_data is None else asked.test_data
-    train = load_asked(settings, model, train_data, "train", asked.columns, asked.root)
-    test = load_asked(settings, model, test_data, "test", asked.columns, asked.root)
+    data: Any = asked.data
+    is_pair = isinstance(data, tuple)  # of data that are a split each
+    train_data, test_data = data if is_pair else (data, data)
+    train = load_asked(settings, model, train_data, "train", asked.columns, asked.root, undivided=is_pair)
+    if asked.test_data is None:
+        test = load_asked(settings, model, test_data, "test", asked.columns, asked.root, undivided=is_pair)
+    else:
+        test = load_asked(settings, model, asked.test_data, "test", asked.columns, asked.root)
     check(
         train.shapes == test.shapes,
         f"data: expected splits of equal shapes, {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}.",
@@ -69,8 +73,12 @@ def load_asked(
     split: str,
     columns: dict[str, Any] | None,
     root: str | Path | None,
+    *,
+    undivided: bool = False,
 ) -> Dataset:
     """Load what was asked for, or else what the run was trained on, in the size that the model takes.
+
+    Undivided, data of which a share would be held out are taken whole: someone has split them before.
 
     Raises:
         UsageError: the data cannot be loaded, or nothing was asked for and the run's folder does not hold its own.
@@ -88,7 +96,11 @@ def load_asked(
     if columns is None and KEPT["data"].written(data) == settings.data:  # a data frame after a data frame
         columns = settings.columns
     other = replace(asked, data=data, columns=columns, weights=None, test_fraction=None, **_OF_ITS_DATA)
-    return build_dataset(other, split)
+    dataset = build_dataset(other, split)
+    if undivided and dataset.held_out:
+        dataset = build_dataset(replace(other, test_fraction=0), "train")
+        return dataset.only(torch.arange(len(dataset)), split)
+    return dataset
 
 
 _OF_ITS_DATA: dict[str, Any] = {

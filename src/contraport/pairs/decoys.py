@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contraport.data import Batch, Dataset
 from contraport.errors import check
-from contraport.pairs.sides import ItemPairs, check_number
+from contraport.pairs.sides import FEWEST_PAIRS, ItemPairs, check_number
 
 SHARE = 0.1
 FEWEST, MOST, LARGEST_SHARE = 200, 2_000, 0.2
@@ -75,7 +75,7 @@ def with_decoys(dataset: Dataset, *, seed: int) -> Decoyed:
 
 
 def check_pairs(dataset: Dataset) -> None:
-    """Raise `UsageError` unless a dataset is of pairs, enough of them to judge any."""
+    """Raise `UsageError` unless a dataset is of pairs, enough of them to judge any, and of items that differ in both."""
     views = len(dataset.shapes)
     check(
         views == 2,
@@ -85,3 +85,7 @@ def check_pairs(dataset: Dataset) -> None:
     lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
     check(lacking == 0, f"data: pairs are judged by both views, and {lacking} items of {dataset.name!r} lack one.")
     check_number(len(dataset))
+    some = dataset.__getitems__(torch.linspace(0, len(dataset) - 1, FEWEST_PAIRS).long().tolist())
+    for name, view in zip(dataset.view_names, some.views, strict=True):
+        differ = bool((view != view[0]).any())
+        check(differ, f"data: view {name!r} is the same in each of {FEWEST_PAIRS} items, so it tells nothing of pairs.")

@@ -33,8 +33,8 @@ class EvaluateOptions(OfEncoder):
     )
     data: str | Path | Any | None = option(
         None,
-        "what to measure on: as in `contraport train`, or from Python a pair of datasets (train, test); default: the "
-        "run's own.",
+        "what to measure on: as in `contraport train`, or from Python a pair (train, test), each taken whole "
+        "unless it has a test split of its own; default: the run's own.",
     )
     test_data: str | Path | Any | None = option(
         None,

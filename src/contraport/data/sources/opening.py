@@ -57,7 +57,7 @@ def load(
             ``"numbers"``, ``"domains"``, ``"split"`` and ``"weights"``, a column each; and ``"sequence"``, the column
             whose values are equal in the rows that are the frames of one time series, in their order.
         test_fraction: share of each class (of each domain) that is held out as the test split, where the data have none
-            of their own; default: a fifth.
+            of their own; 0 holds out none; default: a fifth.
         ignore_labels: whether classes that the data tell, such as folders, are left out.
 
     Raises:
@@ -89,6 +89,24 @@ def load(
     if ignore_labels and dataset.labels is not None:
         dataset = dataset.without_labels()
     return dataset if image_size is None else _resized(dataset, image_size)
+
+
+def load_undivided(data: Any, split: str = "train", **how: Any) -> Dataset:
+    """Return one split of data that have a test split of their own, and all items of data that have none.
+
+    Args:
+        data: as `load` takes it.
+        split: "train" or "test".
+        how: what else `load` takes, but `test_fraction`.
+
+    Raises:
+        UsageError: as `load`.
+
+    >>> len(load([f"text {i}" for i in range(10)])), len(load_undivided([f"text {i}" for i in range(10)]))
+    (8, 10)
+    """
+    dataset = load(data, split, **how)
+    return load(data, "train", test_fraction=0, **how) if dataset.held_out else dataset
 
 
 def is_stream(data: Any) -> bool:

@@ -87,7 +87,7 @@ class ReadingSettings(Options):
     test_fraction: float | None = option(
         None,
         "share of each class that is held out, to be measured on by `contraport evaluate`, where the data have no test "
-        "split of their own; default: 0.2.",
+        "split of their own; 0 holds out none; default: 0.2.",
     )
     ignore_labels: bool = option(
         False, "leave out the classes that the data tell, such as the folders that images are in."
