@@ -75,7 +75,7 @@ def with_decoys(dataset: Dataset, *, seed: int) -> Decoyed:
 
 
 def check_pairs(dataset: Dataset) -> None:
-    """Raise `UsageError` unless a dataset is of pairs, enough of them to judge any, and of items that differ in both."""
+    """Raise `UsageError` unless a dataset is of pairs, enough to judge any, of items that differ in both."""
     views = len(dataset.shapes)
     check(
         views == 2,

@@ -97,7 +97,7 @@ def load_undivided(data: Any, split: str = "train", **how: Any) -> Dataset:
     Args:
         data: as `load` takes it.
         split: "train" or "test".
-        how: what else `load` takes, but `test_fraction`.
+        **how: what else `load` takes, but `test_fraction`.
 
     Raises:
         UsageError: as `load`.
