@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from suites import anchor, measured, paragraph, together, verdicts_on, words_table
+from suites import anchor, claim, measured, paragraph, together, verdicts_on, words_table
 
 from contraport.catalog.choosing import SITUATIONS, Advice
 from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED
@@ -25,7 +25,7 @@ def choosing() -> str:
                 told.append(f"suite `{evidence.suite}`: not run")
                 continue
             runs = found[evidence.suite]
-            says = runs[0].values["verdicts"][evidence.number]["says"].rstrip(".")
+            says = claim(*evidence).rstrip(".")
             told.append(f"[{says}](results.md#{anchor(*evidence)}): {verdicts_on(runs, evidence.number)}")
         return "; ".join(dict.fromkeys(told)) or "not measured here"
 
@@ -36,8 +36,8 @@ def choosing() -> str:
     ]
     claims, counts = [], Counter[str]()
     for name, runs in found.items():
-        for number, one in enumerate(runs[0].values["verdicts"]):
-            link = f"[{one['says']}](results.md#{anchor(name, number)})"
+        for number in range(len(runs[0].values["verdicts"])):
+            link = f"[{claim(name, number)}](results.md#{anchor(name, number)})"
             claims.append([link, read_suite(name)["title"], verdicts_on(runs, number)])
             measured_on = [run.values["verdicts"][number] for run in runs]
             counts[together([verdict["verdict"] for verdict in measured_on if verdict["found"]])] += 1

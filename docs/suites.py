@@ -125,6 +125,11 @@ def together(verdicts: Sequence[str]) -> str:
     return next(iter(decided), UNDECIDED if verdicts else "not measured")
 
 
+def claim(suite: str, number: int) -> str:
+    """Return a claim in the words of its suite's file now: the runs keep those of their day."""
+    return str(read_suite(suite)["claims"][number]["says"])
+
+
 def verdicts_on(runs: Sequence[Measured], number: int) -> str:
     """Say what became of a claim on each data."""
     by_verdict: dict[str, list[str]] = {}
@@ -193,7 +198,7 @@ def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
         parts.append(f"```sh\n{values['command']}\n```")
     claims = [
         [
-            f'<a id="{anchor(name, number)}"></a>{runs[0].values["verdicts"][number]["says"]}' if first else "",
+            f'<a id="{anchor(name, number)}"></a>{claim(name, number)}' if first else "",
             f"{run.name}: **{verdict['verdict']}**",
             verdict["why"],
         ]

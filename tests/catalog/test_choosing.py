@@ -25,6 +25,6 @@ def test_a_sentence_is_about_what_there_is(situation: Situation, one: Advice) ->
 def test_the_list_of_objectives_says_when_to_use_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "objectives"]) == 0
     told = capsys.readouterr().out
-    assert "when to use it: pairs of which some are wrong" in told
-    assert when_to_use("gca-uot") == "when to use it: pairs of which some are wrong; classes or items that are rare"
+    assert "when to use it: pairs, some of them wrong" in told
+    assert when_to_use("gca-uot") == "when to use it: pairs, some of them wrong; rare classes or items"
     assert when_to_use("spectral") == ""

@@ -54,6 +54,11 @@ def test_a_sure_difference_is_told_with_its_interval(make_run):
     assert group.encoders[-2].cells[0].interval == "93.0–97.0%"
 
 
+def test_a_setting_of_several_values_is_told_by_their_names(make_run):
+    runs = shown([make_run("one", objective_settings={"q": 0.1, "lam": 0.5}), make_run("two")])
+    assert "They differ in objective_settings (q=0.1, lam=0.5; –)." in verdict(runs)
+
+
 def test_a_difference_within_its_interval_is_no_win_and_is_not_marked(make_run):
     runs = pair(make_run, (0.012, -0.004, 0.028))
     told = "one and two cannot be told apart on the linear probe, 95.0% and 93.8%: 1.2 points (−0.4 to 2.8)."

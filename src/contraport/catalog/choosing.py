@@ -58,79 +58,83 @@ SITUATIONS = (
         (
             Advice(
                 ("nt-xent", "info-nce"),
-                "Begin with nt-xent, or with info-nce where each view has an encoder of its own, and choose the "
-                "temperature.",
+                "Begin with nt-xent, or with info-nce if each view has its own encoder, and tune the temperature.",
                 _on("sensitivity", 0),
             ),
             Advice(
                 ("gca-ince", "iot"),
-                "A balanced plan (gca-ince, iot) is the same problem with both marginals held; it gained nothing here.",
+                "A balanced plan (gca-ince, iot) solves the same problem with both marginals fixed; here this gained "
+                "nothing.",
                 (*_on("gca", 0), *_on("constraint", 0), *_on("sensitivity", 1)),
             ),
             Advice(
                 ("iot-uniform",),
-                "A penalty for uneven plans spreads the embeddings: iot-uniform, with uniformity=1.",
+                "To spread the embeddings, add a penalty for uneven plans: iot-uniform, with uniformity=1.",
                 _on("constraint", 4),
             ),
             Advice(
                 ("alpha-cl",),
-                "Weigh the negatives (alpha-cl, by any rule) rather than not (quadratic).",
+                "Weight the negatives (alpha-cl, with any rule) rather than leave them unweighted (quadratic).",
                 _on("alpha", 0, 1),
             ),
         ),
     ),
     Situation(
-        "pairs of which some are wrong",
+        "pairs, some of them wrong",
         (
             Advice(
                 (),
-                "Where a fifth of the pairs or more may be wrong, and the data have two given views, leave out what "
-                "`contraport train --audit` flags; with one in twenty wrong nothing was gained.",
+                "If a fifth of the pairs or more may be wrong, and the data have two given views, leave out the pairs "
+                "that `contraport train --audit` flags. With one wrong pair in twenty this gained nothing.",
                 _on("beyond", 0, 1, 2, 8, 9, 10),
             ),
             Advice(
                 (),
-                "Weights by the batch's own plan (--weights plan) and soft targets (--target neighbors:k=5) are no "
-                "match for leaving out.",
+                "Weights from the batch's own plan (--weights plan) and soft targets (--target neighbors:k=5) do much "
+                "less than leaving pairs out.",
                 (*_on("beyond", 5, 6, 14), *_on("mismatch", 0, 1)),
             ),
             Advice(
                 (),
-                "Where partners were exchanged within a class, look at what it flags before you trust it.",
+                "If partners may have been exchanged within a class, look at the flagged pairs before you trust the "
+                "audit.",
                 (*_on("beyond", 7, 15), *_on("mismatch", 2)),
             ),
             Advice(
                 ("rince", "gca-uot"),
-                "Where two views tell little of one another, rince and gca-uot do better than info-nce, whether pairs "
-                "are wrong or not.",
+                "If the two views share little, rince and gca-uot do better than info-nce, whether pairs are wrong or "
+                "not.",
                 _on("beyond", 11, 12, 13),
             ),
             Advice(
                 ("rince", "gca-rince", "gca-uot"),
-                "Elsewhere losses that bear with wrong pairs, and plans that let mass go, were no surer way: try them "
-                "where the audit cannot be, on data of one view.",
+                "Otherwise robust losses and unbalanced plans were not reliably better: try them on data with one "
+                "view, where the audit cannot work.",
                 (*_on("gca", 2, 3), *_on("beyond", 3, 4), *_on("sensitivity", 2)),
             ),
         ),
     ),
     Situation(
-        "negatives that are alike",
+        "negatives that are too similar",
         (
             Advice(
                 ("debiased", "hard-negative"),
-                "Correct for the share of negatives that are of one kind (debiased, hard-negative).",
+                "Correct for the share of negatives that are of the item's own class (debiased, hard-negative).",
                 _on("needs", 1),
             ),
-            Advice(("guided",), "Leave out those that a teacher finds too alike (guided)."),
-            Advice(("x-clr",), "Or want what a teacher says of all of them (x-clr, --target soft:FILE)."),
+            Advice(("guided",), "Leave out the negatives that a teacher model finds too similar (guided)."),
+            Advice(
+                ("x-clr",),
+                "Or use a teacher's similarities between all items as the target (x-clr, --target soft:FILE).",
+            ),
         ),
     ),
     Situation(
-        "classes or items that are rare",
+        "rare classes or items",
         (
             Advice(
                 ("gca-ince", "gca-uot"),
-                "Give the items weights, and the plan these as its marginals (--weights with "
+                "Give the items weights, and use the weights as the marginals of the plan (--weights with "
                 "--constraint balanced:marginals=weights).",
             ),
         ),
@@ -140,9 +144,9 @@ SITUATIONS = (
         (
             Advice(
                 ("nt-xent",),
-                "Say with --target domains:alpha=A,beta=B how much mass goes to other items of the domain, and of "
-                "other domains. Mass between domains (beta) helped on one of two styles that were left out, and cost "
-                "points where all styles were seen.",
+                "Set with --target domains:alpha=A,beta=B how much mass goes to other items of the same domain, and to "
+                "items of other domains. Mass between domains (beta) helped on one of two styles that were left out "
+                "of the training, and cost points where all styles were seen.",
                 _on("domains", 0, 1),
             ),
         ),
@@ -152,13 +156,13 @@ SITUATIONS = (
         (
             Advice(
                 ("cmc",),
-                "Compare all of them (cmc), in all pairs or each with the first: six did better than two.",
+                "Compare all views (cmc), in all pairs or each with the first: six views did better than two.",
                 _on("multiview", 0, 1, 3),
             ),
-            Advice(("mv-dhel",), "mv-dhel compares each item's views together, and items within a view."),
+            Advice(("mv-dhel",), "mv-dhel compares all views of an item together, and different items within a view."),
             Advice(
                 (),
-                "To predict one view from the other (--recipe predictive) needs no negatives, and did no worse.",
+                "Predicting one view from the other (--recipe predictive) needs no negatives, and did no worse.",
                 _on("multiview", 2),
             ),
         ),
@@ -168,24 +172,29 @@ SITUATIONS = (
         (
             Advice(
                 ("dcl", "dhel", "sog-clr"),
-                "Losses that leave the positive out of the negatives (dcl, dhel), or keep an average of each item "
-                "(sog-clr), are made for them; with 32 items they could not be told from nt-xent.",
+                "Losses that leave the positive out of the negatives (dcl, dhel), or keep a running average for each "
+                "item (sog-clr), are made for small batches; with 32 items no sure difference from nt-xent was seen.",
                 _on("needs", 2),
             ),
             Advice(
                 (),
-                "Where there are few items, small batches do better than large ones for as many epochs.",
+                "With few items, small batches do better than large ones for the same number of epochs.",
                 _on("sensitivity", 3),
             ),
-            Advice((), "Negatives can come from a queue (--negatives queue) or from larger batches (--cache_chunk)."),
-            Advice(("byol", "barlow-twins", "vic-reg"), "Some need no negatives at all (byol, barlow-twins, vic-reg)."),
+            Advice(
+                (), "More negatives can come from a queue (--negatives queue) or from larger batches (--cache_chunk)."
+            ),
+            Advice(
+                ("byol", "barlow-twins", "vic-reg"),
+                "Some objectives need no negatives at all (byol, barlow-twins, vic-reg).",
+            ),
         ),
     ),
     Situation(
         "embeddings of few dimensions",
         (
-            Advice(("t-simclr",), "In as few as four, use heavier tails (t-simclr).", _on("neighbour", 2)),
-            Advice((), "In many, they could not be told from nt-xent.", _on("neighbour", 0, 1)),
+            Advice(("t-simclr",), "With as few as four dimensions, use heavier tails (t-simclr).", _on("neighbour", 2)),
+            Advice((), "With many dimensions, no sure difference from nt-xent was seen.", _on("neighbour", 0, 1)),
         ),
     ),
     Situation(
@@ -197,8 +206,8 @@ SITUATIONS = (
         (
             Advice(
                 ("info-nce", "sigmoid", "guided"),
-                "Use what their trainers use, at a low temperature: info-nce, sigmoid where batches are large, guided "
-                "where a teacher is at hand.",
+                "Use what is usual for such models, at a low temperature: info-nce, sigmoid for large batches, guided "
+                "if you have a teacher model.",
             ),
         ),
     ),

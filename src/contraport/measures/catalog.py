@@ -48,7 +48,7 @@ robustness = partial(share, group="robustness", numbers=(1, 2, 3, 4, 5), usual=F
 
 @accuracy("Linear probe")
 def linear_probe(subject: Subject) -> ByItem:
-    """Accuracy of a logistic regression on the features, its penalty chosen on a part of the training items."""
+    """Accuracy of a logistic regression on the features; its penalty is chosen on a part of the training items."""
     from contraport.measures.probes import probe_hits
 
     return probe_hits(subject.probe, subject.test_x, subject.test_y)
@@ -72,7 +72,7 @@ def knn(subject: Subject) -> ByItem:
     needs=(LABELS, CLASSES),
 )
 def calibration_error(subject: Subject) -> Finding:
-    """How far the linear probe's confidence is from its accuracy: in 15 bins, as the root of a mean square."""
+    """How far the linear probe's confidence is from its accuracy: the root mean square over 15 bins."""
     from contraport.measures.intervals import Finding, root_mean
     from contraport.measures.probes import calibration_gaps, confidences
 
@@ -81,7 +81,7 @@ def calibration_error(subject: Subject) -> Finding:
 
 @few_labels("Probe on {} a class", numbers=(1, 5, 10))
 def few_shot(subject: Subject, number: int) -> ByItem:
-    """Accuracy of a linear probe on so many training items of each class: the mean over 5 draws of them."""
+    """Accuracy of a linear probe trained on this many items of each class: the mean over 5 random draws."""
     from contraport.measures.probes import few_labels_hits, some_of_each
 
     labels = subject.train_y
@@ -91,7 +91,7 @@ def few_shot(subject: Subject, number: int) -> ByItem:
 
 @few_labels("Probe on {}% of the labels", numbers=(1, 10))
 def few_percent(subject: Subject, number: int) -> ByItem:
-    """Accuracy of a linear probe on such a share of each class, one item at least: the mean over 5 draws of them."""
+    """Accuracy of a linear probe trained on this share of each class (at least one item): the mean over 5 draws."""
     from contraport.measures.probes import few_labels_hits, some_of_each
 
     labels = subject.train_y
@@ -101,7 +101,7 @@ def few_percent(subject: Subject, number: int) -> ByItem:
 
 @share("Fine-tuning", group="fine-tuning", needs=(LABELS, CLASSES, WEIGHTS), usual=False)
 def fine_tuning(subject: Subject) -> ByItem:
-    """Accuracy after all weights of a copy of the encoder were trained on the labels; no probe, nothing is frozen."""
+    """Accuracy after training all weights of a copy of the encoder on the labels: no probe, nothing frozen."""
     from contraport.encoders import Model
     from contraport.measures.tuning import fine_tuned_hits
 
@@ -130,7 +130,7 @@ def regression(subject: Subject) -> Finding:
 
 @domains("Domain probe", needs=(DOMAINS, SEEN_DOMAINS), better="neither")
 def domain_probe(subject: Subject) -> ByItem:
-    """Accuracy of a linear probe for the domain, beside that for the class: how much the features tell of it."""
+    """Accuracy of a linear probe that predicts the domain: how much the features tell about it."""
     from contraport.measures.probes import fitted_probe, probe_hits
 
     return probe_hits(fitted_probe(subject.train_x, subject.train_domains), subject.test_x, subject.test_domains)
@@ -138,7 +138,7 @@ def domain_probe(subject: Subject) -> ByItem:
 
 @domains("Probe in unseen domains", needs=(LABELS, CLASSES, DOMAINS, SHARED_CLASSES))
 def unseen_domain(subject: Subject) -> ByItem:
-    """Accuracy of a linear probe in each domain that learned from the others only."""
+    """Accuracy of a linear probe in each domain, trained on the other domains only."""
     from contraport.measures.probes import unseen_domain_hits
 
     return unseen_domain_hits(
@@ -149,7 +149,7 @@ def unseen_domain(subject: Subject) -> ByItem:
 
 @retrieval("Recall at {}", numbers=(1, 5, 10))
 def recall(subject: Subject, number: int) -> Finding:
-    """Share of the test items whose other view is among so many nearest of all items' other views, over directions."""
+    """Share of test items whose other view is among this many nearest of all other views: the mean over directions."""
     from contraport.measures.intervals import Finding
 
     return Finding(subject.ranks <= number, parts=subject.directions)
@@ -157,7 +157,7 @@ def recall(subject: Subject, number: int) -> Finding:
 
 @measure("Median rank", group="retrieval", better="lower", unit="place", pattern="{:.1f}", needs=(COMPARABLE, CHANGES))
 def median_rank(subject: Subject) -> Finding:
-    """Place of an item's other view among all items' other views: the median, over directions; 1 is the first."""
+    """Median rank of an item's other view among the other views of all items, over directions; 1 is the nearest."""
     from contraport.measures.intervals import Finding, median
 
     return Finding(subject.ranks, median, parts=subject.directions)
@@ -165,7 +165,7 @@ def median_rank(subject: Subject) -> Finding:
 
 @share("Zero-shot", group="zero-shot", needs=(LABELS, TEXTS))
 def zero_shot(subject: Subject) -> ByItem:
-    """Share of test items that are nearest to a text that names their class; no label is learned from."""
+    """Share of test items whose nearest class text names their own class; no label is used for training."""
     from contraport.measures.zero_shot import zero_shot_hits
 
     return zero_shot_hits(subject.judged, subject.test_y, subject.class_points)
@@ -180,7 +180,7 @@ def zero_shot(subject: Subject) -> ByItem:
     needs=(COMPARABLE, CHANGES, INFO_NCE),
 )
 def mutual_information(subject: Subject) -> ByItem:
-    """Lower bound of what two views say of one another: log n less the InfoNCE loss on all n test items."""
+    """Lower bound on the mutual information of two views: log n minus the InfoNCE loss on all n test items."""
     import math
 
     from contraport.measures.retrieval import log_shares
@@ -191,7 +191,7 @@ def mutual_information(subject: Subject) -> ByItem:
 
 @geometry("Alignment", better="lower", unit="squared distance", needs=(ONE_TOWER, CHANGES))
 def alignment(subject: Subject) -> ByItem:
-    """Squared distance of two random views of an item on the sphere."""
+    """Squared distance between two random views of an item, on the sphere."""
     from contraport.measures.geometry import distances
 
     return distances(*subject.two_views)
@@ -207,7 +207,7 @@ def uniformity(subject: Subject) -> ByItem:
 
 @geometry("Tolerance", better="neither", unit="cosine", needs=(LABELS, SEVERAL_OF_A_CLASS))
 def tolerance(subject: Subject) -> ByItem:
-    """Mean cosine of two items of one class; uniformity is bought with it."""
+    """Mean cosine of two items of the same class; more uniformity usually costs tolerance."""
     from contraport.measures.influence import of_tolerance
 
     return of_tolerance(subject.test_x, subject.test_y)
@@ -223,7 +223,7 @@ def effective_rank(subject: Subject) -> ByItem:
 
 @geometry("Hubness", better="lower", unit="skewness", pattern="{:.2f}", needs=(ENOUGH,))
 def hubness(subject: Subject) -> ByItem:
-    """Skewness of how often an item is among the 10 nearest of others: large where a few are near to everything."""
+    """Skewness of how often an item is among the 10 nearest of others: large if a few items are near everything."""
     from contraport.measures.influence import of_hubness
 
     return of_hubness(subject.test_x)
@@ -231,7 +231,7 @@ def hubness(subject: Subject) -> ByItem:
 
 @clustering("NMI", unit="share of information")
 def nmi(subject: Subject) -> ByItem:
-    """Normalised mutual information of k-means clusters, as many as classes, with the classes."""
+    """Normalised mutual information between k-means clusters (as many as classes) and the classes."""
     from contraport.measures.clusters import shared_information
     from contraport.measures.influence import of_shared_information
 
@@ -241,7 +241,7 @@ def nmi(subject: Subject) -> ByItem:
 
 @clustering("ARI", unit="share of pairs above chance")
 def ari(subject: Subject) -> ByItem:
-    """Adjusted Rand index of k-means clusters, as many as classes, with the classes."""
+    """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
     from contraport.measures.clusters import agreement
     from contraport.measures.influence import of_agreement
 
@@ -257,35 +257,35 @@ def _corrupted_hits(subject: Subject, kind: str, severity: int) -> ByItem:
 
 @robustness("Noise {}", needs=(LABELS, CLASSES, IMAGES))
 def noise(subject: Subject, number: int) -> ByItem:
-    """Accuracy of the linear probe on test images with normal noise, of severity 1 to 5."""
+    """Accuracy of the linear probe on test images with Gaussian noise of severity 1 to 5."""
     return _corrupted_hits(subject, "noise", number)
 
 
 @robustness("Blur {}", needs=(LABELS, CLASSES, IMAGES))
 def blur(subject: Subject, number: int) -> ByItem:
-    """Accuracy of the linear probe on blurred test images, of severity 1 to 5."""
+    """Accuracy of the linear probe on test images with blur of severity 1 to 5."""
     return _corrupted_hits(subject, "blur", number)
 
 
 @robustness("Brightness {}", needs=(LABELS, CLASSES, IMAGES))
 def brightness(subject: Subject, number: int) -> ByItem:
-    """Accuracy of the linear probe on test images made brighter, of severity 1 to 5."""
+    """Accuracy of the linear probe on test images that are made brighter, with severity 1 to 5."""
     return _corrupted_hits(subject, "brightness", number)
 
 
 @robustness("Contrast {}", needs=(LABELS, CLASSES, IMAGES))
 def contrast(subject: Subject, number: int) -> ByItem:
-    """Accuracy of the linear probe on test images of less contrast, of severity 1 to 5."""
+    """Accuracy of the linear probe on test images with less contrast, with severity 1 to 5."""
     return _corrupted_hits(subject, "contrast", number)
 
 
 @robustness("Occlusion {}", needs=(LABELS, CLASSES, IMAGES))
 def occlusion(subject: Subject, number: int) -> ByItem:
-    """Accuracy of the linear probe on test images with a grey square somewhere, of severity 1 to 5."""
+    """Accuracy of the linear probe on test images with a grey square somewhere, with severity 1 to 5."""
     return _corrupted_hits(subject, "occlusion", number)
 
 
 @robustness("JPEG {}", needs=(LABELS, CLASSES, IMAGES, GREY_OR_RGB))
 def jpeg(subject: Subject, number: int) -> ByItem:
-    """Accuracy of the linear probe on test images after coarse JPEG, of severity 1 to 5."""
+    """Accuracy of the linear probe on test images after strong JPEG compression, with severity 1 to 5."""
     return _corrupted_hits(subject, "jpeg", number)

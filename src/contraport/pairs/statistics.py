@@ -200,24 +200,32 @@ STATISTICS = {
     for one in (
         Statistic(
             "neighbors",
-            "how near the partners of one's neighbours are, by rank",
+            "how near the partners of a member's neighbours are to the other member, by rank",
             _neighbors,
             compares=False,
         ),
         Statistic(
             "canonical",
-            "csls in what the views of other pairs tell of one another",
+            "csls in a common space that is learned from the other pairs",
             _canonical,
             compares=False,
         ),
-        Statistic("likeness", "similarity to the partners of the other's neighbours", _likeness, compares=False),
+        Statistic(
+            "likeness", "similarity of each member to the partners of the other's neighbours", _likeness, compares=False
+        ),
         Statistic("cosine", "cosine similarity of the two embeddings", _cosine, compares=True),
-        Statistic("softmax", "log-softmax, both ways: minus the loss of InfoNCE", _softmax, compares=True),
-        Statistic("csls", "cosine similarity, relative to the nearest of each member", _csls, compares=True),
-        Statistic("rank", "minus the share of others that are nearer than the partner", _rank, compares=True),
-        Statistic("balanced", "log mass in the balanced plan of all items", _balanced, compares=True),
-        Statistic("unbalanced", "log mass in the unbalanced plan of all items", _unbalanced, compares=True),
-        Statistic("combined", "neighbors and canonical, each in units of its spread", _combined, compares=False),
+        Statistic("softmax", "log-softmax, in both directions: minus the InfoNCE loss", _softmax, compares=True),
+        Statistic(
+            "csls", "cosine similarity, relative to each member's nearest on the other side", _csls, compares=True
+        ),
+        Statistic("rank", "minus the share of items that are nearer than the partner", _rank, compares=True),
+        Statistic("balanced", "log of the pair's mass in the balanced plan of all items", _balanced, compares=True),
+        Statistic(
+            "unbalanced", "log of the pair's mass in the unbalanced plan of all items", _unbalanced, compares=True
+        ),
+        Statistic(
+            "combined", "the sum of neighbors and canonical, each divided by its spread", _combined, compares=False
+        ),
     )
 }
 """All statistics by name, in the order in which they are listed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contraport.measures import Measure, measures_of
@@ -195,4 +195,6 @@ def _mean(run: ShownRun, key: str, pattern: str) -> str:
 
 
 def _written(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={one}" for name, one in value.items()) or MISSING
     return MISSING if value is None else str(value)
