@@ -9,7 +9,8 @@ so that a file which was begun is filled up:
 - `online`, `frozen`, `crossfit`: ``contraport.audit`` by its methods: the area under the ROC curve (a right pair scores
   above a wrong one), the noise rate, of what is flagged the share that is wrong, and for ``flagged(fdr=.1)`` the share
   that is right after all. A cross-fit has three rounds of two repeats, and is judged by each of the statistics.
-- `cost`: the processor's time of a plain training and of an audit of as many epochs, those that it has by default.
+- `cost`: the processor's time of a plain training and of an audit of as many epochs, those that it has by default; on
+  small vectors, or on images (``--data fashion-images``).
 - `baselines`: what others go by, on the pairs that a plain training at each of three temperatures was trained on:
   cosine similarity; minus the InfoNCE loss (five temperatures); agreement of neighbours, as cleanlab judges one view by
   its labels (5, 15 or 30 of them); LEMoN's score (Zhang et al., 2025; 24 settings). Of each the best setting, and the
@@ -58,7 +59,10 @@ EPOCHS = 18
 TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
 TRAINED_AT = (0.1, 0.2, 0.5)
 TRAINING: dict[str, Any] = {"objective": "info-nce", "temperature": 0.2, "projection": 0, "epochs": EPOCHS}
-OWN: dict[str, dict[str, Any]] = {"captions": {"projection": 64, "epochs": 8}}
+OWN: dict[str, dict[str, Any]] = {
+    "captions": {"projection": 64, "epochs": 8},
+    "fashion-images": {"encoder": "small-cnn"},
+}
 CROSSFIT = {"epochs": EPOCHS, "rounds": 3, "repeats": 2}
 BATCH = 256
 AUDITED = 36
@@ -100,6 +104,9 @@ def pairs(name: str, root: Path | None, images: Path | None) -> tuple[Pairs, Pai
     if name == "digits-halves":
         both = [fetched("digits", split, None)[0][:, 0] for split in ("train", "test")]
         return tuple(Pairs(tuple(half.reshape(-1, 32) / 255 for half in (x[:, :, :4], x[:, :, 4:]))) for x in both)  # type: ignore[return-value]
+    if name == "fashion-images":  # for the cost alone, with an encoder that takes its time
+        both = [fetched("fashion-mnist", split, images)[0][:ITEMS] for split in ("train", "test")]
+        return tuple(Pairs((x[..., :14], x[..., 14:])) for x in both)  # type: ignore[return-value]
     if name in ("fashion-halves", "captions"):
         parts = [fashion(split, items, images) for split, items in (("train", ITEMS), ("test", TEST_ITEMS))]
         return tuple(captioned(*part) if name == "captions" else halves(part[0]) for part in parts)  # type: ignore[return-value]
@@ -163,7 +170,8 @@ class Cell:
         """Return the time of a plain training, and of an audit with all that it does, of its default epochs."""
         with tempfile.TemporaryDirectory() as folder:
             plain = self._run(self.dirty, folder, epochs=AUDITED)[1]
-            audited = self._audited(out=f"{folder}/audit", projection=self.own["projection"])["cpu"]
+            own = {name: self.own[name] for name in ("projection", "encoder") if name in self.own}
+            audited = self._audited(out=f"{folder}/audit", **own)["cpu"]
         return {"plain": plain, "online": audited}
 
     def plain(self) -> dict[str, float]:
