@@ -26,3 +26,12 @@ def listed(names: Sequence[str]) -> str:
     ('a, b and c', 'a')
     """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def items_told(shape: Sequence[int]) -> str:
+    """Return what one view of an item is, by its shape.
+
+    >>> items_told((3, 32, 32)), items_told((20,)), items_told(())
+    ('3 x 32 x 32', '20 numbers', 'text')
+    """
+    return counted(shape[0], "number") if len(shape) == 1 else " x ".join(map(str, shape)) or "text"

@@ -225,6 +225,21 @@ def test_views_begin_with_weights_of_their_own_and_one_is_held(pairs: Dataset, b
     assert same(state(more), dict(first.tower(0).encoder.state_dict()))
 
 
+def test_views_that_are_each_held_by_name_are_held_as_one(pairs: Dataset, tmp_path: Path) -> None:
+    both = contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "both", progress=False)
+    given: dict[str, Any] = {"data": pairs, "init": both.path, "epochs": 1, "batch_size": 20, "progress": False}
+    named = contraport.train(**given, freeze={"photo": True, "1": True}, frozen_draws=2, out=tmp_path / "named")
+    whole = contraport.train(**given, freeze=True, frozen_draws=2, out=tmp_path / "whole")
+    assert named.features_path.is_dir()
+    assert named.model().part == "projection"
+    assert same(dict(named.model().state_dict()), dict(whole.model().state_dict()))
+    for kept in ({"frozen_draws": 2}, {"features": tmp_path / "kept"}):
+        told = rf"^{next(iter(kept))}: expected freeze of all views with it, got "
+        with pytest.raises(UsageError, match=told):
+            contraport.train(**given, **kept, freeze={"photo": True, "sound": False}, out=tmp_path / "part")
+    assert not (tmp_path / "part").exists()
+
+
 def test_a_view_takes_the_tower_that_is_called_so_in_a_run(pairs: Dataset, images: Dataset, tmp_path: Path) -> None:
     two = contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "two", progress=False)
     run = contraport.train(
@@ -262,7 +277,6 @@ def test_an_encoder_that_would_stay_as_it_was_drawn_is_told(pairs: Dataset, begu
         ({"freeze": {}}, "freeze: expected the name of a view with each value, got none"),
         ({"init": {"image": 3}}, "init.image: expected text or a path, got 3"),
         ({"pretrained": True, "init": {"image": "x"}}, "init: expected nothing with pretrained, got 'x'"),
-        ({"freeze": {"image": True}, "pretrained": True, "frozen_draws": 2}, "frozen_draws: expected freeze of all"),
         (
             {"init": {"image": "x"}, "encoder": ["mlp"]},
             "init: the encoders are a list; expected views by their numbers",

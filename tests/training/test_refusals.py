@@ -106,7 +106,7 @@ from .conftest import Pull
         ({"warmup_epochs": 2}, "warmup_epochs: expected a number below 2"),
         ({"augment": "stronger"}, "did you mean 'strong'"),
         ({"image_size": 0}, "image_size"),
-        ({"image_size": 16}, "has no images"),
+        ({"image_size": 16}, "data: expected images, to be made 16 x 16 pixels (image_size), got 'vectors'"),
         ({"workers": -1}, "workers: expected"),
         ({"device": "cdua"}, "did you mean 'cuda'"),
         ({"seed": -1}, "seed: expected"),

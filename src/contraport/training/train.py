@@ -33,6 +33,7 @@ from contraport.training.build import (
     check_parts,
     draws_kept,
     fitted,
+    held_at_once,
     in_epochs,
 )
 from contraport.training.frozen import on_features
@@ -45,7 +46,7 @@ from contraport.training.loop.opening import Position, open_run, replacing_run
 from contraport.training.rehearsal import rehearse
 from contraport.training.step.auditor import largest_batch
 from contraport.verbs.train import VERB, Settings
-from contraport.wording import counted
+from contraport.wording import counted, items_told
 
 log = logging.getLogger("contraport.training")
 
@@ -77,6 +78,7 @@ def train(given: dict[str, Any]) -> Run:
             begun = build_initial(settings, goes_on)
             settings = fitted(settings, begun)
             dataset = build_dataset(settings)
+            settings = held_at_once(settings, dataset)
             settings, notes = _of_size(settings, dataset, chosen="batch_size" in given)
             settings = in_epochs(settings, dataset, chosen="epochs" in given)
             built = build(settings, begun, dataset, run=goes_on)._replace(notes=notes)
@@ -209,18 +211,9 @@ def _lacking(dataset: Dataset) -> str | None:
     return f"{items:,} of {len(dataset):,} items lack a view ({views}); they take part with those that they have"
 
 
-def _shape_told(shape: tuple[int, ...]) -> str:
-    """Say what one view of an item is.
-
-    >>> _shape_told((3, 32, 32)), _shape_told((20,)), _shape_told(())
-    ('3 x 32 x 32', '20 numbers', 'text')
-    """
-    return counted(shape[0], "number") if len(shape) == 1 else " x ".join(map(str, shape)) or "text"
-
-
 def _introduce(run: Run, settings: Settings, built: Built) -> None:
     dataset, model = built.dataset, built.pipeline.model
-    shapes = " and ".join(map(_shape_told, model.shapes))
+    shapes = " and ".join(map(items_told, model.shapes))
     weights = sum(parameter.numel() for parameter in model.parameters())
     number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} items"
     log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)

@@ -56,8 +56,10 @@ def test_a_size_out_of_range_is_told(size):
 
 
 def test_vectors_have_no_size():
-    with pytest.raises(UsageError, match="image_size"):
+    with pytest.raises(UsageError, match=r"^data: .*\(image_size\).*: an item of it is 2 numbers\."):
         load(from_arrays(np.ones((4, 2))), image_size=8)
+    with pytest.raises(UsageError, match=r"^data: .*: an item of it is 1 number and text\."):
+        load(from_arrays((np.ones((4, 1)), ["a", "b", "c", "d"])), image_size=8)
 
 
 def test_only_the_images_among_the_views_are_resized():

@@ -23,6 +23,7 @@ from contraport.data.splits import check_fraction, check_split
 from contraport.data.stores import StoreOver
 from contraport.errors import UsageError, check, explained, unknown_name
 from contraport.importing import imported
+from contraport.wording import items_told, listed
 
 _LARGEST_IMAGE = 2**14
 
@@ -166,7 +167,12 @@ class _ResizedStore(StoreOver):
 
 def _resized(dataset: Dataset, size: int) -> Dataset:
     images = [shape for shape in dataset.shapes if len(shape) == 3]
-    check(len(images) > 0, f"image_size: {dataset.name!r} has no images: its views are {dataset.shapes}.")
+    # Of `data`, as weights that were trained on images bring a size that nobody gave.
+    check(
+        len(images) > 0,
+        f"data: expected images, to be made {size} x {size} pixels (image_size), got {dataset.name!r}, which has no "
+        f"images: an item of it is {listed([items_told(shape) for shape in dataset.shapes])}.",
+    )
     if all(shape[1:] == (size, size) for shape in images):
         return dataset
     return dataset.with_store(_ResizedStore(dataset.store, size))

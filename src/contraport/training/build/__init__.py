@@ -9,6 +9,7 @@ from contraport.training.build.dataset import (
     build_plain_views,
     build_views,
     draws_kept,
+    held_at_once,
     in_epochs,
 )
 from contraport.training.build.monitored import Monitored, build_monitored
@@ -34,5 +35,6 @@ __all__ = [
     "check_parts",
     "draws_kept",
     "fitted",
+    "held_at_once",
     "in_epochs",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from contraport.data.streams import Stream
 from contraport.data.versions import corrupted, in_domains, mismatched_partners, with_partners
 from contraport.data.views.own import Changed
 from contraport.data.views.views import COLOUR
+from contraport.encoders.view_names import each_view
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss
 from contraport.options import is_object
@@ -67,6 +69,19 @@ def check_stream(settings: Settings, stream: Stream, compared: nn.Module | None)
     check(
         not settings.workers, f"workers: {stream.name} is a stream, which is read as it comes; got {settings.workers}."
     )
+
+
+def held_at_once(settings: Settings, dataset: Dataset) -> Settings:
+    """Return the settings with `freeze` of all views where it names each, so that their features can be kept.
+
+    Raises:
+        UsageError: it names a view that is not there, or features are to be kept and some view's encoder learns.
+    """
+    if isinstance(settings.freeze, Mapping):
+        if all(each_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
+            return replace(settings, freeze=True)
+        settings.check_kept("freeze of all views with it")
+    return settings
 
 
 def draws_kept(settings: Settings) -> int:

@@ -198,11 +198,8 @@ class NetworkSettings(Options):
                 f"init: expected nothing with pretrained, got {str(init)!r}.",
             )
         self._check_adapted()
-        if not self.freezes_all:
-            expected = "freeze of all views with it" if self.freezes else "freeze with it"
-            check(self.frozen_draws is None, f"frozen_draws: expected {expected}, got {self.frozen_draws}.")
-            check(self.features is None, f"features: expected {expected}, got {str(self.features)!r}.")
         if not self.freezes:
+            self.check_kept("freeze with it")  # whether all views are held is known with the data
             return
         check(
             self.freeze_epochs == 0,
@@ -216,6 +213,16 @@ class NetworkSettings(Options):
             "freeze: an encoder that was never trained would stay so; expected pretrained (--pretrained) or weights of "
             "its own (--init) with it.",
         )
+
+    def check_kept(self, expected: str) -> None:
+        """Raise `UsageError` where features are to be kept and some encoder learns.
+
+        Args:
+            expected: what is missing, in words.
+        """
+        if not self.freezes_all:
+            check(self.frozen_draws is None, f"frozen_draws: expected {expected}, got {self.frozen_draws}.")
+            check(self.features is None, f"features: expected {expected}, got {str(self.features)!r}.")
 
     def _check_adapted(self) -> None:
         if self.lora is None:
