@@ -37,7 +37,7 @@ def refused(command: Command, folder: Path, *argv: str) -> str:
     [
         ("--epoch 3", "option: unknown name '--epoch'; did you mean '--epochs'?"),
         ("--batch-size 3", "did you mean '--batch_size'?"),
-        ("stray", "unexpected argument 'stray'"),
+        ("stray", "unexpected argument 'stray': expected options, which start with '--', such as --data stray."),
         ("--epochs three", "epochs: expected a whole number, got 'three'"),
         ("--epochs 2.5", "epochs: expected a whole number, got '2.5'"),
         ("--temperature warm", "temperature: expected a number, or start:end:shape"),
@@ -55,6 +55,7 @@ def refused(command: Command, folder: Path, *argv: str) -> str:
         ("--encoder resnet81", "encoder: unknown name 'resnet81'; did you mean 'resnet18'?"),
         ("--data digitz", "data: unknown name 'digitz'; did you mean 'digits'?"),
         ("--data missing/folder", "missing/folder"),
+        ("--data missing/", "data: there is no file or folder 'missing/'."),
         ("--data missing.npz", "missing.npz"),
         ("--data empty", "empty"),
         ("--data broken", "broken"),

@@ -56,6 +56,11 @@ def test_a_link_names_its_page(command: Command) -> None:
     assert command("docs", "troubleshooting.md#out-of-memory").out == section
 
 
+def test_a_page_is_printed_without_comments(command: Command) -> None:
+    assert "<!--" in pages()["photos"].read_text("utf-8")
+    assert "<!--" not in command("docs", "photos").out
+
+
 def test_a_page_that_is_not_there(command: Command) -> None:
     assert "page: unknown name 'fotos'; did you mean 'photos'?" in command("docs", "fotos").err
     assert (

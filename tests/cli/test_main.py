@@ -69,6 +69,12 @@ def test_the_short_help_has_the_usual_options_alone(command: Command, verb: str)
     assert f"{len(options) - len(usual)} more options: contraport {verb} --help_all" in text
 
 
+def test_a_verbs_own_options_stand_before_those_it_shares(command: Command) -> None:
+    text = command("neighbors", "--help").out
+    places = [text.index(f"\n  --{name}") for name in ("query", "top", "run", "trust", "device", "page")]
+    assert places == sorted(places)
+
+
 def test_lines_of_the_help_fit_a_terminal(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for verb in OWN:

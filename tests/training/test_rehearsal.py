@@ -105,6 +105,7 @@ def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> 
     assert not advice(pretrained=True, freeze_epochs=3)
     assert not advice(encoder=torch.nn.Linear(2, 2))
     assert not advice(encoder="my_nets:Trained")
+    assert not advice(data="digits")
     many = from_arrays(np.zeros((5_000, 2, 2), np.uint8))
     assert advice_of_encoder(Settings(), many, {}) is None
     assert advice_of_encoder(Settings(), from_arrays(np.zeros((50, 3))), {}) is None

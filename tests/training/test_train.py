@@ -284,7 +284,9 @@ def test_a_batch_has_a_quarter_of_few_items_at_most(
     run = train(data=vectors, epochs=1, out=tmp_path / "run", progress=False)
     assert run.config()["batch_size"] == size
     assert run.metrics()[-1]["step"] == items // size
-    told = f"a batch has {size} items, not the usual 256, as there are only {items} to make the steps of an epoch of"
+    told = (
+        f"a batch has {size} items, not the usual 256, as there are only {items} items in all; --batch_size changes it"
+    )
     assert (told in caplog.text) == (size < 256)
     run = train(resume=True, epochs=2, data=vectors, out=tmp_path / "run", progress=False)
     assert run.metrics()[-1]["step"] == 2 * (items // size)

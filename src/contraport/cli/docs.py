@@ -13,6 +13,7 @@ from contraport.verbs.docs import VERB, DocsOptions
 
 _TREE = re.compile(r"```\{toctree\}\n(.*?)```", re.DOTALL)
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
+_COMMENT = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -31,7 +32,7 @@ def docs(given: dict[str, Any]) -> str:
     page, part = _name(path.removesuffix(".md")), asked.section or place
     if page not in known:
         raise unknown_name("page", asked.page, known)
-    text = known[page].read_text("utf-8")
+    text = _COMMENT.sub("", known[page].read_text("utf-8"))
     return (section(text, part) if part else text).rstrip()
 
 

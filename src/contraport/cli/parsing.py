@@ -128,7 +128,8 @@ class _Parser(ArgumentParser):
             options = [f"--{name}" for name in ("config", "print_config", "help", "help_all", *self.kinds)]
             return unknown_name("option", match[1].split("=")[0], options)
         if match := re.match(r"unrecognized arguments: (\S+)", message):
-            return UsageError(f"unexpected argument {match[1]!r}: expected options, which start with '--'.")
+            such = f", such as --data {match[1]}" if "data" in self.kinds else ""
+            return UsageError(f"unexpected argument {match[1]!r}: expected options, which start with '--'{such}.")
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
             return UsageError(f"required: {match[1]}, {self.helps[match[1]]}")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
@@ -204,7 +205,9 @@ def _parser(verb: Verb[...], prog: str, shown: Collection[str]) -> _Parser:
     parser.helps = {name: option.help for name, option in options.items()}
     headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.positional)
     groups: dict[str, Any] = {heading: parser.add_argument_group(heading) for heading in headings}
-    for name, option in options.items():
+    # What a verb shares with others stands behind its own, where no headings order them.
+    own = vars(verb.asks).get("__annotations__", {})
+    for name, option in sorted(options.items(), key=lambda item: not item[1].group and item[0] not in own):
         where = parser if option.positional else groups[option.group or "options"]
         _add(where, option, parser.kinds[name], shown=name in shown)
     _add_common(parser, verb, whole=len(shown) == len(options))

@@ -116,8 +116,8 @@ def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Set
     smaller = fitting_batch(items, size)
     if chosen or settings.resume or smaller == size or items < 2:
         return settings, ()
-    told = f"a batch has {smaller} items, not the usual {size}, as there are only {items:,}"
-    return replace(settings, batch_size=smaller), (f"{told} to make the steps of an epoch of; --batch_size sets it",)
+    told = f"a batch has {smaller} items, not the usual {size}, as there are only {items:,} items in all"
+    return replace(settings, batch_size=smaller), (f"{told}; --batch_size changes it",)
 
 
 def _where(own: OwnChange, built: Built) -> str:

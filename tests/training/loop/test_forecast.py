@@ -30,7 +30,7 @@ def test_items_steps_and_what_is_left_out_are_told(file: Path, tmp_path: Path) -
         ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; each epoch leaves out 28 items, chosen anew"),
         (
             "WARNING",
-            "few steps: 6; below about 200 little is learned. --batch_size 32 --epochs 334 makes 1,002",
+            "few steps: 6; below about 200 little is learned. --batch_size 32 --epochs 334 makes 1,002 steps",
         ),
     ]
 

@@ -193,7 +193,8 @@ def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
         row = next((row for row in wrong if not tells_number(files[row])), wrong[0])
         raise UsageError(
             f"{_at(where, name)}: expected numbers, lists of numbers or names of image files, got the text "
-            f'{files[row]!r} in row {row}; columns={{"keys": "{name}"}} says that it tells what each row is called, '
+            f'{files[row]!r} in row {row}; columns={{"labels": "{name}"}} says that it tells the class of each row, '
+            f'columns={{"keys": "{name}"}} what each row is called, '
             f'columns={{"views": [...]}} which columns are the views.'
         )
     return files
@@ -247,7 +248,7 @@ def _check_whole(column: pa.ChunkedArray, name: str, expected: str, where: str) 
         first = _first(np.asarray(column.is_null().to_numpy()))
         raise UsageError(
             f"{_at(where, name)}: expected {expected} in each row, got nothing or NaN in {column.null_count} "
-            f"of {len(column)} rows, first in row {first}."
+            f"of {len(column)} rows, first in row {first}: fill them in, or leave out these rows."
         )
 
 

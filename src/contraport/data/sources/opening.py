@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +144,7 @@ def _load(
         return found.load(data, split, ignore_labels=ignore_labels, **wishes)
     read = suffixes()
     check(not path.is_file(), f"data: expected a folder of images or a file {', '.join(read)}, got {data!r}.")
-    if path.suffix in read or len(path.parts) > 1:
+    if path.suffix in read or len(path.parts) > 1 or data.endswith(("/", os.sep)):
         raise UsageError(f"data: there is no file or folder {data!r}.")
     raise UsageError(f"{unknown_name('data', data, SOURCES)} There is no file or folder of that name either.")
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from contraport.catalog import SOURCES
 from contraport.data import Dataset
 from contraport.data.streams import Stream
 from contraport.options import as_flags, is_object, plain
@@ -50,7 +51,8 @@ def foretell(
         path: the folder that the run has taken, if it has one.
     """
     if dataset.held_out:
-        log.info("%s are held out for evaluation (--test_fraction)", f"{dataset.held_out:,} more")
+        are = "is" if dataset.held_out == 1 else "are"
+        log.info("%s more %s held out for evaluation (--test_fraction)", f"{dataset.held_out:,}", are)
     elif dataset.held_out is None and isinstance(settings.data, str | Path):
         log.info("evaluation is on the test split of the data")
     size, epochs = settings.batch_size, settings.epochs
@@ -65,7 +67,7 @@ def foretell(
     changes: dict[str, Any] = {}
     if steps < FEW_STEPS:
         changes, enough = proposal(len(dataset), size, epochs, given)
-        told = f"{as_flags(changes)} makes {enough:,}"
+        told = f"{as_flags(changes)} makes {enough:,} steps"
         log.warning("few steps: %d; below about %d little is learned. %s", steps, FEW_STEPS, told)
     if not settings.resume and (advice := advice_of_encoder(settings, dataset, given, changes, path)):
         log.warning("%s", advice)
@@ -134,6 +136,8 @@ def advice_of_encoder(
 ) -> str | None:
     """Return which encoder suits few images better, and why; None where there are many, or where it was chosen so.
 
+    None for named data too: they are there to try things, and what is tried is as a rule not the encoder.
+
     Args:
         settings: of the training.
         dataset: what is trained on.
@@ -142,7 +146,8 @@ def advice_of_encoder(
         path: the folder that the run has taken, if it has one.
     """
     items = len(dataset)
-    if items >= FEW_IMAGES or not dataset.is_image or settings.freezes:
+    named = isinstance(settings.data, str) and settings.data in SOURCES
+    if items >= FEW_IMAGES or not dataset.is_image or settings.freezes or named:
         return None
     if settings.pretrained or settings.init:
         held = settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1

@@ -16,6 +16,7 @@ from contraport.objectives import Loss, Target
 from contraport.training.step.comparison import Embedded, StepComparison, mean_of
 from contraport.training.step.memory import Memory
 from contraport.training.step.wanted import Wanted
+from contraport.wording import counted
 
 SMALL_BATCH = 32
 """With fewer items in a batch there is little to tell an item from."""
@@ -104,8 +105,8 @@ class Compared(StepComparison):
         if items >= SMALL_BATCH or self._loss is None or not self._loss.tells_items_apart:
             return None
         return (
-            f"batches of {items} are small: each item is told from {items - 1} others; a larger --batch_size or "
-            "--negatives queue brings more, --recipe byol needs none"
+            f"batches of {items} are small: each item is told from {counted(items - 1, 'other')}; a larger "
+            "--batch_size or --negatives queue brings more, --recipe byol needs none"
         )
 
 
