@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contraport.data import from_arrays, load
+from contraport.data import from_arrays, load, load_undivided
 from contraport.data.splits import split_positions
 from contraport.errors import UsageError
 
@@ -68,3 +68,13 @@ def test_a_share_of_0_holds_out_none(file: Path) -> None:
     assert len(load(file, test_fraction=0)) == len(load(file)) + len(load(file, "test"))
     with pytest.raises(UsageError, match="data: there are no test items, as test_fraction is 0"):
         load(file, "test", test_fraction=0)
+
+
+def test_data_that_nobody_split_are_taken_whole(file: Path, tmp_path: Path) -> None:
+    assert len(load_undivided(file)) == len(load(file)) + len(load(file, "test"))
+    assert load_undivided(file).held_out == 0
+    part = load(file)
+    assert load_undivided(part) is part
+    own = tmp_path / "own.npz"
+    np.savez(own, x=np.ones((6, 2)), x_test=np.ones((3, 2)))
+    assert [len(load_undivided(own, split)) for split in ("train", "test")] == [6, 3]

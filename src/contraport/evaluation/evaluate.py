@@ -20,6 +20,7 @@ from contraport.evaluation.mistaken import most_mistaken
 from contraport.evaluation.opening import are_same_items
 from contraport.evaluation.planned import of_epochs, plans
 from contraport.evaluation.samples import Arrays, samples_of
+from contraport.evaluation.unanimous import unanimous
 from contraport.evaluation.worsened import worsened
 from contraport.evaluation.worst import worst_pairs
 from contraport.files import write_arrays, write_json
@@ -135,6 +136,7 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     notes = [
         *_not_measured(measures, trained, by_name=len(asked.measures) > 0),
         *_caveats(bench, baselines),
+        *unanimous(found["trained"]),
         *worsened(rows, differences),
         *([bench.objective] if isinstance(bench.objective, str) else lacking),
     ]

@@ -97,7 +97,7 @@ def load_asked(
         columns = settings.columns
     other = replace(asked, data=data, columns=columns, weights=None, test_fraction=None, **_OF_ITS_DATA)
     dataset = build_dataset(other, split)
-    if undivided and dataset.held_out:
+    if undivided and dataset.held_out and not isinstance(data, AnyDataset):
         dataset = build_dataset(replace(other, test_fraction=0), "train")
         return dataset.only(torch.arange(len(dataset)), split)
     return dataset

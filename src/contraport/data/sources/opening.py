@@ -96,6 +96,8 @@ def load(
 def load_undivided(data: Any, split: str = "train", **how: Any) -> Dataset:
     """Return one split of data that have a test split of their own, and all items of data that have none.
 
+    A dataset is one split already, and comes back as it is.
+
     Args:
         data: as `load` takes it.
         split: "train" or "test".
@@ -108,7 +110,8 @@ def load_undivided(data: Any, split: str = "train", **how: Any) -> Dataset:
     (8, 10)
     """
     dataset = load(data, split, **how)
-    return load(data, "train", test_fraction=0, **how) if dataset.held_out else dataset
+    is_split = isinstance(data, torch.utils.data.Dataset) or not dataset.held_out
+    return dataset if is_split else load(data, "train", test_fraction=0, **how)
 
 
 def is_stream(data: Any) -> bool:
