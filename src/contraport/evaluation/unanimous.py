@@ -33,8 +33,8 @@ def unanimous(findings: Mapping[str, Finding | float]) -> list[str]:
     said = "is the same" if len(titles) == 1 else "are the same"
     owns = "its interval has" if len(titles) == 1 else "their intervals have"
     return [
-        f"{listed(titles)} {said} on all {items:,} test items, so {owns} no width; of other items up to {100 * unseen:.2g}% "
-        "may be otherwise."
+        f"{listed(titles)} {said} on all {items:,} test items, so {owns} no width; of other items up to "
+        f"{100 * unseen:.2g}% may be otherwise."
     ]
 
 
