@@ -203,6 +203,7 @@ def test_an_encoder_of_your_own(name, features):
         ("mlp", (1, 2, 3, 4), "shape"),
         ("small-tcn", (7,), "takes time series"),
         ("gradients", (7,), "takes images, got items of shape"),
+        ("resnet18", (), "'resnet18' takes images, got texts; use 'small-text'"),
         ("resnet18", (3, 50), "use 'small-tcn'"),
         (":Flat", (4,), "module:attribute"),
         ("own_encoder:", (4,), "attribute"),

@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -129,6 +130,8 @@ def build(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -
         if own:
             encoder = _own(name, shape)
         elif is_text(shape):
+            of_images = timm.is_model(name) and not Path(name).exists()
+            check(not of_images, f"encoder: {name!r} takes images, got texts; use {default_encoder(shape)!r}.")
             encoder = build_tokenized(name, shape)
         else:
             encoder = _from_timm(name, shape, low_resolution=low_resolution)
