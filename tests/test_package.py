@@ -39,6 +39,8 @@ def test_a_name_is_the_same_each_time_it_is_asked_for_and_is_what_its_module_has
 def test_what_there_is_is_what_is_listed():
     assert sorted(dir(contraport)) == sorted(contraport.__all__)
     assert {"nt_xent", "Objective", "train", "UsageError", "__version__", "engine"} < set(contraport.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'gca_uott'; did you mean 'gca_uot'"):
+        _ = contraport.gca_uott
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = contraport.nothing
 

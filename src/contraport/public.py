@@ -6,6 +6,7 @@ So one list serves editors, type checkers and Python, and `contraport --help` ne
 from __future__ import annotations
 
 import ast
+import difflib
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -48,12 +49,14 @@ def find(name: str) -> Any:
     """Return what has a public name.
 
     Raises:
-        AttributeError: nothing has it.
+        AttributeError: nothing has it; the nearest is offered.
         UsageError: a package that it needs is not installed.
     """
     place = places().get(name)
     if place is None:
-        raise AttributeError(f"module 'contraport' has no attribute {name!r}")
+        near = difflib.get_close_matches(name, names(), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise AttributeError(f"module 'contraport' has no attribute {name!r}{hint}")
     if place == "contraport":
         return import_module(f"contraport.{name}")
     with needing(EXTRAS.get(place.split(".")[1], ""), f"contraport.{name}"):

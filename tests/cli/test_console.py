@@ -19,6 +19,18 @@ def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsy
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("width", range(75, 90))
+def test_a_heading_breaks_before_a_letter_of_the_widest_column_is_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    names = [f"photos/box/{number:03}.png" for number in (30, 33, 38)]
+    print_table("clusters", [{"cluster": "0", "items": "40", "most are": "box", "nearest": ", ".join(names)}])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in names)
+    assert max(map(len, shown.splitlines())) <= width
+
+
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_no_letter_of_a_long_name_is_lost(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int

@@ -365,7 +365,7 @@ def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
         "--dry_run",
     ]
     assert main([*line, *more]) == 0
-    assert "2 objectives x 1 settings x 2 seeds: 4 trainings; 4 are to be done" in capsys.readouterr().err
+    assert "2 objectives x 1 setting x 2 seeds: 4 trainings; 4 are to be done" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
 

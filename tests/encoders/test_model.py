@@ -275,6 +275,7 @@ def test_a_hub_that_does_not_answer_is_told(monkeypatch):
         ({"projection_layers": 10**12}, "projection_layers: expected 1, 2 or 3"),
         ({"projection_layers": "2"}, "projection_layers: expected 1, 2 or 3, got '2'"),
         ({"encoder": ["mlp", "mlp"]}, "encoder: expected 1, one per tower, got 2"),
+        ({"encoder": torch.nn.Linear}, r"encoder: expected a module, got the class itself; give Linear\(\)."),
         ({"encoder": 3}, "encoder: expected one per tower, got 3"),
         ({"shapes": (1, 28, 28)}, r"shapes: expected the shape of each view.* got \(1, 28, 28\)"),
         ({"shapes": [(1, 1, 1, 1)]}, "shapes: expected the shape of each view"),

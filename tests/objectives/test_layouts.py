@@ -46,5 +46,7 @@ def test_one_view_is_enough_where_each_is_compared_with_itself():
     alone = Objective(Within(), Gibbs("sqeuclidean", 1.0), Free(), Pairs(), LogMean())
     z0, z1 = views()
     torch.testing.assert_close((alone(z0) + alone(z1)) / 2, alone(z0, z1))
-    with pytest.raises(UsageError, match="matches the views of an item, of which one came"):
+    with pytest.raises(
+        UsageError, match="matches the views of an item, of which one came; expected two or more, or target="
+    ):
         contraport.nt_xent()(z0)

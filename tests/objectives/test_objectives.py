@@ -297,7 +297,7 @@ def test_any_target_matrix():
         ),
         (
             lambda: contraport.nt_xent()(torch.zeros(3, 2), torch.zeros(4, 2)),
-            "z0 shows 3 items and z1 4 others; expected target=",
+            "z0 shows 3 items and z1 4 others; expected equally many rows, or target=",
         ),
         (lambda: contraport.nt_xent()(torch.zeros(3, 2).int(), torch.zeros(3, 2).int()), "floating point"),
         (lambda: contraport.nt_xent()(torch.zeros(0, 2), torch.zeros(0, 2)), "at least one item"),

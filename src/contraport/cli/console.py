@@ -32,6 +32,9 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     width = Console().width
     whole, broken = _table(rows, breaking=False), _table(rows, breaking=True)
     table = broken if _narrowest(broken) <= width < _narrowest(whole) else whole
+    if table is whole and width < _widest(whole):
+        for column in whole.columns:  # else rich takes from the widest, below what it needs
+            column.width = column.min_width
     Console(width=max(width, _narrowest(table))).print(table)
 
 
@@ -52,6 +55,12 @@ def _narrowest(table: Table) -> int:
     """Return in how many columns of a terminal a table has room."""
     console = Console()
     return Measurement.get(console, console.options.update(max_width=_ENDLESS), table).minimum
+
+
+def _widest(table: Table) -> int:
+    """Return in how many columns of a terminal a table has room whose headings do not break."""
+    console = Console()
+    return Measurement.get(console, console.options.update(max_width=_ENDLESS), table).maximum
 
 
 _ENDLESS = 100_000

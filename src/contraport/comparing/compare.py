@@ -143,7 +143,8 @@ def _foretell(console: Console | None, grid: Grid, plan: Sequence[Cell], lacking
     """Say how many trainings there are and, where it is known of the first that lacks, how long they take."""
     if console is None:
         return
-    where = f"{len(grid.rows)} objectives x {len(grid.columns)} settings x {len(grid.seeds)} seeds"
+    sizes = ((grid.rows, "objective"), (grid.columns, "setting"), (grid.seeds, "seed"))
+    where = " x ".join(counted(len(those), one) for those, one in sizes)
     searching = f", and {len(plan) - len(grid.cells)} of the search" if grid.asked.tune else ""
     told = f"{where}: {len(grid.cells)} trainings{searching}; {lacking} are to be done"
     console.print(told, highlight=False, soft_wrap=True)

@@ -377,6 +377,8 @@ def _checked_names(names: Sequence[str] | None, views: int) -> tuple[str, ...]:
 
 
 def _one_each(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequence[Any]:
+    if isinstance(values, type):
+        raise UsageError(f"{name}: expected a module, got the class itself; give {values.__name__}().")
     check(isinstance(values, Sequence), f"{name}: expected one per tower, got {values!r}.")
     check(len(values) == len(inputs), f"{name}: expected {len(inputs)}, one per tower, got {len(values)}.")
     return values

@@ -20,7 +20,7 @@ def worsened(rows: _Rows, differences: Differences = MappingProxyType({})) -> li
     told = []
     for row, name, advice in (
         ("untrained", "the untrained encoder", "more epochs, another --augment or another --temperature may help"),
-        ("raw", "the raw inputs", "train for longer or a larger encoder, or use the inputs as they are"),
+        ("raw", "the raw inputs", "train for longer, or a larger encoder, or use the inputs as they are"),
     ):
         if row not in rows:
             continue

@@ -225,13 +225,16 @@ def _check_wanted(layout: Layout, rule: Target, call: Call) -> None:
     """Check that something says what is wanted where the views alone do not."""
     if not (rule.from_views and layout.traits.matches_views):
         return
-    expected = "expected target=, such as Labels() with labels="
+    other = "or target=, such as Labels() with labels="
     if len(call.views) == 1:
-        raise UsageError(f"views: {rule!r} matches the views of an item, of which one came; {expected}.")
+        raise UsageError(
+            f"views: {rule!r} matches the views of an item, of which one came; expected two or more, {other}."
+        )
     if (n := call.apart) is not None:
         m = len(call.views[0]) - n
         raise UsageError(
-            f"views: {rule!r} matches row i to row i, but z0 shows {n} items and z1 {m} others; {expected}."
+            f"views: {rule!r} matches row i to row i, but z0 shows {n} items and z1 {m} others; "
+            f"expected equally many rows, {other}."
         )
 
 
