@@ -134,6 +134,16 @@ def test_nothing_is_wider_than_a_phone(browser, make_run, tmp_path) -> None:
     assert browser.tell(wide) == []
     assert browser.said == []
 
+    # Beside more runs no word of a baseline's name is broken.
+    third = make_run("rince", seed=2)
+    write_json(third.evaluation_path, third.evaluation() | intervals)
+    browser.open(report([*runs, third], out=tmp_path / "three.html"))
+    assert browser.tell("document.documentElement.scrollWidth") == 390
+    lines = """[...document.querySelectorAll("thead .baseline > span")].map((name) => {
+        const range = document.createRange(); range.setStart(name.firstChild, 0);
+        range.setEnd(name.firstChild, name.textContent.indexOf(" ")); return range.getClientRects().length; })"""
+    assert set(browser.tell(lines)) == {1}
+
     # Names without a place to break, of runs, data and classes; a table of many runs scrolls, and says so.
     told = {"class_names": ("k" * 80, "l" * 80, "m" * 80), "audited": True}
     runs = [make_run(f"{letter * 80}", data=f"/data/{letter * 80}.npz", **told) for letter in "abcd"]
