@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("photos.py --tiny --data digits", "an encoder of 64 others, frozen"),
+        ("photos.py --tiny --data digits", "an encoder of others, frozen"),
         pytest.param("photos.py --tiny --data digits --scenes", "80 photos, scenes", marks=pytest.mark.slow),
         ("captions.py --tiny --data digits", "zero-shot, 10 classes by name"),
         ("text_pairs.py --tiny", "raw words and pieces"),

@@ -94,9 +94,11 @@ def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> 
 
     assert advice().startswith("few images: 96, too few to train an encoder from scratch")
     assert "--encoder resnet18 --pretrained --freeze, or --init" in advice(encoder="resnet18")
-    assert "train --data 'my photos' --encoder gradients. " in advice(data="my photos")
+    assert "train --data 'my photos' --encoder gradients --augment mixup. " in advice(data="my photos")
+    assert "train --data photos --augment weak --encoder gradients. " in advice(data="photos", augment="weak")
+    assert "train --data photos --views colour --encoder gradients. " in advice(data="photos", views="colour")
     wanted = advice({"batch_size": 64, "epochs": 200}, data="photos", epochs=3)
-    assert "contraport train --data photos --epochs 200 --encoder gradients --batch_size 64. " in wanted
+    assert "contraport train --data photos --epochs 200 --encoder gradients --augment mixup --batch_size 64. " in wanted
     assert not advice(encoder="gradients")
     assert "soon forgets" in advice(init="runs/a")
     assert "soon forgets" in advice(pretrained=True)

@@ -166,7 +166,10 @@ def advice_of_encoder(
             f"{few}; a pretrained one knows more: --encoder{of} resnet18 --pretrained{of} --freeze{of}, or "
             f"--init{of} with a file, a folder or a run"
         )
-    command = again(given, {"encoder": "gradients", **(changes or {})}, path)
+    # Views mixed with others teach which edges are an item's own; crops of few images cost neighbours, by
+    # examples/photos.py. Other views that someone asked for, or their recipe, stay.
+    mixed = {"augment": "mixup"} if settings.augment is None and settings.views is None else {}
+    command = again(given, {"encoder": "gradients", **mixed, **(changes or {})}, path)
     return (
         f"{few}; better is one that describes edges and has nothing to learn but its projection: {command}. "
         "Pretrained weights may do better still: --encoder resnet18 --pretrained --freeze, or --init with a file, a "
