@@ -51,7 +51,7 @@ def refused(command: Command, folder: Path, *argv: str) -> str:
         ("--overwrite maybe", "overwrite: expected true or false, got 'maybe'"),
         ("--objective gca-uott", "objective: unknown name 'gca-uott'; did you mean 'gca-uot'?"),
         ("--objective gca-uot --objective_settings.iteration 3", "did you mean 'iterations'?"),
-        ("--objective_settings 3", "objective_settings: expected keys with values, such as"),
+        ("--objective_settings 3", 'such as {"key": "value"} (or --objective_settings.KEY VALUE), got \'3\''),
         ("--encoder resnet81", "encoder: unknown name 'resnet81'; did you mean 'resnet18'?"),
         ("--data digitz", "data: unknown name 'digitz'; did you mean 'digits'?"),
         ("--data missing/folder", "missing/folder"),

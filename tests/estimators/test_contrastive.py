@@ -132,7 +132,7 @@ def test_a_y_that_does_not_fit_is_told_by_its_name():
         with pytest.raises(UsageError, match=r"^y: expected one for each of 40 items, got \(7,\)\.$"):
             quick().fit(X, np.arange(7) % 2)
     for y in (None, np.linspace(0, 1, 40)):  # numbers that are told are no classes
-        with pytest.raises(UsageError, match=r"^labels: this target needs one of each item: .* y of classes in fit"):
+        with pytest.raises(UsageError, match=r"^labels: this needs a label of each item: .* y in fit"):
             quick(objective="sup-con").fit(VECTORS, y)
 
 

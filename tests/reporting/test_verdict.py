@@ -70,8 +70,8 @@ def test_a_difference_within_its_interval_is_no_win_and_is_not_marked(make_run):
 def test_a_run_that_does_not_beat_a_baseline_is_named(make_run):
     run = evaluated(make_run("one"), 0.87, raw=(-0.03, -0.05, -0.01), untrained=(-0.01, -0.03, 0.01))
     assert verdict(shown([run]))[0] == (
-        "one has 87.0% on the linear probe: surely worse than raw inputs, by 3.0 points (1.0 to 5.0); not to be told "
-        "from the untrained encoder, −1.0 points (−3.0 to 1.0)."
+        "one has 87.0% on the linear probe: surely worse than raw inputs, by 3.0 points (1.0 to 5.0); not surely "
+        "different from the untrained encoder, −1.0 points (−3.0 to 1.0)."
     )
 
 
@@ -79,7 +79,7 @@ def test_a_gain_whose_interval_reaches_zero_is_not_called_better(make_run):
     run = evaluated(make_run("one"), 0.91, raw=(0.01, -0.01, 0.03), untrained=(0.03, 0.01, 0.05))
     assert verdict(shown([run]))[0] == (
         "one has 91.0% on the linear probe: surely better than the untrained encoder, by 3.0 points (1.0 to 5.0); not "
-        "to be told from raw inputs, 1.0 points (−1.0 to 3.0)."
+        "surely different from raw inputs, 1.0 points (−1.0 to 3.0)."
     )
 
 

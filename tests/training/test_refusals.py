@@ -128,7 +128,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(
 
 def test_labels_that_the_data_lack(settings: dict[str, Any]) -> None:
     settings["data"] = from_arrays(np.random.default_rng(0).normal(size=(70, 6)))
-    with pytest.raises(UsageError, match=r"labels: this target needs one of each item: .* data that have labels"):
+    with pytest.raises(UsageError, match=r"labels: this needs a label of each item: .* data with labels"):
         train(**settings, objective="sup-con")
     assert not settings["out"].exists()
 

@@ -139,7 +139,10 @@ class _Parser(ArgumentParser):
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             return UsageError(f"config: {match[1]}")
         if match := re.match(r'Parser key "(\w+)\S*": .*(?:Got|Given) value: (.*)', message):
-            return UsageError(f"{match[1]}: expected {in_words(self.kinds[match[1]])}, got {match[2]!r}.")
+            kind = self.kinds[match[1]]
+            takes_keys = any(get_origin(part) is dict for part in (kind, *get_args(kind)))
+            or_one = f" (or --{match[1]}.KEY VALUE)" if takes_keys else ""
+            return UsageError(f"{match[1]}: expected {in_words(kind)}{or_one}, got {match[2]!r}.")
         if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)

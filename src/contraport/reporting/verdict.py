@@ -148,7 +148,7 @@ def _alone(measure: Measure, run: ShownRun) -> str:
     unsure = [f"{title}, {_size(measure, gain, signed=True)}" for title, gain in gains.items() if not gain.is_sure]
     parts = [f"surely better {', and '.join(better)}"] if better else []
     parts += [f"surely worse {', and '.join(worse)}"] if worse else []
-    parts += [f"not to be told from {', nor from '.join(unsure)}"] if unsure else []
+    parts += [f"not surely different from {', nor from '.join(unsure)}"] if unsure else []
     reached = f"{run.name} has {_written(run, measure)} on {_name(measure)}"
     return f"{': '.join([reached, *(['; '.join(parts)] if parts else [])])}."
 

@@ -195,6 +195,8 @@ HOSTILE = {
     "empty cell": (lines("x,z", [(1, 2), (3, ""), (5, 6)]), r"column 'z'.*1 of 3 rows, first in row 1"),
     "nan": (lines("x,z", [(1, 2), (3, 4), ("nan", 6)]), r"column 'x'.*first in row 2"),
     "infinite": (lines("x,z", [(1, 2), (3, "inf"), (5, 6)]), r"column 'z'.*inf in row 1"),
+    "semicolons": ("x;z\n1,5;2\n3;4\n", r"data\.csv: expected commas between columns, got the first line 'x;z'"),
+    "tabs": ("x\tz\n1\t2\n", r"expected commas between columns, got the first line 'x\\tz'"),
     "unequal rows": ("x,z\n1,2\n3\n", r"data\.csv cannot be read as \.csv: .*Expected 2 columns"),
     "no names": ("1,2\n3,4\n", "names of the columns in the first line"),
     "empty": ("", "is empty"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from contraport.errors import UsageError, cannot_read, check
 from contraport.files import replacing
 
 _LARGEST_BLOCK = 2**31 - 1
+_LONGEST_HEADING = 100_000
 
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -125,6 +127,16 @@ def with_numbers(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
 def _read_csv(path: Path) -> pa.Table:
     size = path.stat().st_size
     check(size > 0, f"data: {path} is empty.")
+    with path.open("rb") as file:
+        heading = file.readline(_LONGEST_HEADING)
+    # Else a row would be one text, which can be learned from as any other.
+    commas = b"," in heading or not (b";" in heading or b"\t" in heading)
+    got = repr(heading.decode("utf-8", "replace").rstrip("\r\n"))
+    check(
+        commas,
+        f"data: {path}: expected commas between columns, got the first line {textwrap.shorten(got, 60)}; save it with "
+        "commas, or read it with pandas and pass the data frame.",
+    )
     one_block = pa.csv.ReadOptions(block_size=min(size + 1, _LARGEST_BLOCK))  # types are guessed from the first block
     table = pa.csv.read_csv(path, read_options=one_block)
     headed = not all(tells_number(name) for name in table.schema.names)

@@ -72,8 +72,8 @@ class Labels(Target):
         """Return the target plan of a block."""
         check(
             "labels" in attributes,
-            "labels: this target needs one of each item: labels=... in a call of the loss, data that have labels in a "
-            "training, y of classes in fit.",
+            "labels: this needs a label of each item: labels=... in a call of the loss, data with labels in a "
+            "training, y in fit.",
         )
         if attributes["labels"].ndim == 2:
             return _shared_classes(block, attributes["labels"])
