@@ -49,6 +49,7 @@ def refused(command: Command, folder: Path, *argv: str) -> str:
         ("--momentum 1", "momentum: expected numbers from 0 to 1"),
         ("--recipe moco --momentum slow", "momentum: expected a number, or start:end:shape"),
         ("--overwrite maybe", "overwrite: expected true or false, got 'maybe'"),
+        ("--objective gca-uot:relaxation=0.2", "objective: expected a name alone, such as 'gca-uot', got"),
         ("--objective gca-uott", "objective: unknown name 'gca-uott'; did you mean 'gca-uot'?"),
         ("--objective gca-uot --objective_settings.iteration 3", "did you mean 'iterations'?"),
         ("--objective_settings 3", 'such as {"key": "value"} (or --objective_settings.KEY VALUE), got \'3\''),

@@ -99,9 +99,15 @@ def method(name: str) -> Method:
     'nt-xent'
     """
     key = str(name).replace("_", "-")
-    if key not in OBJECTIVES:
-        raise unknown_name("objective", name, OBJECTIVES)
-    return OBJECTIVES[key]
+    if key in OBJECTIVES:
+        return OBJECTIVES[key]
+    alone, colon, _ = key.partition(":")
+    if colon and alone in OBJECTIVES:  # as the rows of a comparison are written
+        raise UsageError(
+            f"objective: expected a name alone, such as {alone!r}, got {name!r}; its settings are given apart, "
+            "--objective_settings.NAME VALUE."
+        )
+    raise unknown_name("objective", name, OBJECTIVES)
 
 
 def _learned(text: str, signature: inspect.Signature) -> float:
