@@ -233,6 +233,9 @@ def test_views_that_are_each_held_by_name_are_held_as_one(pairs: Dataset, tmp_pa
     assert named.features_path.is_dir()
     assert named.model().part == "projection"
     assert same(dict(named.model().state_dict()), dict(whole.model().state_dict()))
+    longer = given | {"epochs": 2, "frozen_draws": 2, "resume": True}
+    on = contraport.train(**longer, freeze={"photo": True, "1": True}, out=named.path)
+    assert same(dict(on.model().state_dict()), dict(contraport.train(**longer, out=whole.path).model().state_dict()))
     for kept in ({"frozen_draws": 2}, {"features": tmp_path / "kept"}):
         told = rf"^{next(iter(kept))}: expected freeze of all views with it, got "
         with pytest.raises(UsageError, match=told):

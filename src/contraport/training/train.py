@@ -78,6 +78,7 @@ def train(given: dict[str, Any]) -> Run:
             begun = build_initial(settings, goes_on)
             settings = fitted(settings, begun)
             dataset = build_dataset(settings)
+            given_freeze = settings.freeze
             settings = held_at_once(settings, dataset)
             settings, notes = _of_size(settings, dataset, chosen="batch_size" in given)
             settings = in_epochs(settings, dataset, chosen="epochs" in given)
@@ -92,7 +93,8 @@ def train(given: dict[str, Any]) -> Run:
                 run.check_free(overwrite=settings.overwrite)
         with locked(run), replacing_run(run):
             with together():
-                done = open_run(run, settings) if is_first() else Position(0, 0, 0)
+                kept = replace(settings, freeze=given_freeze)  # so that the same can be given to go on
+                done = open_run(run, kept) if is_first() else Position(0, 0, 0)
                 if is_first() and done.step == 0:
                     run.save_initial(merged(built.pipeline.model), drawn=begun is None)
                 if built.partners is not None and is_first():
