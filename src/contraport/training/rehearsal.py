@@ -14,6 +14,7 @@ from torch import Tensor
 
 from contraport.data import Batch
 from contraport.embedding import frozen
+from contraport.progress import Bars
 from contraport.training.build import Built, draws_kept
 from contraport.training.frozen import device_of
 from contraport.training.loop.optimization import optimizer_of
@@ -23,6 +24,8 @@ FIRST = 2
 """So many steps are not measured: in the first, kernels are chosen and memory is taken."""
 
 MEASURED = 5
+
+_ALL = range(FIRST + MEASURED)
 
 
 class Rehearsal(NamedTuple):
@@ -60,7 +63,7 @@ def rehearse(settings: Settings, built: Built) -> Rehearsal:
     Data are fetched, views made and weights moved as in the training; checkpoints, evaluation on the way and several
     processes are not counted.
     """
-    device, pipeline = device_of(settings.device), built.pipeline
+    device, pipeline, bars = device_of(settings.device), built.pipeline, Bars(shown=settings.progress)
     pipeline.to(device).train()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -68,10 +71,10 @@ def rehearse(settings: Settings, built: Built) -> Rehearsal:
     batches, draws = _endless(built), draws_kept(settings)
     beforehand = 0.0
     if draws > 0:
-        beforehand = draws * len(built.dataset) / settings.batch_size * _seconds_to_encode(built, device, batches)
+        beforehand = draws * len(built.dataset) / settings.batch_size * _seconds_to_encode(built, device, batches, bars)
         pipeline.encoded = True
     seconds = []
-    for step in range(FIRST + MEASURED):
+    for step in bars.track(_ALL, "a few steps, to see how long one takes", len(_ALL)):
         start = time.perf_counter()
         for part in range(settings.accumulate):
             batch = next(batches).to(device)
@@ -89,11 +92,11 @@ def rehearse(settings: Settings, built: Built) -> Rehearsal:
     return Rehearsal(statistics.median(seconds[FIRST:]), beforehand, _memory(device), device)
 
 
-def _seconds_to_encode(built: Built, device: torch.device, batches: Iterator[Batch]) -> float:
+def _seconds_to_encode(built: Built, device: torch.device, batches: Iterator[Batch], bars: Bars) -> float:
     """Return how long a frozen encoder takes for the random views of a batch, the median."""
     pipeline, seconds = built.pipeline, []
     with frozen(pipeline.model):
-        for _ in range(FIRST + MEASURED):
+        for _ in bars.track(_ALL, "a few batches, to see how long the encoder takes", len(_ALL)):
             start = time.perf_counter()
             pipeline.model.encode(pipeline.views(next(batches).to(device).views))
             _wait(device)
