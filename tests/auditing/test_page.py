@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from contraport.auditing import Audit
 from contraport.auditing.page import SHOWN, histogram, pairs_shown, write_page
 from contraport.data import Dataset
 from contraport.data.arrays import from_arrays
+from contraport.pairs import STATISTICS
 
 ITEMS = 250
 ATTACK = "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'</script>"
@@ -92,7 +94,7 @@ def test_the_page_is_one_small_file_that_needs_no_network(tmp_path: Path) -> Non
     assert not re.findall(r"<link|<script src|@import", text)
     assert "<script>document" not in text
     assert "online: one training that looked at its pairs as it went" in text
-    assert "neighbors: how near the partners of one&#39;s neighbours are, by rank" in text
+    assert f"neighbors: {STATISTICS['neighbors'].description}" in unescape(text)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
