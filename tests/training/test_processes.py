@@ -153,6 +153,7 @@ def test_two_processes_hold_an_encoder(tmp_path: Path, held: list[str]) -> None:
     assert not (tmp_path / "two" / "features").exists()
 
 
+@pytest.mark.slow
 def test_processes_fail_together_with_one_message(tmp_path: Path) -> None:
     (tmp_path / "in-the-way").write_text("")
     process = torchrun(*ARGUMENTS, "--out", str(tmp_path))

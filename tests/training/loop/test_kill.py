@@ -105,7 +105,7 @@ def killed_and_resumed(context: ForkServerContext, out: Path, settings: dict[str
     ("settings", "seed"),
     [
         pytest.param(IN_BATCH, 0, id="in-batch"),
-        pytest.param(QUEUE, 1, id="queue"),
+        pytest.param(QUEUE, 1, id="queue", marks=pytest.mark.slow),
         *(
             pytest.param(settings, seed, marks=pytest.mark.slow)
             for settings in (IN_BATCH, QUEUE)

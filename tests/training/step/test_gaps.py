@@ -124,6 +124,7 @@ def test_what_needs_all_views_is_refused(chosen: dict[str, Any], message: str) -
         pipeline_of(gapped(), **chosen)
 
 
+@pytest.mark.slow
 def test_two_processes_are_one() -> None:
     assert not failures_of(compare_gaps, 2)
 

@@ -202,7 +202,7 @@ def test_accumulated_batches_draw_apart_and_are_said_to_add_no_negatives(
     assert not torch.allclose(objective.seen[0], objective.seen[1], atol=1e-3)
 
 
-@pytest.mark.parametrize("compare", [compare_steps, compare_weights])
+@pytest.mark.parametrize("compare", [compare_steps, pytest.param(compare_weights, marks=pytest.mark.slow)])
 def test_two_processes_take_the_step_of_one(compare: Callable[..., None]) -> None:
     assert not failures_of(compare, 2)
 
