@@ -88,6 +88,14 @@ def test_counts_are_items_that_are_repeated(statistic) -> None:
     assert statistic(items, counts) == pytest.approx(repeated)
 
 
+def test_what_is_told_of_numbers_does_not_depend_on_where_they_begin() -> None:
+    """As seconds since 1970 of one afternoon do, far from zero."""
+    pairs = RANDOM.normal(size=(50, 2)) @ [[1.0, 0.9], [0.0, 0.3]]
+    near, far = (interval(Finding(pairs + shift, determination), resamples=50) for shift in (0.0, 1e7))
+    assert far == pytest.approx(near, rel=1e-6)
+    assert np.isnan(determination(np.array([[0.0, 7.0], [1.0, 7.0]]), np.ones((1, 2)))).all()
+
+
 def test_the_median_is_numpys() -> None:
     for items in (RANDOM.random(7), RANDOM.random(8), RANDOM.integers(1, 9, size=(6, 2))):
         assert Finding(items, median).value == np.median(items, axis=0).mean()

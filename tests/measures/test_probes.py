@@ -106,6 +106,11 @@ def test_knn_on_a_gpu_is_that_on_the_cpu() -> None:
     assert knn(x.cuda(), y, tx.cuda(), ty) == pytest.approx(knn(x, y, tx, ty), abs=0.01)
 
 
+def test_no_penalty_is_chosen_by_classes_that_the_probe_did_not_see() -> None:
+    x, y = clusters(100, classes=100)
+    assert chosen_penalty(x, y) == 1 / 100
+
+
 def test_a_probe_on_few_labels_chooses_its_penalty_among_these_alone() -> None:
     random = torch.Generator().manual_seed(0)
     x, y = torch.randn(90, 4, generator=random), torch.arange(90) % 3

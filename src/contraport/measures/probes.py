@@ -78,12 +78,13 @@ def chosen_penalty(train_x: Tensor, train_y: Tensor) -> float:
     """Return that of `PENALTIES` under which a probe is best on a fifth of each class that it did not see.
 
     Of more than 5,000 items a fixed random choice of so many is taken; of penalties that are equally good the
-    strongest. Where no class has items enough to spare one, or only one class is left, it is 1/n for n items, as
-    scikit-learn's is by default.
+    strongest. An item that is the only one of its class tells nothing here. Where no class has items enough to spare
+    one, or only one class is left, it is 1/n for n items, as scikit-learn's is by default.
     """
     chosen = torch.randperm(len(train_x), generator=torch.Generator().manual_seed(0))[:PENALTY_ITEMS].sort().values
     x, y = train_x[chosen.to(train_x.device)], train_y[chosen.to(train_y.device)]
     seen, unseen = (torch.from_numpy(split_positions(y.cpu().numpy(), split)) for split in ("train", "test"))
+    unseen = unseen[torch.isin(y[unseen], y[seen]).cpu()]
     if len(unseen) == 0 or len(y[seen].unique()) < 2:
         return 1 / len(train_x)
     hits = {
@@ -216,10 +217,11 @@ def determination(items: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> 
     [0.5]
     """
     predicted, true = items.T
-    total = counts.sum(axis=1)
     missed = counts @ (predicted - true) ** 2
-    spread = counts @ true**2 - (counts @ true) ** 2 / total
-    return np.asarray(1 - missed / np.where(spread > 1e-9 * (counts @ true**2), spread, np.nan))
+    apart = true - true.mean()  # about a near mean, as those of seconds since 1970 lose all their digits about zero
+    squares = counts @ apart**2
+    spread = squares - (counts @ apart) ** 2 / counts.sum(axis=1)
+    return np.asarray(1 - missed / np.where(spread > 1e-9 * squares, spread, np.nan))
 
 
 def knn(
