@@ -94,6 +94,9 @@ def test_vectors_are_made_noisy_in_units_of_their_own() -> None:
     assert apart.std(dim=0).numpy() == pytest.approx([0.2, 20.0], rel=0.15)
     with pytest.raises(UsageError, match="corrupt: blur is for images"):
         corrupted(from_arrays(wide), Corruption("blur", 1))
+    captioned = from_arrays({"sound": wide[:2], "caption": ["a bell", "a horn"]})
+    with pytest.raises(UsageError, match=r"corrupt: noise is for images, vectors and series; .* texts: caption"):
+        corrupted(captioned, Corruption("noise", 1))
 
 
 def test_what_is_not_in_memory_is_changed_as_it_is_fetched_and_can_be_sent_to_workers() -> None:

@@ -21,6 +21,7 @@ from contraport.data.dataset import Batch, Dataset
 from contraport.data.stores import StoreOver
 from contraport.errors import check
 from contraport.seeding import reseed
+from contraport.texts import is_text
 
 Change = Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
 """Of the views of the items at some positions makes others."""
@@ -133,9 +134,12 @@ def corrupted(dataset: Dataset, corruption: Corruption) -> Dataset:
     deviation in units of their own, those of this split.
 
     Raises:
-        UsageError: another corruption than noise of what is no image.
+        UsageError: another corruption than noise of what is no image, or one of texts.
     """
     kind = corruption.kind
+    texts = [name for name, shape in zip(dataset.view_names, dataset.shapes, strict=True) if is_text(shape)]
+    told = f"corrupt: {kind} is for images, vectors and series; {dataset.name!r} has texts: {', '.join(texts)}."
+    check(not texts, told)
     images = [len(shape) == 3 for shape in dataset.shapes]
     check(kind == "noise" or all(images), f"corrupt: {kind} is for images, {dataset.name!r} has {dataset.shapes}.")
     spread = tuple(
