@@ -165,8 +165,9 @@ def test_what_is_flagged_is_chosen_one_way(frozen: Audit) -> None:
             frozen.flagged(**wrong)  # type: ignore[arg-type]
 
 
-def test_scores_that_say_nothing_are_told() -> None:
-    random = np.random.default_rng(0)
+@pytest.mark.parametrize("seed", range(4))  # of some of them all pairs seem wrong, and none follows to judge by them
+def test_scores_that_say_nothing_are_told(seed: int) -> None:
+    random = np.random.default_rng(seed)
     other = random.normal(size=(200, 5))
     found = contraport.audit(data=(random.normal(size=(200, 4)), other), method="frozen", rounds=1)
     assert len(found.notes) == 1

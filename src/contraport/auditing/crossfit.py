@@ -117,8 +117,9 @@ def crossfit(
     items, (rounds, repeats) = len(dataset), judgements.scores.shape[:2]
     groups = couples(items, seed=settings.seed)
     partners = exchanged(groups)
-    kept, sides = torch.arange(items), None
+    kept, sides, found = torch.arange(items), None, None
     for number in range(rounds):
+        kept = kept if found is None else found.kept()
         for repeat in range(repeats):
             place, own = (number, repeat), number * repeats + repeat
             told = replace(settings, seed=(settings.seed + own) % LARGEST_SEED)
@@ -131,7 +132,6 @@ def crossfit(
                 judgements.keep(place, part, judged, scores(sides, ItemPairs(part, partners[part]), statistic))
         found = judgements.until(number)
         yield found, sides
-        kept = found.kept()
 
 
 def _parts(groups: tuple[Tensor, ...], folds: int, *, seed: tuple[int, int]) -> list[Tensor]:

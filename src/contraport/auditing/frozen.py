@@ -24,10 +24,10 @@ def frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -
     )
     items = torch.arange(len(dataset))
     partners = exchanged(couples(len(items), seed=seed))
-    kept = items
+    kept, found = items, None
     for _ in range(rounds):
+        kept = kept if found is None else found.kept()
         sides = as_sides(dataset, kept=kept)
         judged, mismatched = scores(sides, None, statistic), scores(sides, ItemPairs(items, partners), statistic)
         found = Round(judged.numpy(), mismatched.numpy(), noise(judged.numpy(), mismatched.numpy()))
         yield found, sides
-        kept = found.kept()
