@@ -83,7 +83,7 @@ def train(given: dict[str, Any]) -> Run:
             settings, notes = _of_size(settings, dataset, chosen="batch_size" in given)
             settings = in_epochs(settings, dataset, chosen="epochs" in given)
             built = build(settings, begun, dataset, run=goes_on)._replace(notes=notes)
-            monitored = build_monitored(settings, built)
+            monitored = build_monitored(settings, built, dataset)
             path = settings.out or default_path(built.dataset.name, settings.method)
             run = Run(path, settings.own_encoder)
             if settings.dry_run:

@@ -83,9 +83,21 @@ def test_items_that_lack_a_view_are_left_out(tmp_path) -> None:
     second[::3] = np.nan
     data = from_arrays((first, second), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, monitor=["knn"])
-    judged = build_monitored(settings, build(settings))(torch.device("cpu"))
+    judged = build_monitored(settings, build(settings), data)(torch.device("cpu"))
     assert (len(judged.train), len(judged.test)) == (30, 30)
     assert train(tmp_path / "run", data, encoder=None, batch_size=30, monitor=["knn"]).metrics()[-1]["knn"] <= 1
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: int) -> None:
+    random = np.random.default_rng(0)
+    data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
+    settings = Settings(data=data, batch_size=30, monitor=["knn"], mismatch=1.0)
+    judged = build_monitored(settings, build(settings), data)(torch.device("cpu"))
+    drawn = torch.randperm(90, generator=torch.Generator().manual_seed(0))
+    expected = data.__getitems__(drawn[1::2].tolist()).views
+    assert same(judged.test.__getitems__(list(range(45))).views, expected)
+    assert len(judged.test.shapes) == views
 
 
 def test_the_last_number_is_that_of_the_model(tmp_path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from contraport.data import Dataset
 from contraport.data.arrays import take
 from contraport.embedding import Reader
 from contraport.errors import check
@@ -28,11 +29,16 @@ MONITORED = 2_000
 """At most so many training items are measured on while an encoder is trained."""
 
 
-def build_monitored(settings: Settings, built: Built) -> Monitored | None:
+def build_monitored(settings: Settings, built: Built, dataset: Dataset) -> Monitored | None:
     """Return what makes the subject of the measures that `monitor` names, or None where it names none.
 
     At most `MONITORED` training items are drawn, always the same, and kept in memory: half of them are what a probe
     learns from, the other half what it is judged on. No test item is seen.
+
+    Args:
+        settings: of the training.
+        built: what it is made of.
+        dataset: the training items as they are, where pairs are mismatched on purpose the right ones.
 
     Raises:
         UsageError: a measure cannot be taken of these items.
@@ -45,7 +51,7 @@ def build_monitored(settings: Settings, built: Built) -> Monitored | None:
     from contraport.measures.subject import Subject
 
     model, objective = built.pipeline.model, built.pipeline.objective
-    whole = built.dataset.complete()  # of what lacks a view there is no representation
+    whole = dataset.complete()  # of what lacks a view there is no representation
     drawn = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))[:MONITORED].numpy()
     check(len(drawn) > 3, f"monitor: expected four training items or more, got {len(drawn)}.")
     learnt, judged = take(whole, drawn[::2], "train"), take(whole, drawn[1::2], "test")
