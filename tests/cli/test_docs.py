@@ -92,6 +92,12 @@ def test_a_mistake_points_at_what_explains_it(command: Command, argv: str, page:
     assert outcome.err.endswith(f" More: {page}\n")
 
 
+def test_what_another_library_told_ends_before_the_page(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "photos.npz").write_bytes(b"junk")
+    outcome = command("train", "--data", str(tmp_path / "photos.npz"))
+    assert re.search(r"cannot be read as .*[^.]\. More: contraport docs data\n$", outcome.err)
+
+
 def test_a_loss_points_at_what_a_call_takes() -> None:
     with pytest.raises(UsageError) as caught:
         contraport.nt_xent()()

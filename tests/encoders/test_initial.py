@@ -10,6 +10,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from timm.layers import resample_abs_pos_embed
 from torch import nn
 
 from contraport.encoders import Model, initial, pretrained
@@ -87,6 +88,22 @@ def test_weights_of_three_channels_are_summed_for_one(tmp_path: Path) -> None:
         torch.testing.assert_close(model.eval().tower(0).encoder(grey), expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224"])
+def test_positions_of_other_images_are_resampled_as_timm_does(tmp_path: Path, name: str) -> None:
+    encoder = trained(name, depth=1, img_size=48)
+    save_file(encoder.state_dict(), tmp_path / "vit.safetensors")
+    model = Model(trained(name, depth=1, img_size=32, num_classes=0), [SHAPE])
+    initial(tmp_path / "vit.safetensors", model.tower(0).encoder).give(model)
+    own, theirs = model.tower(0).encoder.state_dict(), encoder.state_dict()
+    prefix = theirs["pos_embed"].shape[1] - 9
+    expected = resample_abs_pos_embed(theirs["pos_embed"], [2, 2], num_prefix_tokens=prefix)
+    torch.testing.assert_close(own["pos_embed"], expected)
+    assert all(torch.equal(value, theirs[key]) for key, value in own.items() if key != "pos_embed")
+    other = Model(trained(name, depth=1, img_size=24, patch_size=8, num_classes=0), [(3, 24, 24)])
+    with pytest.raises(UsageError, match=r"such as patch_embed.proj.weight"):  # no other weight is made to fit
+        initial(tmp_path / "vit.safetensors", None).give(other)
+
+
 def test_a_run_gives_encoder_stem_and_standardisation(tmp_path: Path) -> None:
     torch.manual_seed(0)
     source = Model("resnet18", [SHAPE], mean=[[0.3] * 3], std=[[0.2] * 3])
@@ -118,6 +135,8 @@ def test_one_line_says_what_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"of the encoder 'resnet18': .* no name fits, so they are another"):
         initial(tmp_path / "named.pt", "resnet18").give(Model("resnet18", [SHAPE], low_resolution=False))
     assert "\n" not in str(told.value)
+    with pytest.raises(UsageError, match=r"encoder SmallCNN: .* another architecture's, which encoder is to name"):
+        initial(file, None).give(Model("small-cnn", [SHAPE]))
     both = {f"{part}.{name}": value for part in "qk" for name, value in trained().state_dict().items()}
     torch.save(both, tmp_path / "both.pt")
     with pytest.raises(UsageError, match=r"several networks of its architecture: k\., q\.; expected one"):
@@ -145,7 +164,7 @@ def test_what_is_no_weights_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected weights by name"):
         initial(tmp_path / "nothing.pt", None)
     torch.save(trained().eval(), tmp_path / "module.pt")
-    with pytest.raises(UsageError, match="pickled objects, which are never read"):
+    with pytest.raises(UsageError, match=r"pickled objects, which are never read.* torch.save\(module.state_dict\(\)"):
         initial(tmp_path / "module.pt", "resnet18")
 
 

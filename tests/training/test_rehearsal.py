@@ -105,6 +105,7 @@ def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> 
     assert not advice(init="runs/a", freeze=True)
     assert not advice(pretrained=True, encoder_lr_scale=0.1)
     assert not advice(pretrained=True, freeze_epochs=3)
+    assert not advice(pretrained=True, lora=8)
     assert not advice(encoder=torch.nn.Linear(2, 2))
     assert not advice(encoder="my_nets:Trained")
     assert not advice(data="digits")

@@ -144,6 +144,7 @@ def test_a_batch_of_which_nothing_counts_adds_nothing(table: dict[str, Any]) -> 
             "weights: Balanced.* expects a positive weight of each item",
         ),
         ({"weights": 3}, "weights: expected text or a path, got 3"),
+        ({"weights": "resnet18.safetensors"}, "weights: how much each item counts .* given as init"),
     ],
 )
 def test_what_weighs_nothing_is_told(table: dict[str, Any], wrong: dict[str, Any], message: str) -> None:

@@ -91,6 +91,8 @@ def _verbs() -> str:
 
 
 def _fail(error: BaseException, *, status: int) -> int:
-    message = " ".join(" ".join([str(error), *notes(error)]).split()) or "stopped."
+    told = [" ".join(part.split()) for part in (str(error), *notes(error))]
+    stop = "." if len(told) > 1 and told[0][-1:].isalnum() else ""  # what another library told may end without one
+    message = " ".join([told[0] + stop, *told[1:]]).strip() or "stopped."
     print(f"contraport: {message}", file=sys.stderr)
     return status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,13 +13,14 @@ from safetensors.torch import load_file
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
-from contraport.errors import cannot_read, check
+from contraport.errors import UsageError, cannot_read, check
 from contraport.files import check_checksum
 
 State: TypeAlias = dict[str, Tensor]
 """The weights of an encoder by name."""
 
 _NESTED = ("state_dict", "model_state_dict", "model")
+_POSITIONS = "pos_embed"
 
 
 def read_state(path: Path) -> State:
@@ -35,7 +37,9 @@ def read_state(path: Path) -> State:
             if isinstance(state, Mapping) and isinstance(state.get(name), Mapping):
                 state = state[name]
     except (Exception, SafetensorError) as error:  # on hostile bytes readers raise whatever they like
-        raise cannot_read(f"init: {path}", "weights by name", error) from error
+        told = cannot_read(f"init: {path}", "weights by name", error)
+        by_name = "" if read is load_file else "; expected what torch.save(module.state_dict(), FILE) writes."
+        raise UsageError(f"{told}{by_name}") from error
     good = isinstance(state, Mapping) and len(state) > 0
     state = {name: value for name, value in state.items() if isinstance(value, Tensor)} if good else {}
     check(len(state) > 0, f"init: expected weights by name in {path}, found none.")
@@ -51,7 +55,8 @@ def load_weights(encoder: nn.Module, state: State, name: str | None, source: str
 
     Args:
         encoder: takes them.
-        state: the weights, by the encoder's own names or all behind one prefix; those of a classifier are left out.
+        state: the weights, by the encoder's own names or all behind one prefix; those of a classifier are left out,
+            and those of the positions in images of another size are resampled, as timm does it.
         name: what messages call the encoder; None: by its class.
         source: what they call where the weights are from.
 
@@ -62,7 +67,7 @@ def load_weights(encoder: nn.Module, state: State, name: str | None, source: str
     found = _without_prefix(state, own, source)
     heads = _classifiers(encoder)
     found = {key: value for key, value in found.items() if not key.startswith(heads)} if heads else found
-    found = _with_channels(encoder, found, own)
+    found = _with_positions(encoder, _with_channels(encoder, found, own), own)
     missing, others = own.keys() - found.keys(), found.keys() - own.keys()
     shaped = [key for key in own.keys() & found.keys() if own[key].shape != found[key].shape]
     told = [
@@ -80,7 +85,8 @@ def load_weights(encoder: nn.Module, state: State, name: str | None, source: str
     called = type(encoder).__name__ if name is None else repr(name)
     if len(missing) == len(own):
         told.append(
-            "no name fits, so they are another architecture's or another library's, whose names are to be changed"
+            "no name fits, so they are another architecture's, which encoder is to name (--encoder resnet18), or "
+            "another library's, whose names are to be changed"
         )
     check(not told, f"init: {source} does not have the weights of the encoder {called}: {'; '.join(told)}.")
     encoder.load_state_dict(found)
@@ -112,3 +118,12 @@ def _with_channels(encoder: nn.Module, found: State, own: State) -> State:
         if channels != 3 and key in found and found[key].ndim == 4 and found[key].shape[1] == 3:
             adapted[key] = adapt_input_conv(channels, found[key])
     return adapted
+
+
+def _with_positions(encoder: nn.Module, found: State, own: State) -> State:
+    """Return weights of the positions in images of another size as those of the encoder's, as timm resamples them."""
+    resampled = getattr(sys.modules[type(encoder).__module__], "checkpoint_filter_fn", None)
+    others = [key for key in own if key in found and own[key].shape != found[key].shape]
+    if resampled is None or not others or not all(key.endswith(_POSITIONS) for key in others):
+        return found
+    return dict(resampled(found, encoder))

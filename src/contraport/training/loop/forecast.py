@@ -150,7 +150,7 @@ def advice_of_encoder(
     if items >= FEW_IMAGES or not dataset.is_image or settings.freezes or named:
         return None
     if settings.pretrained or settings.init:
-        held = settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1
+        held = settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1 or settings.lora is not None
         return (
             None
             if held

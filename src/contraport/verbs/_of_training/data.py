@@ -25,6 +25,15 @@ def _share(name: str, value: Any) -> None:
     check(good, f"{name}: expected a number between 0 and 1, got {value!r}.")
 
 
+def _not_an_encoders(name: str, value: Any) -> None:
+    check(fits(value, str | Path), f"{name}: expected text or a path, got {value!r}.")
+    check(
+        Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},
+        f"{name}: how much each item counts is a column, an .npy file or plan, got {str(value)!r}; an encoder's own "
+        "weights are given as init (--init FILE).",
+    )
+
+
 def _mismatch(name: str, value: Any) -> None:
     parse_mismatch(value)
 
@@ -83,6 +92,7 @@ class ReadingSettings(Options):
         "of the data: plan:0.9, with a strength from 0 to 1 or its course over the training. With the constraints "
         "balanced:marginals=weights and unbalanced:marginals=weights they are the masses that the plan's rows and "
         "columns are to have; default: those that an .npz names `weights`, else all alike.",
+        check=_not_an_encoders,
     )
     test_fraction: float | None = option(
         None,
