@@ -1,14 +1,12 @@
 """Several processes give, on average, the gradient of one process on the whole batch: all objectives and backends."""
 
 import itertools
-import os
-import socket
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from tests.objectives.comparing import OF_COORDINATES
+from tests.processes import reports_of
 
 import contraport
 from contraport.catalog import OBJECTIVES
@@ -22,12 +20,6 @@ FACTS = {
     "weights": torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0, 0.5, 1.0, 3.0], dtype=torch.float64),
     "features": torch.randn(8, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(6)),
 }
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def batch():
@@ -219,10 +211,8 @@ def flat(gradients):
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def work(rank, sizes, port, failures):
+def work(rank, report, sizes):
     contraport.engine.backends.tiled.TILE = 4, 8
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=len(sizes))
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     for case, backend in itertools.product(CASES, ["dense", "stored", "streamed"]):
         # The gradient is taken outside of the block that the loss was computed in, and is that of the block all the
@@ -242,22 +232,12 @@ def work(rank, sizes, port, failures):
             shared = flat(gradients[1:])
             mean = average[-len(shared) :] / len(sizes)
             if not torch.allclose(shared, mean, rtol=1e-7, atol=1e-9):
-                failures.put((rank, make.__name__, name, backend, "not the same everywhere"))
+                report((rank, make.__name__, name, backend, "not the same everywhere"))
         average /= len(sizes)
         if not torch.allclose(mine, value, rtol=1e-9) or not torch.allclose(average, gradient, rtol=1e-7, atol=1e-9):
-            failures.put(
-                (rank, case[0].__name__, case[1], backend, float((average - gradient).norm() / gradient.norm()))
-            )
-    dist.destroy_process_group()
-    os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+            report((rank, case[0].__name__, case[1], backend, float((average - gradient).norm() / gradient.norm())))
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_average_gradient_is_that_of_one_process(processes):
-    context = mp.get_context("spawn")
-    failures = context.SimpleQueue()
-    mp.spawn(work, (SIZES[processes], free_port(), failures), nprocs=processes)
-    wrong = []
-    while not failures.empty():
-        wrong.append(failures.get())
-    assert not wrong
+    assert not reports_of(work, processes, SIZES[processes])

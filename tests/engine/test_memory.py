@@ -1,13 +1,9 @@
 """No process makes a tensor that grows with the number of pairs: every objective, forward and backward."""
 
-import os
-
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-from tests.engine.test_distributed import free_port
 from tests.objectives.comparing import OF_COORDINATES
+from tests.processes import reports_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import contraport
@@ -48,28 +44,18 @@ def largest(name, rows):
     return seen.entries, seen.operation
 
 
-def work(rank, port, failures):
-    torch.set_num_threads(1)
+def work(rank, report):
     contraport.engine.backends.tiled.TILE = TILE
     contraport.engine.row_blocks.BLOCK_ENTRIES = TILE[0] * TILE[1]
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=PROCESSES)
     share = ITEMS // PROCESSES
     for name in OBJECTIVES:
         entries, operation = largest(name, slice(rank * share, (rank + 1) * share))
         if entries > ALLOWED:
-            failures.put((name, entries, operation))
-    dist.destroy_process_group()
-    os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+            report((name, entries, operation))
 
 
 def test_memory_of_a_process_is_linear_in_the_rows():
-    context = mp.get_context("spawn")
-    failures = context.SimpleQueue()
-    mp.spawn(work, (free_port(), failures), nprocs=PROCESSES)
-    found = []
-    while not failures.empty():
-        found.append(failures.get())
-    assert not found
+    assert not reports_of(work, PROCESSES)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

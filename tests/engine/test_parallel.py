@@ -1,12 +1,8 @@
 """Training under DistributedDataParallel is that of one process on whole batches, uneven last batches included."""
 
-import os
-
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-from tests.engine.test_distributed import free_port
+from tests.processes import reports_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -59,29 +55,19 @@ def train(name, backend, share, wrap):
     return [*values, *(p.detach() for p in learner.parameters())]
 
 
-def work(rank, port, failures):
-    torch.set_num_threads(1)
+def work(rank, report):
     contraport.engine.backends.tiled.TILE = 4, 8
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     for name in LOSSES:
         for backend in ("dense", "streamed"):
             with contraport.distributed.local():
                 alone = train(name, backend, lambda batch: (batch[0][0], batch[-1][1]), lambda learner: learner)
             together = train(name, backend, lambda batch: batch[rank], DistributedDataParallel)
             if not all(torch.allclose(a, b, rtol=1e-8, atol=1e-10) for a, b in zip(alone, together, strict=True)):
-                failures.put((rank, name, backend))
-    dist.destroy_process_group()
-    os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+                report((rank, name, backend))
 
 
 def test_training_is_that_of_one_process():
-    context = mp.get_context("spawn")
-    failures = context.SimpleQueue()
-    mp.spawn(work, (free_port(), failures), nprocs=2)
-    found = []
-    while not failures.empty():
-        found.append(failures.get())
-    assert not found
+    assert not reports_of(work, 2)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -1,16 +1,13 @@
 """The doors under several processes, as trainers wrap the model: the gradient is that of one process."""
 
-import os
-
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import contraport
 from contraport.distributed import local
 from contraport.integrations import BankLoss, SentenceLoss
-from tests.training.ranks import failures_of
+from tests.processes import reports_of
 
 SIZES = 5, 3
 
@@ -38,9 +35,7 @@ def stepped(loss, rows, labels, model):
     return value.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def compare(rank, address, failures):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=len(SIZES))
+def compare(rank, report):
     own = slice(sum(SIZES[:rank]), sum(SIZES[: rank + 1]))
     scores = torch.rand(8, 2, generator=torch.Generator().manual_seed(2))
     for labels in (None, scores, scores[:, 0]):
@@ -53,7 +48,7 @@ def compare(rank, address, failures):
                 loss = SentenceLoss(together, contraport.objective(name, **settings), mini_batch_size=chunk)
                 found, averaged = stepped(loss, own, labels, together)
                 if not (torch.allclose(found, value) and torch.allclose(averaged, slope, rtol=1e-6, atol=1e-9)):
-                    failures.put((rank, name, str(settings), chunk, float((averaged - slope).abs().max())))
+                    report((rank, name, str(settings), chunk, float((averaged - slope).abs().max())))
     bank = BankLoss((6, 4)).double()
     key = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     bank(key[own].clone().requires_grad_(), key[own])
@@ -61,10 +56,8 @@ def compare(rank, address, failures):
         one = BankLoss((6, 4)).double()
         one(key.clone().requires_grad_(), key)
     if not torch.equal(bank.bank, one.bank):
-        failures.put((rank, "bank"))
-    dist.destroy_process_group()
-    os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+        report((rank, "bank"))
 
 
 def test_the_gradient_of_a_wrapped_model_is_that_of_one_process():
-    assert not failures_of(compare, len(SIZES))
+    assert not reports_of(compare, len(SIZES))

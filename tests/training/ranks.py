@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import copy
-import os
-import socket
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
@@ -18,6 +13,7 @@ from contraport.data import own_share
 from contraport.distributed import anywhere, from_first, is_first, together
 from contraport.training.loop.batch_norm import share_batch_norm
 from contraport.training.step.gradient_cache import in_chunks
+from tests.processes import Report
 
 SIZES = (5, 2)
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -42,9 +38,7 @@ def outcome(module: nn.Module, inputs: Tensor, weights: Tensor) -> list[Tensor]:
     return [outputs.detach(), leaf.grad, module.eval()(inputs).detach()]
 
 
-def compare_batch_norm(rank: int, address: str, failures: Any) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=len(SIZES))
+def compare_batch_norm(rank: int, report: Report) -> None:
     own = slice(sum(SIZES[:rank]), sum(SIZES[: rank + 1]))
     for name, (layer, shape) in CASES.items():
         generator = torch.Generator().manual_seed(0)
@@ -58,18 +52,14 @@ def compare_batch_norm(rank: int, address: str, failures: Any) -> None:
         expected += [parameter.grad for parameter in one.parameters()] + list(one.state_dict().values())
         got += [parameter.grad for parameter in shared.parameters()] + list(shared.state_dict().values())
         if shared.state_dict().keys() != one.state_dict().keys():
-            failures.put((name, "keys"))
+            report((name, "keys"))
         for number, (left, right) in enumerate(zip(got, expected, strict=True)):
             if not torch.allclose(left, right, rtol=1e-9, atol=1e-9):
-                failures.put((name, rank, number, float((left - right).abs().max())))
-    dist.destroy_process_group()
-    os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+                report((name, rank, number, float((left - right).abs().max())))
 
 
-def compare_chunks(rank: int, address: str, failures: Any) -> None:
+def compare_chunks(rank: int, report: Report) -> None:
     """Whether the chunks of shared batches are those of one process, and give its gradient and running statistics."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
     for items, size in ((8, 4), (23, 5), (11, 4)):
         share = own_share(items)
         own = slice(share.start, (rank + 1) * items // 2)
@@ -94,30 +84,11 @@ def compare_chunks(rank: int, address: str, failures: Any) -> None:
             zip([one[own], gradient[own], *rest], [shared, of_share, *theirs], strict=True)
         ):
             if not torch.allclose(got.double(), wanted.double(), rtol=1e-9, atol=1e-9):
-                failures.put((items, size, rank, number))
-    dist.destroy_process_group()
-    os._exit(0)
+                report((items, size, rank, number))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def failures_of(function: Callable[..., None], processes: int) -> list[Any]:
-    """Run a function in several processes and return what they found wrong."""
-    failures = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(function, (f"tcp://127.0.0.1:{free_port()}", failures), nprocs=processes)
-    wrong = []
-    while not failures.empty():
-        wrong.append(failures.get())
-    return wrong
-
-
-def agree_and_fail(rank: int, address: str, failures: Any) -> None:
-    """Whether processes hear of each other what they should; what is wrong goes to `failures`."""
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=3)
+def agree_and_fail(rank: int, report: Report) -> None:
+    """Whether processes hear of each other what they should; what is wrong is reported."""
     found = {
         "the first": is_first() == (rank == 0),
         "from the first": from_first(f"rank {rank}") == "rank 0",
@@ -137,6 +108,4 @@ def agree_and_fail(rank: int, address: str, failures: Any) -> None:
         found[f"together, {failing} fail"] = met == expected
     for name, good in found.items():
         if not good:
-            failures.put((rank, name))
-    dist.destroy_process_group()
-    os._exit(0)
+            report((rank, name))

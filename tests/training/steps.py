@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from contraport.distributed import local
 from contraport.training.build import build_objective, build_pipeline
 from contraport.training.step.pipeline import Pipeline
 from contraport.verbs.train import Settings
+from tests.processes import Report
 
 KINDS: dict[str, dict[str, Any]] = {
     "in-batch": {},
@@ -106,32 +106,28 @@ def shared_results(dataset: Dataset, chosen: dict[str, Any], rank: int, processe
     return found | {name: value.clone() for name, value in pipeline.named_buffers() if "comparison" in name}
 
 
-def compare_steps(rank: int, address: str, failures: Any) -> None:
-    compare(data(), KINDS, rank, address, failures)
+def compare_steps(rank: int, report: Report) -> None:
+    compare(data(), KINDS, rank, report)
 
 
-def compare_weights(rank: int, address: str, failures: Any) -> None:
-    compare(weighted(data()), WEIGHTED, rank, address, failures)
+def compare_weights(rank: int, report: Report) -> None:
+    compare(weighted(data()), WEIGHTED, rank, report)
 
 
-def compare_gaps(rank: int, address: str, failures: Any) -> None:
+def compare_gaps(rank: int, report: Report) -> None:
     kinds: dict[str, dict[str, Any]] = {
         "in-batch": {}, "all at once": {"objective": "cmc"}, "byol": {"recipe": "byol"}, "chunks": {"cache_chunk": 4},
     }  # fmt: skip
-    compare(gapped(), kinds, rank, address, failures)
+    compare(gapped(), kinds, rank, report)
 
 
-def compare(dataset: Dataset, kinds: dict[str, dict[str, Any]], rank: int, address: str, failures: Any) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+def compare(dataset: Dataset, kinds: dict[str, dict[str, Any]], rank: int, report: Report) -> None:
     for kind, chosen in kinds.items():
         with local():
             wanted = shared_results(dataset, chosen, 0, 1)
         found = shared_results(dataset, chosen, rank, 2)
         if found.keys() != wanted.keys():
-            failures.put((kind, "names"))
+            report((kind, "names"))
         for name, value in wanted.items():
             if not torch.allclose(found[name], value, rtol=1e-4, atol=1e-5, equal_nan=True):
-                failures.put((kind, rank, name, float((found[name] - value).abs().max())))
-    dist.destroy_process_group()
-    os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+                report((kind, rank, name, float((found[name] - value).abs().max())))

@@ -20,7 +20,8 @@ from contraport import distributed
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
-from tests.training.ranks import agree_and_fail, failures_of
+from tests.processes import reports_of
+from tests.training.ranks import agree_and_fail
 
 from .test_train import files_of
 
@@ -181,7 +182,7 @@ def test_a_terminated_training_of_two_processes_goes_on_with_one(tmp_path: Path)
 
 
 def test_processes_agree() -> None:
-    assert not failures_of(agree_and_fail, 3)
+    assert not reports_of(agree_and_fail, 3)
 
 
 def test_alone_there_is_nobody_to_wait_for() -> None:

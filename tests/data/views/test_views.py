@@ -1,13 +1,9 @@
-import os
-import socket
-
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.processes import reports_of
 
 from contraport.catalog.augments import AUGMENTS
 from contraport.data import Share, Views, from_arrays, load
@@ -185,27 +181,18 @@ def test_processes_make_the_same_crops_and_colours(views, side):
         assert torch.allclose(joined, view, rtol=0, atol=tolerance)
 
 
-def gathered_mixup(rank, port, failures):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def gathered_mixup(rank, report):
     own, share = ((slice(0, 9), Share(0, 16)), (slice(9, 16), Share(9, 16)))[rank]
     for dataset in (images(), vectors(), series(), several()):
         views, batch = Views(dataset, augment="mixup"), raw(dataset)
         part = made(views, tuple(view[own] for view in batch), share=share)
         whole = made(views, batch)
         if not all(torch.equal(a, b[own]) for a, b in zip(part, whole, strict=True)):
-            failures.put((rank, dataset.shapes))
-    dist.destroy_process_group()
-    os._exit(0)  # torch now and then aborts in its own teardown, when all is done
+            report((rank, dataset.shapes))
 
 
 def test_mixup_takes_partners_from_all_processes():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    failures = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(gathered_mixup, (port, failures), nprocs=2)
-    assert failures.empty()
+    assert not reports_of(gathered_mixup, 2)
 
 
 # Several given views

@@ -6,14 +6,15 @@ import copy
 
 import pytest
 import torch
-from tests.training.ranks import SIZES, compare_batch_norm, failures_of
+from tests.processes import reports_of
+from tests.training.ranks import SIZES, compare_batch_norm
 from torch import nn
 
 from contraport.training.loop.batch_norm import SharedBatchNorm, share_batch_norm
 
 
 def test_outputs_gradients_and_statistics_are_those_of_one_process() -> None:
-    assert not failures_of(compare_batch_norm, len(SIZES))
+    assert not reports_of(compare_batch_norm, len(SIZES))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

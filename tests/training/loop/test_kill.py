@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import random
 import signal
 import time
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from tests.processes import FORKS
 
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
@@ -37,30 +37,22 @@ IN_BATCH: dict[str, Any] = {"objective": "nt-xent"}
 QUEUE: dict[str, Any] = {"objective": "info-nce", "negatives": "queue", "queue_size": 50, "momentum": "0.9:1:cosine"}
 
 
-@pytest.fixture(scope="module")
-def forks() -> ForkServerContext:
-    """Processes that have all imported already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["contraport.training.loop.fit"])
-    return context
-
-
 def vectors() -> Dataset:
     return from_arrays(np.random.default_rng(0).normal(size=(ITEMS, 6)), name="vectors")
 
 
-def start(context: ForkServerContext, out: Path, settings: dict[str, Any]) -> ForkServerProcess:
+def start(out: Path, settings: dict[str, Any]) -> ForkServerProcess:
     """Train in another process, anew or where it was killed."""
     resume = (out / "config.yaml").exists()
     how: dict[str, Any] = {"resume": True, "progress": False} if resume else {**SETTINGS, **settings}
-    process = context.Process(target=train, kwargs={"data": vectors(), "out": out, **how})
+    process = FORKS.Process(target=train, kwargs={"data": vectors(), "out": out, **how})
     process.start()
     return process
 
 
-def test_the_lock_of_a_process_ends_with_it(forks: ForkServerContext, tmp_path: Path) -> None:
+def test_the_lock_of_a_process_ends_with_it(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
-    process = start(forks, run.path, {**IN_BATCH, "epochs": 1_000_000})
+    process = start(run.path, {**IN_BATCH, "epochs": 1_000_000})
     again = {"out": run.path, "data": vectors(), "resume": True, "progress": False}
     try:
         end = time.monotonic() + 120
@@ -86,11 +78,11 @@ def rows_of(run: Run) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in ("step", "epoch", "loss", "lr", "temperature")) for row in run.metrics()]
 
 
-def killed_and_resumed(context: ForkServerContext, out: Path, settings: dict[str, Any], seed: int) -> int:
+def killed_and_resumed(out: Path, settings: dict[str, Any], seed: int) -> int:
     """Start and kill until the run is through, a little later each time; return how often it was killed."""
     moments = random.Random(seed)
     for kills in itertools.count():
-        process = start(context, out, settings)
+        process = start(out, settings)
         wait = None if kills == 30 else 0.15 + moments.uniform(0, 0.25) * (1 + kills / 3)
         process.join(wait)
         if process.exitcode is not None:
@@ -113,13 +105,11 @@ def killed_and_resumed(context: ForkServerContext, out: Path, settings: dict[str
         ),
     ],
 )
-def test_killed_runs_end_as_if_left_alone(
-    forks: ForkServerContext, tmp_path: Path, settings: dict[str, Any], seed: int
-) -> None:
-    alone = start(forks, tmp_path / "whole", settings)
+def test_killed_runs_end_as_if_left_alone(tmp_path: Path, settings: dict[str, Any], seed: int) -> None:
+    alone = start(tmp_path / "whole", settings)
     alone.join()
     assert alone.exitcode == 0
-    assert killed_and_resumed(forks, tmp_path / "killed", settings, seed) > 0
+    assert killed_and_resumed(tmp_path / "killed", settings, seed) > 0
     left_alone, killed = Run(tmp_path / "whole"), Run(tmp_path / "killed")
     assert same(weights_of(killed), weights_of(left_alone))
     assert rows_of(killed) == rows_of(left_alone)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.ranks import failures_of
+from tests.processes import reports_of
 from tests.training.steps import compare_gaps, gapped, gradients, pipeline_of, some_batches
 from torch import Tensor, nn
 
@@ -126,7 +126,7 @@ def test_what_needs_all_views_is_refused(chosen: dict[str, Any], message: str) -
 
 @pytest.mark.slow
 def test_two_processes_are_one() -> None:
-    assert not failures_of(compare_gaps, 2)
+    assert not reports_of(compare_gaps, 2)
 
 
 def test_a_training_on_a_table_with_empty_cells(tmp_path: Any) -> None:

@@ -7,7 +7,8 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from tests.training.ranks import compare_chunks, failures_of
+from tests.processes import reports_of
+from tests.training.ranks import compare_chunks
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -103,7 +104,7 @@ def test_it_keeps_the_activations_of_a_chunk_only(views: tuple[Tensor, ...]) -> 
 
 
 def test_several_processes_see_the_chunks_that_one_does() -> None:
-    assert not failures_of(compare_chunks, 2)
+    assert not reports_of(compare_chunks, 2)
 
 
 @pytest.mark.parametrize(("items", "size", "good"), [(9, 2, False), (9, 3, True), (8, 2, True), (3, 2, False)])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.ranks import failures_of
+from tests.processes import reports_of
 from tests.training.steps import (
     KINDS,
     compare_steps,
@@ -204,7 +204,7 @@ def test_accumulated_batches_draw_apart_and_are_said_to_add_no_negatives(
 
 @pytest.mark.parametrize("compare", [compare_steps, pytest.param(compare_weights, marks=pytest.mark.slow)])
 def test_two_processes_take_the_step_of_one(compare: Callable[..., None]) -> None:
-    assert not failures_of(compare, 2)
+    assert not reports_of(compare, 2)
 
 
 def test_a_temperature_that_is_learned() -> None:
