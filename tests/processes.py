@@ -43,6 +43,8 @@ def _in_group(
     reported: SimpleQueue[Any],
     given: tuple[Any, ...],
 ) -> None:
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+    os.environ |= {name: str(number) for name, number in told.items()}  # as a launcher does
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=processes)
     function(rank, reported.put, *given)

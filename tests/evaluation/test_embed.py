@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
+from tests.processes import Report, reports_of
 
 from contraport.data import load
 from contraport.data.decoding import ImageStore
@@ -113,12 +112,14 @@ def read_columns(path: Path) -> dict[str, Any]:
         return {name: arrays[name] for name in arrays.files if name not in ("class_names", "run")}
 
 
-def test_torchrun_embeds_in_two_processes(tmp_path: Path) -> None:
+def embed_in_group(rank: int, report: Report, run: Path, out: Path) -> None:
+    embed(run, out=out, device="cpu", progress=False)
+
+
+def test_two_processes_embed_their_shares(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", image_model())
     out = tmp_path / "digits.npz"
-    arguments = ["embed", str(run.path), "--out", str(out), "--device", "cpu"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    subprocess.run([*launcher, "-m", "contraport", *arguments], check=True, capture_output=True, timeout=120)
+    reports_of(embed_in_group, 2, run.path, out)
     embed(run, out=out, progress=False)
     assert_same_rows([tmp_path / f"digits.0000{rank}-of-00002.npz" for rank in range(2)], out)
 

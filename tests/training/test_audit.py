@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from contraport.pairs import Sides
 from contraport.runs import Run
 from contraport.training import train
 from contraport.training.step.auditor import Auditor
+from tests.processes import Report, reports_of
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -39,9 +37,13 @@ def pairs() -> Dataset:
     return from_arrays(dirty(), name="pairs")
 
 
+def options(pairs: Dataset, out: Path) -> dict[str, Any]:
+    return {"data": pairs, "audit": True, "batch_size": 50, "epochs": 6, "out": out, "progress": False}
+
+
 @pytest.fixture
 def audited(pairs: Dataset, tmp_path: Path) -> dict[str, Any]:
-    return {"data": pairs, "audit": True, "batch_size": 50, "epochs": 6, "out": tmp_path / "run", "progress": False}
+    return options(pairs, tmp_path / "run")
 
 
 def test_it_trains_on_what_seems_right_and_keeps_the_scores(audited: dict[str, Any]) -> None:
@@ -82,15 +84,22 @@ def test_items_that_are_vectors_are_judged_as_they_came_too(
     assert areas[0] > 0.8 > 0.65 > areas[1]
 
 
+STEP_BY_STEP: dict[str, Any] = {"save_every": 0, "log_every": 1}
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    return train(**options(from_arrays(dirty(), name="pairs"), out), **STEP_BY_STEP, objective=Pull())
+
+
 @pytest.mark.parametrize("at", [9, 13, 24, 25, 33])
-def test_resume_equals_the_run_that_never_stopped(audited: dict[str, Any], tmp_path: Path, at: int) -> None:
-    audited |= {"save_every": 0, "log_every": 1}
-    whole = train(**{**audited, "out": tmp_path / "whole"}, objective=Pull())
+def test_resume_equals_the_run_that_never_stopped(audited: dict[str, Any], never_stopped: Run, at: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(**audited, objective=Pull(at, KeyboardInterrupt()))
+        train(**audited, **STEP_BY_STEP, objective=Pull(at, KeyboardInterrupt()))
     resumed = train(out=audited["out"], resume=True, data=audited["data"], objective=Pull(), progress=False)
-    assert same(weights_of(resumed), weights_of(whole))
-    for name, values in whole.pairs().items():
+    assert same(weights_of(resumed), weights_of(never_stopped))
+    for name, values in never_stopped.pairs().items():
         assert np.array_equal(resumed.pairs()[name], values), name
 
 
@@ -100,29 +109,17 @@ def test_workers_draw_the_same(audited: dict[str, Any], tmp_path: Path) -> None:
     assert same(weights_of(alone), weights_of(with_worker))
 
 
+def train_in_group(rank: int, report: Report, options: dict[str, Any]) -> None:
+    train(**options)
+
+
 def test_two_processes_train_as_one(audited: dict[str, Any], tmp_path: Path) -> None:
     first, second = dirty()
     np.savez(tmp_path / "pairs.npz", view0=first.astype(np.float32), view1=second.astype(np.float32))
-    told = {"batch_size": 50, "epochs": 3, "opt": "sgd", "encoder": "mlp", "seed": 3}
-    options = [word for name, value in told.items() for word in (f"--{name}", str(value))]
-    line = ["train", "--audit", "--data", str(tmp_path / "pairs.npz"), "--device", "cpu", *options]
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "contraport",
-    ]
-    subprocess.run(
-        [*launch, *line, "--out", str(tmp_path / "two")],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        capture_output=True,
-    )
-    one = train(data=tmp_path / "pairs.npz", audit=True, device="cpu", out=tmp_path / "one", progress=False, **told)
+    told: dict[str, Any] = {"batch_size": 50, "epochs": 3, "opt": "sgd", "encoder": "mlp", "seed": 3}
+    told |= {"data": tmp_path / "pairs.npz", "audit": True, "device": "cpu", "progress": False}
+    reports_of(train_in_group, 2, told | {"out": tmp_path / "two"})
+    one = train(**told, out=tmp_path / "one")
     two = Run(tmp_path / "two")
     assert (one.pairs()["kept"] == two.pairs()["kept"]).all()
     np.testing.assert_allclose(one.pairs()["scores"], two.pairs()["scores"], atol=0.02)
