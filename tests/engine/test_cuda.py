@@ -91,16 +91,16 @@ HOPPER_SHARED_MEMORY = 227 << 10
 @pytest.mark.parametrize(
     ("name", "dtype", "way", "dimensions"),
     [
-        ("sums_kernel", "bf16", "tf32", 128),
-        ("sums_kernel", "fp32", "tf32", 768),
+        pytest.param("sums_kernel", "bf16", "tf32", 128, marks=pytest.mark.slow),
+        pytest.param("sums_kernel", "fp32", "tf32", 768, marks=pytest.mark.slow),
         ("sums_kernel", "fp32", "ieee", 128),
-        ("gradient_kernel", "bf16", "tf32", 256),
-        ("gradient_kernel", "fp16", "tf32", 128),
+        pytest.param("gradient_kernel", "bf16", "tf32", 256, marks=pytest.mark.slow),
+        pytest.param("gradient_kernel", "fp16", "tf32", 128, marks=pytest.mark.slow),
         ("gradient_kernel", "fp32", "tf32", 128),
-        ("gradient_kernel", "fp32", "ieee", 32),
+        pytest.param("gradient_kernel", "fp32", "ieee", 32, marks=pytest.mark.slow),
         ("weights_kernel", "bf16", "tf32", 768),
-        ("weights_kernel", "fp32", "tf32", 768),
-        ("weights_kernel", "fp32", "ieee", 128),
+        pytest.param("weights_kernel", "fp32", "tf32", 768, marks=pytest.mark.slow),
+        pytest.param("weights_kernel", "fp32", "ieee", 128, marks=pytest.mark.slow),
     ],
 )
 def test_lowering_to_hopper(name, dtype, way, dimensions, tmp_path, monkeypatch):

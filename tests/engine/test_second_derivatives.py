@@ -69,7 +69,11 @@ def products(objective, settings, chosen, n):
         return hessian_vector(lambda x: loss(x, other, **known), numbers(n, 4), numbers(n, 4, seed=2))
 
 
-@pytest.mark.parametrize(("chosen", "n"), [("dense", FEW), ("stored", FEW), ("streamed", FEW), (None, N)], ids=shown)
+@pytest.mark.parametrize(
+    ("chosen", "n"),
+    [("dense", FEW), ("stored", FEW), ("streamed", FEW), pytest.param(None, N, marks=pytest.mark.slow)],
+    ids=shown,
+)
 @pytest.mark.parametrize(("objective", "settings"), CASES, ids=shown)
 def test_every_objective(monkeypatch, objective, settings, chosen, n):
     if n == N and settings.get("constraint") == "simplex":

@@ -7,7 +7,7 @@ GOOD = {"status": 2, "err": "contraport: data: no such file\n", "lost": [], "hal
 
 
 @pytest.mark.parametrize(
-    "share", [pytest.param(0.1, id="a-tenth"), pytest.param(1.0, id="all", marks=pytest.mark.slow)]
+    "share", [pytest.param(0.05, id="a-twentieth"), pytest.param(1.0, id="all", marks=pytest.mark.slow)]
 )
 def test_hostile_input_costs_one_line_and_loses_nothing(share):
     cases = [(kind, number) for kind, most in MANY.items() for number in range(int(share * most))]
