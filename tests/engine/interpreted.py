@@ -42,6 +42,7 @@ KERNELS = {
     "rational quadratic": lambda: RationalQuadratic("cosine", 0.3, power=0.5),
     "student": lambda: StudentT(df=3, temperature=2.0, learnable=True),
 }
+TWO_FAST = [k if k in ("cosine", "student") else pytest.param(k, marks=pytest.mark.slow) for k in KERNELS]
 
 
 def outcome(name, kernel, chain, x, y, masks=(), damping=1.0, operands="float32"):
@@ -85,7 +86,7 @@ def test_single_precision(kernel, chain, dimensions):
     assert_near(found, exact, 5e-5)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", TWO_FAST)
 def test_half_precision(kernel):
     x, y, masks = problem(17, 23, 40)
     kernel, chain = KERNELS[kernel](), CHAINS["sinkhorn 2"]
@@ -93,7 +94,7 @@ def test_half_precision(kernel):
     assert_near(found, outcome("dense", kernel.double(), chain, x.double(), y.double(), masks), 2e-2)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", TWO_FAST)
 def test_a_symmetric_problem(kernel):
     x, _, _ = problem(19, 1, 40)
     places = torch.arange(19)
@@ -162,7 +163,7 @@ def test_objectives(name):
 
 
 @pytest.mark.skipif(not WHOLE, reason="this torch compiles no objective whole")
-@pytest.mark.parametrize("name", ["nt-xent", "gca-uot"])
+@pytest.mark.parametrize("name", [pytest.param("nt-xent", marks=pytest.mark.slow), "gca-uot"])
 def test_compile_keeps_the_operators_whole(name):
     z0, z1 = (torch.randn(9, 5, requires_grad=True) for _ in range(2))
     loss = contraport.objective(name, temperature=0.2)

@@ -21,7 +21,8 @@ needs_triton = pytest.mark.skipif(not TRITON or INTERPRETED, reason="needs Trito
 
 
 @needs_triton
-def test_the_interpreter_agrees():
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_the_interpreter_agrees(which):
     """Everything in `interpreted.py`, which says why in a process of its own."""
     command = [
         sys.executable,
@@ -30,6 +31,8 @@ def test_the_interpreter_agrees():
         "-q",
         "-p",
         "no:cacheprovider",
+        "-m",
+        which,
         Path(__file__).with_name("interpreted.py"),
     ]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
