@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,36 @@ def test_an_npz_stays_one_with_its_test_split(tmp_path: Path) -> None:
     assert np.flatnonzero(weighed["weights"] == 0).tolist() == sorted(WRONG)
     assert weighed["weights"].max() == 2
     assert len(load(path, "test")) == 4
+
+
+def test_an_npz_keeps_its_own_names_of_views(tmp_path: Path) -> None:
+    rows = np.arange(ITEMS)[:, None] * 1.0
+    np.savez(tmp_path / "pairs.npz", ear=rows, eye=10 * rows)
+    dataset = load(tmp_path / "pairs.npz", test_fraction=0)
+    told: dict[str, Any] = {"data": tmp_path / "pairs.npz", "dataset": dataset, "second": 1, "columns": None}
+    for way, kept in (("drop", ITEMS - 3), ("repair", ITEMS - 1), ("weigh", ITEMS)):
+        with np.load(write_cleaned(found(), way, tmp_path, **told)) as file:
+            assert (len(file["ear"]), len(file["eye"])) == (kept, kept)
+            assert way != "repair" or file["eye"][:5, 0].tolist() == [0, 10, 20, 70, 30]
+            assert ("weights" in file) == (way == "weigh")
+
+
+def test_each_of_several_texts_of_a_row_is_a_pair_of_its_own(tmp_path: Path) -> None:
+    """Of 20 images with 3 captions each, a caption that seems wrong takes neither its image nor the others along."""
+    data = tmp_path / "captions.jsonl"
+    rows = [{"image": [row * 1.0, 1.0], "captions": [f"text {3 * row + one}" for one in range(3)]} for row in range(20)]
+    data.write_text("".join(f"{row!r}\n".replace("'", '"') for row in rows))
+    dataset = load(data, test_fraction=0)
+    texts = {}
+    for way in ("drop", "repair", "weigh"):
+        path = write_cleaned(found(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
+        texts[way] = [json.loads(line) for line in path.read_text().splitlines()]
+    said = {way: [row["captions"] for row in of] for way, of in texts.items()}
+    assert said["drop"] == [f"text {row}" for row in range(ITEMS) if row not in WRONG]
+    mended = {3: "text 7", 4: "text 3"}
+    assert said["repair"] == [mended.get(row, f"text {row}") for row in range(ITEMS) if row != 10]
+    assert [row["image"][0] for row in texts["drop"]] == [row // 3 for row in range(ITEMS) if row not in WRONG]
+    assert [row for row, of in enumerate(texts["weigh"]) if of["audit_weight"] == 0] == sorted(WRONG)
 
 
 def test_what_is_no_file_becomes_an_npz_and_a_file_of_weights(tmp_path: Path) -> None:

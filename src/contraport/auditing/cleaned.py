@@ -67,6 +67,7 @@ def write_cleaned(
     """Write data of the kind that they came in, and return the file: it has the test split too, where there is one.
 
     Data that are no table and no `.npz` become an `.npz`; where they are only to be weighed, an `.npy` of the weights.
+    A table whose rows have lists of texts becomes one with a row for each text, as each was judged by itself.
 
     Args:
         found: what the audit found.
@@ -81,8 +82,8 @@ def write_cleaned(
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if suffix in tables.SUFFIXES:
         path = folder / f"{FILES[way]}{suffix}"
-        table = tables.read_table(data)
-        edit = Edit.of(found, way, rows, len(table))
+        table, sources = tables.a_text_each(tables.read_table(data), columns, str(data))
+        edit = Edit.of(found, way, np.flatnonzero(np.isin(sources, rows)), len(table))
         changed = tables.rearranged(
             table, columns, str(data), view=second, partners=edit.partners, kept=edit.kept, here=Path(data), there=path
         )
@@ -99,17 +100,18 @@ def write_cleaned(
         return path
     arrays = array_files.read_npz("data", str(data)) if suffix == ".npz" else _arrays(dataset)
     own = rows if suffix == ".npz" else np.arange(len(dataset))
-    edit = Edit.of(found, way, own, len(arrays["view0"]))
+    view = dataset.view_names[second] if suffix == ".npz" else f"view{second}"
+    edit = Edit.of(found, way, own, len(arrays[view]))
     path = folder / f"{FILES[way]}.npz"
-    write_arrays(path, _edited(arrays, edit, second))
+    write_arrays(path, _edited(arrays, edit, view))
     return path
 
 
-def _edited(arrays: dict[str, np.ndarray], edit: Edit, second: int) -> dict[str, np.ndarray]:
-    """Return arrays by name of which those of the training items are changed."""
+def _edited(arrays: dict[str, np.ndarray], edit: Edit, view: str) -> dict[str, np.ndarray]:
+    """Return arrays by name of which those of the training items are changed; a view is exchanged."""
     of_test = {name: array for name, array in arrays.items() if name.endswith("_test")}
     changed = {name: array for name, array in arrays.items() if name not in of_test}
-    changed[f"view{second}"] = changed[f"view{second}"][edit.partners]
+    changed[view] = changed[view][edit.partners]
     if edit.weights is not None:
         changed["weights"] = edit.weights * changed.get("weights", 1)
         if of_test and "weights_test" not in of_test:

@@ -165,7 +165,7 @@ def dataset_of_rows(
     check(len(rows) > 0, f"data: {where} has no row.")
     roles = assign_roles(rows.schema, columns, where)
     keys = _keys(rows, roles.keys or roles.sequence, columns or {}, where)
-    rows, in_source = _a_text_each(rows, roles.views)
+    rows, in_source = one_text_each(rows, roles.views)
     called = names_of_views(roles.views)
     if roles.sequence is not None:
         check(is_test is None, f"columns: {where}: sequence: expected a column of splits, as files of their own have.")
@@ -217,7 +217,7 @@ def _keys(rows: ArrowRows, name: str | None, columns: Mapping[str, Any], where: 
         return None
 
 
-def _a_text_each(rows: ArrowRows, views: Sequence[Sequence[str]]) -> tuple[ArrowRows, Positions]:
+def one_text_each(rows: ArrowRows, views: Sequence[Sequence[str]]) -> tuple[ArrowRows, Positions]:
     """Return rows of which each has one text where a column holds lists of them, and from which row each comes."""
     listed = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(rows.schema.field(names[0]))]
     if not listed:

@@ -16,7 +16,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from contraport.data.dataset import Dataset
-from contraport.data.formats.arrow import TableRows, dataset_of_rows
+from contraport.data.formats.arrow import TableRows, dataset_of_rows, one_text_each
 from contraport.data.formats.columns import holds_strings, holds_texts, tells_number
 from contraport.data.formats.format import data_format
 from contraport.data.formats.roles import assign_roles
@@ -80,6 +80,18 @@ def write_table(table: pa.Table, path: Path) -> None:
         else:
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
             temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def a_text_each(table: pa.Table, columns: Mapping[str, Any] | None, where: str) -> tuple[pa.Table, np.ndarray]:
+    """Return a table with a row for each text where a column holds lists of them, and of which row each is.
+
+    Args:
+        table: with all rows.
+        columns: what its columns are for; see `assign_roles`.
+        where: what messages call it.
+    """
+    rows, sources = one_text_each(TableRows(table), assign_roles(table.schema, columns, where).views)
+    return rows.read(), sources
 
 
 def rearranged(
