@@ -78,6 +78,9 @@ def test_one_archive_and_alternatives_in_braces(shards):
     both = f"{shards}/{{train-000,val-0}}.tar"
     assert (len(load(both)), len(load(both, "test"))) == (20, 2)
     assert (len(load(shards)), len(load(shards, "test"))) == (60, 2)
+    write(shards / "test-0.tar", sample(61))
+    assert numbers(load(shards, "test")).tolist() == [61], "of a test and a validation split, as of other formats"
+    assert len(load(shards)) == 60
 
 
 def test_folders_of_splits(tmp_path):

@@ -65,7 +65,8 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     of the views.
 
     Shards whose file or folder begins with ``test`` (or ``val``) are the test split where there are others too; else
-    some of each class are held out. The headers are read once; then a batch reads no more than its own bytes, in any
+    some of each class are held out. Where there are shards of both names beside others, those of ``val`` are left out.
+    The headers are read once; then a batch reads no more than its own bytes, in any
     order, and memory holds the index alone.
 
     Args:
@@ -78,7 +79,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     Raises:
         UsageError: a missing, compressed, corrupt or cut archive, or samples that do not fit together.
     """
-    archives = _archives(data)
+    archives, named = _dealt(_archives(data), data)
     samples: list[_Sample] = []
     ignored = Counter[str]()
     for number, archive in enumerate(archives):
@@ -89,7 +90,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     _tell_left_out(data, ignored, len(samples) - len(whole), fields)
     labels, class_names = _codes(whole, "label", data)
     domains, domain_names = _codes(whole, "domain", data)
-    held_out = np.array([_is_test(archive) for archive in archives])[[sample.archive for sample in whole]]
+    held_out = named[[sample.archive for sample in whole]]
     is_test = held_out if held_out.any() and not held_out.all() else None
     keys = [f"{archives[sample.archive]}:{sample.key}" for sample in whole]
     items = Items(
@@ -197,9 +198,22 @@ def _choices(content: str) -> list[str]:
     return [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
 
 
-def _is_test(archive: str) -> bool:
+def _dealt(archives: list[str], data: str) -> tuple[list[str], np.ndarray]:
+    """Return the archives of both splits, and which are named as the test split's, Booleans ``(archives,)``."""
+    names = [_held_out_name(archive) for archive in archives]
+    chosen = next((name for name in TEST_NAMES if name in names), None)
+    if None in names and len(set(names)) > 2:
+        others = [name for name in TEST_NAMES if name in names and name != chosen]
+        _log.info("%s: %s is the test split; %s are left out", data, chosen, others)
+        kept = [number for number, name in enumerate(names) if name in (None, chosen)]
+        archives, names = [archives[number] for number in kept], [names[number] for number in kept]
+    return archives, np.array([name is not None for name in names])
+
+
+def _held_out_name(archive: str) -> str | None:
+    """Return the name of a split that is held out by which an archive is called, or None."""
     path = PurePath(archive)
-    return path.name.startswith(TEST_NAMES) or path.parent.name in TEST_NAMES
+    return next((name for name in TEST_NAMES if path.name.startswith(name) or path.parent.name == name), None)
 
 
 def _samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[_Sample]:
