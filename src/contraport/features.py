@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -134,6 +135,24 @@ def shard_path(path: Path, number: int, of: int) -> Path:
     return path.with_name(f"{path.stem}.{number:05d}-of-{of:05d}{path.suffix}")
 
 
+def in_the_way(path: Path, of: int | None = None) -> list[Path]:
+    """Return the files that would be read instead of new shards of a file, or with them: itself, and older shards.
+
+    Args:
+        path: the file that the shards stand for.
+        of: how many are written; None: nobody knows yet.
+    """
+    older = [shard for shard in _numbered(path) if of is None or _number_of(shard) != of]
+    return [path, *older] if path.exists() else older
+
+
+def remove(path: Path) -> None:
+    """Remove a file of features, and what is beside it."""
+    path.unlink(missing_ok=True)
+    if path.suffix == ".npy":
+        table_beside(path).unlink(missing_ok=True)
+
+
 class Gathering:
     """Features that come some items after the other: in a file until all are there, what they are of in memory."""
 
@@ -230,18 +249,31 @@ def _shards_of(path: Path) -> list[Path]:
     """Return the numbered shards of a file, none where there are none.
 
     Raises:
-        UsageError: one is missing.
+        UsageError: one is missing, or there are those of two files of different numbers of shards.
     """
-    found = sorted(path.parent.glob(f"{path.stem}.*-of-*{path.suffix}")) if path.parent.is_dir() else []
-    shards = [file for file in found if _SHARD.fullmatch(file.stem.removeprefix(path.stem))]
+    shards = _numbered(path)
     if not shards:
         return []
-    expected = [shard_path(path, number, of) for of in [int(shards[-1].stem[-5:])] for number in range(of)]
+    numbers = sorted({_number_of(shard) for shard in shards})
+    told = f"features: {path} was written in {' and in '.join(map(str, numbers))} shards; remove those that are old."
+    check(len(numbers) == 1, told)
+    expected = [shard_path(path, number, numbers[0]) for number in range(numbers[0])]
     missing = [file.name for file in expected if file not in shards]
     check(
         not missing, f"features: {len(missing)} of {len(expected)} shards of {path} are missing, first {missing[:1]}."
     )
     return expected
+
+
+def _numbered(path: Path) -> list[Path]:
+    """Return the numbered shards of a file that are there, in order."""
+    found = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
+    return [file for file in found if _SHARD.fullmatch(file.stem.removeprefix(path.stem))]
+
+
+def _number_of(shard: Path) -> int:
+    """Return how many shards there are with one."""
+    return int(shard.stem[-5:])
 
 
 def _joined(parts: Sequence[Features]) -> Features:

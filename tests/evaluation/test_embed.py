@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_processes_write_shards_that_are_the_file_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     run = make_run(tmp_path / "run", image_model())
-    whole = embed(run, out=tmp_path / f"digits{suffix}", progress=False)
+    whole = embed(run, out=tmp_path / f"whole{suffix}", progress=False)
     monkeypatch.setenv("WORLD_SIZE", "3")
     shards = []
     for rank in range(3):
@@ -94,6 +95,39 @@ def test_processes_write_shards_that_are_the_file_of_one(
         shards.append(embed(run, out=tmp_path / f"digits{suffix}", batch_size=100, progress=False))
     assert [shard.name for shard in shards] == [f"digits.0000{rank}-of-00003{suffix}" for rank in range(3)]
     assert_same_rows(shards, whole)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy"])
+def test_older_features_are_neither_overwritten_in_silence_nor_read_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    run, out = make_run(tmp_path / "run", vector_model()), tmp_path / f"vectors{suffix}"
+
+    def in_two(items: int, **given: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setenv("WORLD_SIZE", "2")
+            for rank in range(2):
+                patched.setenv("RANK", str(rank))
+                embed(run, data=vectors(items, None), out=out, progress=False, **given)
+
+    def in_shards(items: int, **given: Any) -> None:
+        embed(run, data=vectors(items, None), out=out, shard_items=10, progress=False, **given)
+
+    embed(run, data=vectors(20, None), out=out, progress=False)
+    for write in (in_two, in_shards):
+        with pytest.raises(UsageError, match=f"out: {out} exists"):
+            write(30)
+    in_shards(30, overwrite=True)
+    assert len(read_features(out)) == 30
+    for write in (in_two, in_shards):
+        with pytest.raises(UsageError, match=r"of-00003.* exists"):
+            write(40)
+    in_two(40, overwrite=True)
+    assert len(read_features(out)) == 40
+    assert len(list(tmp_path.glob("*00003*"))) == 0
+    shutil.copy(tmp_path / f"vectors.00000-of-00002{suffix}", tmp_path / f"vectors.00000-of-00004{suffix}")
+    with pytest.raises(UsageError, match="was written in 2 and in 4 shards; remove those that are old"):
+        read_features(out)
 
 
 def assert_same_rows(shards: list[Path], whole: Path) -> None:

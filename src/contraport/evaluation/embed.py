@@ -20,7 +20,7 @@ from contraport.encoders import Model
 from contraport.errors import check, check_new_file
 from contraport.evaluation.opening import load_asked, open_device, view_in
 from contraport.evaluation.shards import this_process
-from contraport.features import Gathering, gathering, suffixes, write_features, write_shards
+from contraport.features import Gathering, gathering, in_the_way, remove, suffixes, write_features, write_shards
 from contraport.progress import Bars
 from contraport.runs import Run
 from contraport.texts import decoded, is_text
@@ -47,6 +47,10 @@ def embed(given: dict[str, Any]) -> Path:
     check(path.suffix in suffixes(), f"out: expected a name that ends in {', '.join(suffixes())}, got {path.name!r}.")
     check_new_file("out", path, overwrite=asked.overwrite)
     check(asked.shard_items is None or share.of == 1, "shard_items: several processes write a shard each; give none.")
+    in_shards = share.of > 1 or asked.shard_items is not None
+    older = in_the_way(Path(asked.out), share.of if share.of > 1 else None) if in_shards else []
+    for file in older:
+        check_new_file("out", file, overwrite=asked.overwrite)
     run = asked.run if isinstance(asked.run, Run) else Run(asked.run)
     settings, model = run.settings(), run.model(trust=asked.trust)
     if caveat := run.caveat(settings):
@@ -67,11 +71,14 @@ def embed(given: dict[str, Any]) -> Path:
             for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), reader):
                 _add(gathered, dataset, batch, features.numpy(), by_text=view is not None)
         found = replace(gathered.features(_class_names(datasets[0]), str(run.path)), view=view)
+        written = [path]
         if asked.shard_items is None:
             write_features(path, found)
         else:
-            shards = write_shards(path, found, asked.shard_items)
-            log.info("%d items are in %d shards, %s to %s", len(found), len(shards), shards[0], shards[-1].name)
+            written = write_shards(path, found, asked.shard_items)
+            log.info("%d items are in %d shards, %s to %s", len(found), len(written), written[0], written[-1].name)
+    for file in set(older) - set(written):
+        remove(file)
     return path
 
 
