@@ -159,6 +159,18 @@ def test_features_of_something_else_are_made_again(
     assert same(dict(again.model().state_dict()), dict(alone.model().state_dict()))
 
 
+def test_equal_weights_in_another_network_are_another_encoder(images: Dataset, tmp_path: Path) -> None:
+    def train_on(activation: nn.Module, name: str, features: Path | None) -> Run:
+        torch.manual_seed(0)
+        encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), activation)
+        settings = {"data": images, "freeze": True, "epochs": 1, "batch_size": 20, "frozen_draws": 1, "progress": False}
+        return contraport.train(**settings, encoder=encoder, out=tmp_path / name, features=features)
+
+    train_on(nn.ReLU(), "first", tmp_path / "features")
+    shared, alone = train_on(nn.Tanh(), "shared", tmp_path / "features"), train_on(nn.Tanh(), "alone", None)
+    assert [row["loss"] for row in shared.metrics()] == [row["loss"] for row in alone.metrics()]
+
+
 def test_a_frozen_training_goes_on_when_what_it_began_with_is_gone(images: Dataset, begun: Run) -> None:
     whole = train(images, begun, "whole", freeze=True)
     run = train(images, begun, freeze=True, epochs=1, sched="constant", warmup_epochs=0.0)

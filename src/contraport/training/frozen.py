@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from contraport._version import __version__
 from contraport.data import Dataset, Views, loader
@@ -24,6 +25,8 @@ from contraport.training.step.kept_features import KeptFeatures
 from contraport.verbs.train import Settings
 
 log = logging.getLogger("contraport.training")
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
 
 
 def on_features(built: Built, settings: Settings, folder: Path) -> Built:
@@ -103,6 +106,7 @@ def _made_of(built: Built, settings: Settings, views: Views, draws: int) -> dict
     return {
         "version": __version__,
         "data": digest_of(built.dataset),
+        "networks": [_described(encoder) for encoder in model.encoders],
         "weights": _digest_of_weights(model),
         "views": [views.augment, [list(shape) for shape in views.shapes]],
         "draws": draws,
@@ -110,6 +114,11 @@ def _made_of(built: Built, settings: Settings, views: Views, draws: int) -> dict
         "shapes": [[items, draws, width] for width in widths],
         "dtype": "float32",
     }
+
+
+def _described(encoder: nn.Module) -> str:
+    """Return a digest of what an encoder is made of beside its weights, which are the same under another activation."""
+    return hashlib.sha256(_ADDRESS.sub("", repr(encoder)).encode()).hexdigest()
 
 
 def _digest_of_weights(model: Model) -> str:
