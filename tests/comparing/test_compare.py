@@ -197,6 +197,11 @@ def test_a_search_has_equally_many_trials_and_sees_no_test_item(tmp_path: Path) 
     assert all("validation" not in options for options in final)
 
 
+def test_settings_are_not_chosen_by_what_is_neither_better_nor_worse() -> None:
+    with pytest.raises(UsageError, match=r"tune: .* of effective_rank neither direction is better"):
+        grid_of({**SMALL, "tune": 4, "measures": ["effective_rank", "knn"]})
+
+
 def test_the_best_trial_is_chosen_once_all_are_done() -> None:
     grid = grid_of({**SMALL, "tune": 4})
     row, column = grid.rows[1], grid.columns[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contraport.comparing.entries import check_options, kept_by_name, listed, over_each, row_of, setting_of
 from contraport.comparing.grid import Column, Given, Grid
+from contraport.comparing.results import chosen_in_order
 from contraport.comparing.suites import OF_SUITES, claim_of, read_suite
 from contraport.errors import check, unknown_name
 from contraport.verbs.compare import CompareOptions
@@ -34,6 +35,12 @@ def grid_of(given: Given) -> Grid:
     baseline = asked.baseline or rows[0].name
     if baseline not in [row.name for row in rows]:
         raise unknown_name("baseline", baseline, [row.name for row in rows])
+    measure = chosen_in_order(asked.measures)[0]
+    check(
+        not asked.tune or measure.better != "neither",
+        f"tune: settings are chosen by the first measure, and of {measure.key} neither direction is better; expected "
+        "another one first, such as knn.",
+    )
     own = {"epochs": asked.epochs, "encoder": asked.encoder, "items": asked.items}
     common = {**(asked.train or {}), **{name: value for name, value in own.items() if value is not None}}
     check_options("train", common)
