@@ -2,8 +2,10 @@
 
 import pytest
 
-from contraport.cli.console import print_table, result_rows
+from contraport.cli.console import print_groups, print_neighbors, print_table, result_rows
 from contraport.measures import MEASURES
+from contraport.searching.duplicates import Group
+from contraport.searching.neighbors import Neighbor
 
 
 def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,3 +50,12 @@ def test_no_letter_of_a_long_name_is_lost(
     assert "an old sneaker" in shown
     if columns >= 80:
         assert max(map(len, shown.splitlines())) <= columns
+
+
+def test_a_position_is_not_called_a_row_of_the_source(capsys: pytest.CaptureFixture[str]) -> None:
+    print_neighbors([Neighbor(3, "train row 41", 0.9, None)])
+    print_groups([Group((3, 4), ("train row 41", "test row 3"))])
+    shown = capsys.readouterr().out
+    assert "similarity position item" in shown
+    assert "train row 41 (position 3)" in shown
+    assert shown.count("row") == 3  # of the source alone

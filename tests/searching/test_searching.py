@@ -85,7 +85,8 @@ def test_where_nothing_is_there_twice_the_most_alike_are_told(caplog: pytest.Log
     caplog.set_level(logging.INFO, "contraport.searching")
     assert duplicates(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), threshold=0.9) == []
     assert duplicates(np.array([[1.0, 0.0]])) == []
-    assert caplog.messages == ["no cosine is 0.9 or more; the largest is 0.8000"]
+    (told,) = caplog.records
+    assert (told.levelname, told.getMessage()) == ("WARNING", "no cosine is 0.9 or more; the largest is 0.8000")
 
 
 def test_duplicates_are_linked_pairs_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +183,11 @@ def test_a_photo_is_embedded_by_the_run_of_the_features(photos: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("verb", "given", "told"),
     [
-        (neighbors, {"query": 70}, "query: expected a row of 70, got 70"),
+        (neighbors, {"query": 70}, "query: expected a position among 70, got 70"),
         (
             neighbors,
             {"query": "nowhere.png"},
-            "query: expected a row of 70, a key of theirs or a file, got 'nowhere.png'",
+            "query: expected a position among 70, a key of theirs or a file, got 'nowhere.png'",
         ),
         (neighbors, {"query": 1, "top": 0}, "top: expected a whole number from 1 on, got 0"),
         (neighbors, {"query": __file__}, "run: the features do not say which run embedded them"),

@@ -55,7 +55,7 @@ def test_texts_are_found_by_a_text_and_called_by_their_beginnings(run, tmp_path)
     twice = embed(run, data=from_arrays([*TEXTS, TEXTS[7]], name="twice"), out=tmp_path / "t.npz", progress=False)
     (group,) = duplicates(twice)
     assert group.positions == (7, 60)
-    with pytest.raises(UsageError, match="query: expected a row of 61, a key of theirs or a file, got 'nowhere'"):
+    with pytest.raises(UsageError, match=r"query: expected a position among 61, a key .* got 'nowhere'"):
         neighbors(found.features, query="nowhere")
 
 

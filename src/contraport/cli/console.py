@@ -153,7 +153,7 @@ def print_neighbors(found: Sequence[Neighbor]) -> None:
     """Print the nearest items, a line each."""
     with_class = any(near.class_name is not None for near in found)
     rows = [
-        {"similarity": f"{near.similarity:.4f}", "row": str(near.position), "item": near.name}
+        {"similarity": f"{near.similarity:.4f}", "position": str(near.position), "item": near.name}
         | ({"class": near.class_name or "-"} if with_class else {})
         for near in found
     ]
@@ -165,7 +165,7 @@ def print_groups(groups: Sequence[Group]) -> None:
     for number, group in enumerate(groups, start=1):
         print(f"group {number}: {counted(len(group.names), 'item')}")
         for position, name in zip(group.positions, group.names, strict=True):
-            print(f"    {name} (row {position})")
+            print(f"    {name} (position {position})")
     extra = sum(len(group.names) - 1 for group in groups)
     kept = f"keeping one item of each would leave out {counted(extra, 'item')}"
     print(f"{counted(len(groups), 'group')}; {kept if groups else 'a lower --threshold finds what is less alike'}")

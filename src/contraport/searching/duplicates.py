@@ -34,7 +34,7 @@ class Group(NamedTuple):
     """Items that are all but the same, each as some other of them.
 
     Attributes:
-        positions: their rows of the features, from 0.
+        positions: where they are among the features, from 0.
         names: their keys, or their splits and rows in the source.
     """
 
@@ -63,7 +63,7 @@ def duplicates(given: dict[str, Any]) -> list[Group]:
         tell_of_index(features.features)
         labels, most = _linked(features.features, asked.threshold, open_device(asked.device))
         if len(features) > 1 and most < asked.threshold:
-            log.info("no cosine is %g or more; the largest is %.4f", asked.threshold, most)
+            log.warning("no cosine is %g or more; the largest is %.4f", asked.threshold, most)
     else:
         found = indexed(features.features, Path(asked.index))
         labels = _together(list(found.links(asked.threshold)), len(features))

@@ -24,7 +24,7 @@ class Neighbor(NamedTuple):
     """An item that is near.
 
     Attributes:
-        position: its row of the features, from 0.
+        position: where it is among the features, from 0.
         name: its key, or its split and its row in the source.
         similarity: the cosine of its features and those of the query.
         class_name: its class, or None.
@@ -55,7 +55,7 @@ def neighbors(given: dict[str, Any]) -> list[Neighbor]:
     if position is None:
         folder = asked.run if asked.run is not None else features.run
         if folder is None:
-            told = f"query: expected a row of {len(features)}, a key of theirs or a file, got {asked.query!r}."
+            told = f"query: expected a position among {len(features)}, a key of theirs or a file, got {asked.query!r}."
             check(is_file(asked.query), told)
             raise UsageError("run: the features do not say which run embedded them; pass run= (--run) to embed a file.")
         run = folder if isinstance(folder, Run) else Run(folder)

@@ -28,7 +28,8 @@ def position_of(query: int | str | Path, features: Features) -> int | None:
         UsageError: it is a number that is no position.
     """
     if isinstance(query, int):
-        check(-len(features) <= query < len(features), f"query: expected a row of {len(features)}, got {query}.")
+        there = -len(features) <= query < len(features)
+        check(there, f"query: expected a position among {len(features)}, got {query}.")
         return query % len(features)
     keys = [] if features.keys is None else features.keys.tolist()
     if str(query) in keys:
@@ -71,7 +72,7 @@ def embedded(
     texts = len(model.shapes) == 1 and is_text(model.shapes[0])
     check(
         texts or is_file(query),
-        f"query: expected a row of {len(features)}, a key of theirs or a file, got {str(query)!r}.",
+        f"query: expected a position among {len(features)}, a key of theirs or a file, got {str(query)!r}.",
     )
     item = from_arrays([str(query)], name="query", argument="query") if texts else _item(Path(query), model)
     found, _ = embed_dataset(model, item, views=build_plain_views(settings, item), device=device, workers=0)

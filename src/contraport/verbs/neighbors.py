@@ -17,8 +17,8 @@ class NeighborsOptions(OfIndexed, Trusting):
 
     query: int | str | Path = field(
         metadata=known(
-            "what to look for: a row of the features, from 0; a key of theirs, such as a path; or a file, an image or "
-            "an array in .npy, or for a run of texts a text, which the run's encoder embeds."
+            "what to look for: a position among the features, from 0; a key of theirs, such as a path; or a file, an "
+            "image or an array in .npy, or for a run of texts a text, which the run's encoder embeds."
         )
     )
     top: int = option(10, "how many of the nearest.", check=whole(1))

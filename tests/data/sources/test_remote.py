@@ -59,6 +59,13 @@ def test_shards_tables_and_folders_are_fetched_once(
     assert load("memory://bucket/table.csv", root=tmp_path).shapes == ((2,),)
     assert load("memory://bucket/photos", root=tmp_path).class_names == ("a", "b")
     assert caplog.text.count("fetched ") == 2 + 1 + 10
+    before = [one.getMessage().partition(" into ")[0] for one in caplog.records if one.levelno == logging.WARNING]
+    bucket_of = "of memory://bucket"
+    assert before == [
+        f"fetching 2 files {bucket_of}/train-{{000..001}}.tar",
+        f"fetching 1 file {bucket_of}/table.csv",
+        f"fetching 10 files {bucket_of}/photos",
+    ]
     caplog.clear()
     load("memory://bucket/train-{000..001}.tar", "test", root=tmp_path)
     assert "fetched" not in caplog.text

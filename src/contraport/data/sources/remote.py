@@ -12,6 +12,7 @@ from typing import Any
 from contraport.data.formats.shards import expanded
 from contraport.errors import UsageError, check, reason, require
 from contraport.files import read_json, replacing, write_json
+from contraport.wording import counted
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+")
 
@@ -46,6 +47,7 @@ def fetched(url: str, cache: Path) -> str:
     told = f"data: {url}: expected braces in its last part only."
     check("{" not in parent, told)
     place = cache / hashlib.sha256(parent.encode()).hexdigest()[:16]
+    found: list[tuple[Any, str, Path, str]] = []
     for one in expanded(f"{parent}/{last}"):
         name = one.rpartition("/")[2]
         try:
@@ -57,8 +59,13 @@ def fetched(url: str, cache: Path) -> str:
             log.warning("%s cannot be reached (%s): its copy in %s is taken", one, reason(error), place)
             continue
         check(len(files) > 0, f"data: {one}: there is nothing.")
-        for inside, file in files.items():
-            _fetch(system, file, place / name / inside if inside else place / name, url=one)
+        local = place / name
+        found += [(system, file, local / inside if inside else local, one) for inside, file in files.items()]
+    lacking = [file for file in found if not _is_there(*file)]
+    if lacking:  # a warning, as it is seen before a run speaks, and may take long
+        log.warning("fetching %s of %s into %s, where it is kept", counted(len(lacking), "file"), url, place)
+    for file in lacking:
+        _fetch(*file)
     return str(place / last)
 
 
@@ -74,19 +81,34 @@ def _files(system: Any, path: str) -> Iterator[tuple[str, str]]:
         yield inside, file
 
 
-def _fetch(system: Any, file: str, local: Path, *, url: str) -> None:
-    """Put a file in its place, unless it is there already."""
-    beside = local.with_name(f".{local.name}.json")
-    now = {"file": file, "key": str(system.ukey(file))}
-    if local.exists() and beside.exists():
-        if read_json(beside) == now:
-            return
-        log.warning("%s has changed, and is fetched again: %s", url, file)
+def _is_there(system: Any, file: str, local: Path, url: str) -> bool:
+    """Return whether a file was fetched to its place before and has not changed since."""
+    beside = _beside(local)
+    if not (local.exists() and beside.exists()):
+        return False
+    if read_json(beside) == _state(system, file):
+        return True
+    log.warning("%s has changed, and is fetched again: %s", url, file)
+    return False
+
+
+def _fetch(system: Any, file: str, local: Path, url: str) -> None:
+    """Put a file in its place."""
+    now = _state(system, file)
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
         with replacing(local) as temporary:
             system.get_file(file, str(temporary))
-        write_json(beside, now)
+        write_json(_beside(local), now)
     except Exception as error:
         raise UsageError(f"data: {url}: {file} cannot be fetched to {local.parent}: {reason(error)}") from error
     log.info("fetched %s into %s: %.1f MB", file, local.parent, local.stat().st_size / 1e6)
+
+
+def _beside(local: Path) -> Path:
+    """Return the file that tells what was fetched to a place."""
+    return local.with_name(f".{local.name}.json")
+
+
+def _state(system: Any, file: str) -> dict[str, str]:
+    return {"file": file, "key": str(system.ukey(file))}
