@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.engine.test_memory import Largest
 
 from contraport.data import BatchOrder, Dataset, from_arrays
 from contraport.errors import UsageError
@@ -94,6 +95,18 @@ def test_the_lost_partner_is_found_again() -> None:
     assert right > 0.4, "of 300 partners, by features of another space"
     assert (partners[100:] == -1).float().mean() > 0.3
     assert best.shape == (ITEMS,)
+
+
+def test_partners_are_found_in_memory_of_the_items_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a million pairs the likeness of a few thousand to all others would take gigabytes."""
+    items, generator = torch.arange(2_000), torch.Generator().manual_seed(0)
+    sides = Sides((torch.randn(2_000, 3, generator=generator), torch.randn(2_000, 3, generator=generator)))
+    expected, _ = better_partners(sides, items, "likeness")
+    monkeypatch.setattr("contraport.pairs.sides._BLOCK_VALUES", 2**14)
+    with Largest() as seen:
+        found, _ = better_partners(sides, items, "likeness")
+    assert seen.entries <= 10 * 17 * 2 * len(items), seen.operation  # whether a neighbour is one of a candidate pair
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("items", [50, 51])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contraport.pairs.sides import ItemPairs, Sides, mean_of
+from contraport.pairs.sides import ItemPairs, Sides, in_rows, mean_of
 from contraport.pairs.statistics import scores
 
 SHORTLIST = 10
@@ -38,13 +38,18 @@ def better_partners(sides: Sides, items: Tensor, statistic: str = "neighbors") -
     return torch.where(best > own, partner, -1), torch.maximum(best, own)
 
 
-def _judged(sides: Sides, items: Tensor, statistic: str) -> tuple[Tensor, Tensor]:
-    """Return the best of the partners on the shortlist of each item, and its score."""
+def _shortlist(sides: Sides, items: Tensor) -> Tensor:
+    """Return the items whose second views are most like those of an item's neighbours, ``(p, SHORTLIST)``."""
     near, _ = sides.neighbors_of(ItemPairs(items, items))
     values = sides.features[1]
     likeness = mean_of(values, near) @ values.T
     likeness.scatter_(1, items[:, None], -torch.inf)  # its own partner is no other
-    candidates = likeness.topk(SHORTLIST, 1).indices
+    return likeness.topk(SHORTLIST, 1).indices
+
+
+def _judged(sides: Sides, items: Tensor, statistic: str) -> tuple[Tensor, Tensor]:
+    """Return the best of the partners on the shortlist of each item, and its score."""
+    candidates = torch.cat([_shortlist(sides, some) for some in in_rows(items, len(sides))])
     pairs = ItemPairs(items.repeat_interleave(SHORTLIST), candidates.flatten())
     best, place = scores(sides, pairs, statistic).reshape(candidates.shape).max(dim=1)
     return candidates.gather(1, place[:, None]).flatten(), best
