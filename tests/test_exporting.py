@@ -16,7 +16,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
 
-FORMATS = ("onnx", "torchscript", "safetensors")
+FORMATS = ("onnx", "torch-export", "torchscript", "safetensors")
 
 
 def trained(
@@ -35,6 +35,9 @@ def read(path: Path, format: str) -> Callable[..., Tensor]:
     """Return what a program that knows nothing of the exporter makes of its file."""
     if format == "safetensors":
         return Model.from_pretrained(path)
+    if format == "torch-export":
+        with path.open("rb") as file:
+            return torch.export.load(file).module()
     if format == "torchscript":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
@@ -80,7 +83,7 @@ def test_an_exported_model_gives_the_same_features(
             assert torch.allclose(again(*views), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("format", ["onnx", "torchscript"])
+@pytest.mark.parametrize("format", ["onnx", "torch-export", "torchscript"])
 def test_only_the_views_of_the_representation_are_asked_for(tmp_path: Path, format: str) -> None:
     model = trained([(4,), (7,)], representation="1")
     views = torch.rand(6, 4), torch.rand(6, 7)
@@ -136,6 +139,12 @@ def test_wrong_arguments_are_told(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_texts_are_refused_where_their_length_would_be_fixed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"format: torch\.export finds no form for texts .* got torch-export"):
+        contraport.export(Model("small-text", [()]), format="torch-export", out=tmp_path / "texts.pt2")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_missing_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UsageError, match=r"needs the package 'onnxruntime': pip install 'contraport\[export\]'"):
@@ -159,6 +168,7 @@ class Failing(nn.Module):
         (OfChance(), "onnx", "features of random items change"),
         (Failing(), "torchscript", "cannot be exported to torchscript: RuntimeError: on the way\\nMore"),
         (Failing(), "onnx", "cannot be exported to onnx"),
+        (Failing(), "torch-export", "cannot be exported to torch-export: RuntimeError: on the way"),
     ],
 )
 def test_a_network_that_cannot_be_exported_is_told_and_nothing_is_written(

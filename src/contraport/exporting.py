@@ -60,6 +60,12 @@ def export(given: dict[str, Any]) -> Path:
         chosen.is_folder or not tokenized,
         f"format: the encoder has a tokenizer, which is part of no network; expected safetensors, got {format}.",
     )
+    texts = any(is_text(chosen_view.shapes[view]) for view in chosen_view.represented)
+    check(
+        format != "torch-export" or not texts,
+        "format: torch.export finds no form for texts of any length; expected onnx, torchscript or safetensors, got "
+        "torch-export.",
+    )
     model = copy.deepcopy(chosen_view).cpu().eval()
     with chosen.replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():
         # That TorchScript is on its way out, and what tracing might miss: the check below is what tells.
@@ -145,6 +151,20 @@ def _read_onnx(path: Path, _: Model) -> _Call:
     return features
 
 
+def _write_torch_export(model: Model, path: Path) -> None:
+    views, batch = _items(model, TRACED_ITEMS), torch.export.Dim("batch")
+    shapes = (tuple({0: batch} for _ in views),)
+    program = torch.export.export(Represented(model).eval(), views, dynamic_shapes=shapes)
+    with path.open("wb") as file:  # given a path, torch takes none but of its own suffix
+        torch.export.save(program, file)
+
+
+def _read_torch_export(path: Path, _: Model) -> _Call:
+    with path.open("rb") as file:
+        loaded: _Call = torch.export.load(file).module()
+    return loaded
+
+
 def _write_torchscript(model: Model, path: Path) -> None:
     traced = torch.jit.trace(Represented(model).eval(), _items(model, TRACED_ITEMS), check_trace=False)
     with path.open("wb") as file:  # given a path, torch takes no hidden name without a suffix
@@ -178,6 +198,7 @@ class _Format(NamedTuple):
 
 _FORMATS = {
     "onnx": _Format(_write_onnx, _read_onnx, replacing, False, ("onnx", "onnxscript", "onnxruntime")),
+    "torch-export": _Format(_write_torch_export, _read_torch_export, replacing, False, ()),
     "torchscript": _Format(_write_torchscript, _read_torchscript, replacing, False, ()),
     "safetensors": _Format(_write_safetensors, _read_safetensors, replacing_files, True, ()),
 }

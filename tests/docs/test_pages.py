@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
+from PIL import Image
 
 import contraport
 from contraport.cli import main
@@ -78,6 +80,20 @@ def test_the_python_of_a_page_runs(name, here):
     for block in blocks(PAGES[name], "python"):
         if not block.reason:
             exec(compile(block.code, name, "exec"), space)
+
+
+def test_a_photo_that_is_prepared_as_the_guide_says_has_the_features_of_embed(here):
+    pytest.importorskip("onnxruntime")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (150, 200, 3), np.uint8)).save("photos/cats/7.jpg")
+    Path("photos/cats/7.png").unlink()
+    contraport.export("runs/photos", out="photos.onnx")
+    contraport.embed("runs/photos", data="photos", out="photos.npz", progress=False)
+    space = prepared()
+    for block in blocks(PAGES["docs/guides/export.md"], "python")[:2]:
+        exec(compile(block.code.replace("7.png", "7.jpg"), "export.md", "exec"), space)
+    embedded = np.load("photos.npz")
+    (place,) = np.flatnonzero(embedded["keys"] == "photos/cats/7.jpg")
+    assert np.allclose(space["features"][0], embedded["features"][place], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SHELL)

@@ -21,8 +21,10 @@ class ExportOptions(Trusting):
     """What `contraport.export` is asked; see there for each."""
 
     run: str | Path | Run | Model = field(kw_only=False, metadata=known("the run folder, or from Python a model."))
-    format: Literal["onnx", "torchscript", "safetensors"] = option(
-        "onnx", "onnx, torchscript or safetensors.", check=one_of("onnx", "torchscript", "safetensors")
+    format: Literal["onnx", "torch-export", "torchscript", "safetensors"] = option(
+        "onnx",
+        "onnx, torch-export, torchscript or safetensors.",
+        check=one_of("onnx", "torch-export", "torchscript", "safetensors"),
     )
     out: str | Path = field(metadata=known("the file to write, or for safetensors the folder."))
     view: str | int | None = option(None, VIEW)
@@ -32,7 +34,7 @@ class ExportOptions(Trusting):
 VERB = Verb(
     ExportOptions,
     "contraport.exporting:export",
-    "Write a trained encoder for other programs: ONNX, TorchScript, safetensors.",
+    "Write a trained encoder for other programs: ONNX, torch.export, safetensors.",
     about="""
         All formats take raw items, which are standardised inside, in batches of any size, and give the
         representation. What was written is read again and must give the same features, to 1e-5, on random items in
@@ -40,16 +42,19 @@ VERB = Verb(
 
         - onnx: one file for ONNX Runtime and the like, with an input for each view that the representation is made of,
           by its name (`view0`, `view1` and so on where it has none), and an output `features` `(b, num_features)`.
-        - torchscript: one file for `torch.jit.load`, from Python or C++; its arguments are the same views in order.
+        - torch-export: one file for `torch.export.load`, from Python with torch alone, which wants its name to end in
+          `.pt2`; its module is called with the same views in order.
+        - torchscript: one file for `torch.jit.load`, from Python or C++, called in the same way; newer versions of
+          torch warn that they will drop it.
         - safetensors: a folder with `config.json` and `model.safetensors`, the projector too, which
           `contraport.encoders.Model.from_pretrained` and the Hugging Face hub read; nothing in it is ever unpickled.
 
-        The views of onnx and torchscript are float32: images `(b, C, H, W)` in [0, 1], vectors `(b, d)`, time series
+        The views of the first three are float32: images `(b, C, H, W)` in [0, 1], vectors `(b, d)`, time series
         `(b, C, T)`.
     """,
     examples=(
         "contraport export runs/photos --out photos.onnx",
-        "contraport export runs/photos --format torchscript --out photos.pt",
+        "contraport export runs/photos --format torch-export --out photos.pt2",
         "contraport export runs/captioned --view image --out images.onnx",
         "contraport export runs/photos --format safetensors --out photos-model",
     ),
