@@ -82,6 +82,15 @@ def test_the_python_of_a_page_runs(name, here):
             exec(compile(block.code, name, "exec"), space)
 
 
+def test_a_recording_of_cebra_is_cut_and_embedded_as_the_page_says():
+    page = PAGES["docs/moving/cebra.md"].read_text("utf-8")
+    cut = next(code for code in page.split("`") if code.startswith("windows = "))
+    embedded = next(line for line in page.splitlines() if line.startswith("+embedding = "))[1:]
+    space = {**prepared(), "torch": torch, "recording": np.random.default_rng(0).normal(size=(80, 3))}
+    exec(f"{cut}\n{embedded.replace('Encoder(', 'Encoder(epochs=1, batch_size=32, ')}", space)
+    assert space["embedding"].shape == (80 - 15, 3)
+
+
 def test_a_photo_that_is_prepared_as_the_guide_says_has_the_features_of_embed(here):
     pytest.importorskip("onnxruntime")
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (150, 200, 3), np.uint8)).save("photos/cats/7.jpg")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,9 @@ def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> 
     assert not advice(encoder=torch.nn.Linear(2, 2))
     assert not advice(encoder="my_nets:Trained")
     assert not advice(data="digits")
+    captioned = from_arrays((np.zeros((50, 2, 2), np.uint8), ["a text"] * 50))
+    for view, told in (("text", "too few to train .* --encoder.image"), ("image", "soon forgets")):
+        assert re.search(told, advice_of_encoder(Settings(init={view: "runs/a"}), captioned, {}) or "")
     many = from_arrays(np.zeros((5_000, 2, 2), np.uint8))
     assert advice_of_encoder(Settings(), many, {}) is None
     assert advice_of_encoder(Settings(), from_arrays(np.zeros((50, 3))), {}) is None

@@ -11,6 +11,7 @@ from typing import Any
 from contraport.catalog import SOURCES
 from contraport.data import Dataset
 from contraport.data.streams import Stream
+from contraport.encoders.view_names import each_view
 from contraport.options import as_flags, is_object, plain
 from contraport.training.step.comparison import StepComparison
 from contraport.verbs.train import Settings
@@ -127,6 +128,14 @@ def again(given: Mapping[str, Any], changes: Mapping[str, Any], path: Path | Non
     return f"contraport train {as_flags({**written, **changes})}"
 
 
+def _is_of_images(weights: Any, dataset: Dataset) -> bool:
+    """Return whether the weights to begin with, of all views or by what these are called, are of one of images."""
+    if not isinstance(weights, Mapping):
+        return bool(weights)
+    each = each_view("encoder", weights, dataset.view_names, dataset.shapes)
+    return any(own and len(shape) == 3 for own, shape in zip(each, dataset.shapes, strict=True))
+
+
 def advice_of_encoder(
     settings: Settings,
     dataset: Dataset,
@@ -149,7 +158,7 @@ def advice_of_encoder(
     named = isinstance(settings.data, str) and settings.data in SOURCES
     if items >= FEW_IMAGES or not dataset.is_image or settings.freezes or named:
         return None
-    if settings.pretrained or settings.init:
+    if _is_of_images(settings.pretrained, dataset) or _is_of_images(settings.init, dataset):
         held = settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1 or settings.lora is not None
         return (
             None
