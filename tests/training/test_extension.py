@@ -8,26 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import FORKS
 
 from contraport import embed, evaluate, export, train
 from contraport.errors import UsageError
 from contraport.runs import Run
 
 from .conftest import Pull
-from .loop.test_kill import IN_BATCH, SETTINGS, ForkServerContext, forks, vectors  # noqa: F401
+from .loop.test_kill import IN_BATCH, SETTINGS, vectors
 
 
 def measured(run: Run, data: Any) -> dict[str, Any]:
     return evaluate(run, data=(data, data), neighbors=5, progress=False)
 
 
-def test_a_killed_extension(forks: ForkServerContext, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:  # noqa: F811
+def test_a_killed_extension(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = train(data=vectors(), out=tmp_path / "run", **{**SETTINGS, **IN_BATCH, "epochs": 2})
     before = measured(run, vectors())
     assert before["epochs"] == 2
     assert not any("is that after" in note for note in before["notes"])
     more = {"data": vectors(), "out": run.path, "resume": True, "epochs": 3_000, "progress": False}
-    process = forks.Process(target=train, kwargs=more)
+    process = FORKS.Process(target=train, kwargs=more)
     process.start()
     end = time.monotonic() + 120
     while run.metrics()[-1]["epoch"] < 4:
