@@ -128,6 +128,9 @@ def test_a_cross_fit_that_was_stopped_ends_as_one_that_was_not(
     assert (resumed.partners == whole.partners).all()
     with pytest.raises(UsageError, match="was asked folds=2 and not 3; expected the same, or a new folder"):
         contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT | {"folds": 3})
+    others = views[0][::-1].copy(), views[1]
+    with pytest.raises(UsageError, match=r"judgements\.npz is of other pairs than those that came"):
+        contraport.audit(data=others, out=tmp_path / "part", resume=True, **CROSSFIT)
     (tmp_path / "part" / "judgements.npz").write_bytes(b"junk")
     with pytest.raises(UsageError, match="cannot be read as the judgements of a cross-fit"):
         contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT)

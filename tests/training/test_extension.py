@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes import FORKS
 
 from contraport import embed, evaluate, export, train
 from contraport.errors import UsageError
 from contraport.runs import Run
+from tests.processes import FORKS
 
 from .conftest import Pull
 from .loop.test_kill import IN_BATCH, SETTINGS, vectors

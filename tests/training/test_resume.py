@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from contraport.data import Dataset
+from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
@@ -64,6 +64,22 @@ def test_resume_begins_at_the_batch_that_is_next(settings: dict[str, Any]) -> No
     objective = Pull()
     train(out=run.path, resume=True, data=settings["data"], objective=objective, progress=False)
     assert objective.calls == 14 - 11, "two epochs of 7 steps, of which 11 are saved"
+
+
+@pytest.mark.parametrize("change", ["fewer", "others", "labels", "none"])
+def test_a_run_goes_on_with_the_items_that_it_began_with(settings: dict[str, Any], change: str) -> None:
+    run = train(**settings)
+    views, labels = settings["data"].store.views[0], settings["data"].labels
+    rows = slice(0, 60) if change == "fewer" else slice(None)
+    labels = labels.flip(0) if change == "labels" else labels
+    items = from_arrays(-views if change == "others" else views[rows], labels=labels[rows], name="vectors")
+    before = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()}
+    if change == "none":
+        assert train(out=run.path, resume=True, data=items, epochs=3, progress=False).metrics()[-1]["epoch"] == 3
+        return
+    with pytest.raises(UsageError, match=f"data: the run in {run.path} began with other items than those that came"):
+        train(out=run.path, resume=True, data=items, epochs=3, progress=False)
+    assert {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()} == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

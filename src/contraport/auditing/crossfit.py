@@ -56,6 +56,7 @@ class Judgements:
         path: the file; None keeps nothing.
         asked: what the audit was asked, as plain values.
         shape: rounds, repeats and pairs.
+        mark: of the pairs, as `contraport.data.mark.mark_of` gives it.
 
     Attributes:
         scores: float32 ``(rounds, repeats, 2, n)``, of the pairs and of mismatches; NaN where none is known yet.
@@ -64,9 +65,11 @@ class Judgements:
         UsageError: the file is of another audit, or corrupt.
     """
 
-    def __init__(self, path: Path | None, asked: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, path: Path | None, asked: Mapping[str, Any], shape: tuple[int, int, int], mark: str | None = None
+    ) -> None:
         rounds, repeats, pairs = shape
-        self._path, self._asked = path, json.dumps(asked, sort_keys=True, default=str)
+        self._path, self._asked, self._mark = path, json.dumps(asked, sort_keys=True, default=str), str(mark)
         self.scores = np.full((rounds, repeats, 2, pairs), np.nan, dtype=np.float32)
         if path is not None and path.exists():
             self._take_up(path)
@@ -79,7 +82,8 @@ class Judgements:
         """Keep how a part was judged, on the disk too."""
         self.scores[place][:, part.numpy()] = torch.stack([judged, mismatched]).numpy()
         if self._path is not None:
-            write_arrays(self._path, {"scores": self.scores, "asked": np.array(self._asked)})
+            told = {"asked": np.array(self._asked), "mark": np.array(self._mark)}
+            write_arrays(self._path, {"scores": self.scores, **told})
 
     def until(self, number: int) -> Round:
         """Return what the rounds up to one say together."""
@@ -90,6 +94,7 @@ class Judgements:
         try:
             with np.load(path, allow_pickle=False) as file:
                 asked, found = json.loads(str(file["asked"])), file["scores"]
+                mark = str(file["mark"]) if "mark" in file else self._mark
         except Exception as error:  # on hostile bytes the parsers raise whatever they like
             raise cannot_read(f"resume: {path}", "the judgements of a cross-fit", error) from error
         ours = json.loads(self._asked)
@@ -98,6 +103,7 @@ class Judgements:
         check(not others, f"resume: the audit in {path.parent} was asked{told} expected the same, or a new folder.")
         good = found.shape == self.scores.shape and found.dtype == np.float32
         check(good, f"resume: {path} is of other data: {found.shape}, expected {self.scores.shape}.")
+        check(mark == self._mark, f"resume: {path} is of other pairs than those that came; expected the same.")
         self.scores = found
 
 

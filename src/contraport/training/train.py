@@ -15,6 +15,7 @@ from contraport.catalog.recipes import settings_of_recipe
 from contraport.data import Dataset
 from contraport.data.decoded import decoded_once, holds_encoded
 from contraport.data.loading import StreamLoader
+from contraport.data.mark import mark_of
 from contraport.data.streams import Stream
 from contraport.data.versions import with_partners
 from contraport.data.views.own import OwnChange
@@ -91,15 +92,16 @@ def train(given: dict[str, Any]) -> Run:
                 return run
             if not settings.resume:
                 run.check_free(overwrite=settings.overwrite)
+            mark = mark_of(dataset)
         with locked(run), replacing_run(run):
             with together():
                 kept = replace(settings, freeze=given_freeze)  # so that the same can be given to go on
-                done = open_run(run, kept) if is_first() else Position(0, 0, 0)
+                done = open_run(run, kept, mark) if is_first() else Position(0, 0, 0)
                 if is_first() and done.step == 0:
                     run.save_initial(merged(built.pipeline.model), drawn=begun is None)
                 if built.partners is not None and is_first():
                     run.save_partners(built.partners.numpy())
-            _fit(settings, built, run, from_first(done), monitored, given)
+            _fit(settings, built, run, from_first(done), monitored, given, mark)
     return run
 
 
@@ -146,6 +148,7 @@ def _fit(
     done: Position,
     monitored: Monitored | None,
     given: Mapping[str, Any],
+    mark: str | None,
 ) -> None:
     # Here, not above: Lightning takes seconds to import, and a wrong argument should be told at once.
     from contraport.training.loop.fit import fit
@@ -171,6 +174,7 @@ def _fit(
             console=console,
             monitored=monitored,
             auditor=built.auditor,
+            mark=mark,
         )
         with together():
             if is_first():

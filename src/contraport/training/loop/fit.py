@@ -27,6 +27,7 @@ from contraport.training.loop.batch_norm import share_batch_norm
 from contraport.training.loop.checkpoints import CheckpointFile, Checkpoints
 from contraport.training.loop.finite import FiniteGuard
 from contraport.training.loop.looking import Looking
+from contraport.training.loop.marked import Marked
 from contraport.training.loop.meter import Meter, TimedLoader
 from contraport.training.loop.module import ContrastiveModule
 from contraport.training.loop.monitor import Monitor
@@ -55,10 +56,11 @@ def fit(
     console: Console,
     monitored: Callable[[torch.device], Subject] | None = None,
     auditor: Auditor | None = None,
+    mark: str | None = None,
 ) -> Meter:
     """Train until all epochs are done, from the last checkpoint where some steps are, and return what was measured.
 
-    `monitored` is what `monitor` measures, on a device.
+    `monitored` is what `monitor` measures, on a device; `mark` tells the items from others.
 
     Raises:
         FloatingPointError: the loss or its gradient is not finite.
@@ -71,6 +73,7 @@ def fit(
     file, stop = CheckpointFile(run), StopRequest()
     callbacks = [
         FiniteGuard(run, file, seed=settings.seed),
+        Marked(mark),
         *([] if monitored is None else [Monitor(parse_watches(settings.monitor), monitored, meter)]),
         meter,
         *([] if auditor is None else [Looking(auditor, run)]),

@@ -17,6 +17,9 @@ from contraport.files import check_checksum, halves, write_text
 from contraport.runs import Run, read
 from contraport.verbs.train import Settings
 
+MARK = "items"
+"""Under which a checkpoint has the mark of the items that it is of."""
+
 
 class Position(NamedTuple):
     """How far a training is: whole epochs, batches of the next one, and steps in all, that are done."""
@@ -27,11 +30,17 @@ class Position(NamedTuple):
 
 
 @explained("contraport docs troubleshooting resume-is-refused")
-def open_run(run: Run, settings: Settings) -> Position:
+def open_run(run: Run, settings: Settings, mark: str | None = None) -> Position:
     """Make the run's folder; or, to resume, take it back to its last checkpoint.
 
+    Args:
+        run: the folder.
+        settings: of the training.
+        mark: of its items; None: they are not compared with those that it began with.
+
     Raises:
-        UsageError: the folder is in the way or cannot be written to, or the checkpoint is corrupt; nothing was changed.
+        UsageError: the folder is in the way or cannot be written to, or the checkpoint is corrupt or of other items;
+            nothing was changed.
     """
     if not settings.resume:
         with run.writing():
@@ -40,7 +49,11 @@ def open_run(run: Run, settings: Settings) -> Position:
         return Position(epoch=0, batch=0, step=0)
     with run.writing():
         run.replaced.settle()
-    position = _position(run)
+    position, known = _position(run)
+    check(
+        mark is None or known is None or mark == known,
+        f"data: the run in {run.path} began with other items than those that came; on resume they are to be the same.",
+    )
     check(
         position.epoch <= settings.epochs,
         f"epochs: {run.last_checkpoint} has done {position.epoch}, more than the {settings.epochs} asked for.",
@@ -100,11 +113,12 @@ def without_checkpoint(run: Run) -> str:
     return f"; {other}train anew with overwrite=True (--overwrite)."
 
 
-def _position(run: Run) -> Position:
+def _position(run: Run) -> tuple[Position, str | None]:
+    """Return how far the last checkpoint is, and the mark of its items where it has one."""
     if not run.last_checkpoint.exists():
-        return Position(epoch=0, batch=0, step=0)
+        return Position(epoch=0, batch=0, step=0), None
 
-    def reader(path: Path) -> Position:
+    def reader(path: Path) -> tuple[Position, str | None]:
         state = read_checkpoint(path)
         loop = state["loops"]["fit_loop"]
         epochs, batches = (loop[of]["current"] for of in ("epoch_progress", "epoch_loop.batch_progress"))
@@ -114,7 +128,7 @@ def _position(run: Run) -> Position:
             raise ValueError("expected one optimiser and one schedule")
         if not all(isinstance(number, int) and number >= 0 for number in position):
             raise ValueError(f"expected whole numbers of epochs, batches and steps, got {tuple(position)}")
-        return position
+        return position, state.get("callbacks", {}).get(MARK, {}).get(MARK)
 
-    position: Position = read(run.last_checkpoint, reader, without_checkpoint(run))
-    return position
+    found: tuple[Position, str | None] = read(run.last_checkpoint, reader, without_checkpoint(run))
+    return found
