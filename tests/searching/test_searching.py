@@ -89,6 +89,13 @@ def test_where_nothing_is_there_twice_the_most_alike_are_told(caplog: pytest.Log
     assert (told.levelname, told.getMessage()) == ("WARNING", "no cosine is 0.9 or more; the largest is 0.8000")
 
 
+def test_equal_features_are_the_same_at_a_cosine_of_1() -> None:
+    """Whose cosine is often 0.99999994."""
+    features = np.repeat(np.random.default_rng(0).normal(size=(50, 50)).astype(np.float32), 2, axis=0)
+    expected = [(place, place + 1) for place in range(0, 100, 2)]
+    assert [group.positions for group in duplicates(features, threshold=1.0)] == expected
+
+
 def test_duplicates_are_linked_pairs_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(inspect.unwrap(duplicates).__globals__, "TILE", 16)
     generator = np.random.default_rng(1)

@@ -13,6 +13,9 @@ from contraport.embedding import check_finite
 
 BLOCK = 16_384
 
+ROUNDING = 1e-6
+"""By so much the cosine of equal features may be below 1, and any other off."""
+
 
 def unit(features: np.ndarray, device: torch.device) -> Tensor:
     """Return features on the unit sphere, ``(b, F)`` float32; a row of zeros stays one.

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from contraport.evaluation.opening import open_device
 from contraport.features import as_features
-from contraport.searching.blocks import unit
+from contraport.searching.blocks import ROUNDING, unit
 from contraport.searching.index import indexed, tell_of_index
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
 from contraport.verbs.duplicates import VERB, DuplicatesOptions
@@ -103,7 +103,7 @@ def _linked(features: np.ndarray, threshold: float, device: torch.device) -> tup
             if second == first:
                 cosines.fill_diagonal_(-torch.inf)
             most = max(most, float(cosines.max()))
-            alike = cosines >= threshold
+            alike = cosines >= threshold - ROUNDING
             if second == first:
                 alike = alike.triu(1)
             if bool(alike.any()):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from contraport.errors import UsageError, check, check_regular, reason, require
 from contraport.files import read_json, replacing, write_json
-from contraport.searching.blocks import BLOCK, blocks, unit
+from contraport.searching.blocks import BLOCK, ROUNDING, blocks, unit
 
 MANY = 1_000_000
 """With more rows than this an index is proposed."""
@@ -64,7 +64,7 @@ class Index:
                 (rows[here[part]] * others[inverse[part]]).sum(1)
                 for part in np.array_split(np.arange(len(here)), max(1, len(here) // BLOCK))
             ])  # fmt: skip
-            same = (alike >= threshold).numpy() & (here + first != there)
+            same = (alike >= threshold - ROUNDING).numpy() & (here + first != there)
             yield here[same] + first, there[same]
 
 
