@@ -93,7 +93,8 @@ class Page:
             for group in shown.groups
         ]
         shown = shown._replace(lead=lead, groups=groups)
-        write_text(self.path, pages.render("found.html.j2", "contraport.searching", shown=shown, side=PICTURE_SIDE))
+        told = {"shown": shown, "side": PICTURE_SIDE, "pictured": bool(pictures)}
+        write_text(self.path, pages.render("found.html.j2", "contraport.searching", **told))
 
 
 _WITHOUT = "There are no pictures: the items are no files, and no images were found in the data of the run."
