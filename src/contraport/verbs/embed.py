@@ -15,7 +15,11 @@ from contraport.verbs._of_run import VIEW, OfRun
 class EmbedOptions(OfRun):
     """What `contraport.embed` is asked; see there for each."""
 
-    data: str | Path | Any | None = option(None, "what to embed: as in `contraport train`; default: the run's own.")
+    data: str | Path | Any | None = option(
+        None,
+        "what to embed: as in `contraport train`; default: the run's own, of which as many as its `items` and "
+        "`test_items` took.",
+    )
     out: str | Path = field(metadata=known("the file to write, .npz, .npy or .parquet."))
     split: Literal["train", "test", "all"] = option(
         "all",
