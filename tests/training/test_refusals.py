@@ -41,6 +41,13 @@ from .conftest import Pull
         ({"constraint": "tighten:every=0"}, "constraint: expected tighten:every=N"),
         ({"constraint": "tigthen:every=3"}, "did you mean 'tighten'"),
         ({"constraint": "relax:every=3", "objective": "align-uniform"}, "constraint: expected a single objective"),
+        *(
+            (
+                {"constraint": "balanced", "objective": name},
+                "constraint: expected none, as the objective judges the kernel",
+            )
+            for name in ("sigmoid", "spectral", "pairwise", "debiased", "hard-negative", "iot-quadratic")
+        ),
         ({"constraint": "relax:every=3", "objective": Pull()}, "constraint: expected a single objective"),
         ({"target": "lables"}, "target: unknown name 'lables'; did you mean 'labels'"),
         ({"target": "domains"}, "target: domains expects data with domains; 'vectors' has none"),

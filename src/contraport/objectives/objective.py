@@ -110,6 +110,11 @@ class Objective(Loss):
         return self.constraint.weighted
 
     @property
+    def by_constraint(self) -> bool:
+        """Whether its value depends on which plans are allowed, rather than on the kernel alone."""
+        return any(term.by_constraint for term in (self.divergence, *self.penalties))
+
+    @property
     def attracts_to_fixed(self) -> bool:
         """Whether all that it does is to draw embeddings to others, which are held fixed."""
         return self.layout.traits.attracts_to_fixed

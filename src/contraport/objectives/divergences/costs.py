@@ -34,6 +34,7 @@ class Cost(Answer, Divergence):
     1.0
     """
 
+    by_constraint: ClassVar[bool] = False
     repels: ClassVar[bool] = False
     tempers: ClassVar[bool] = False
 

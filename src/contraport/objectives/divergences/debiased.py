@@ -43,6 +43,7 @@ class Debiased(Answer, Divergence):
     0.9048
     """
 
+    by_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     prior: float = 0.1

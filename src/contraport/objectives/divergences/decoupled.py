@@ -35,6 +35,7 @@ class Affinity(Answer, Divergence):
     -1.0
     """
 
+    by_constraint: ClassVar[bool] = False
     repels: ClassVar[bool] = False
 
     def __call__(self, outcome: Outcome) -> Tensor:
@@ -64,6 +65,7 @@ class Agreement(Answer, Divergence):
     -2.0
     """
 
+    by_constraint: ClassVar[bool] = False
     repels: ClassVar[bool] = False
 
     sigma: float | None = None
@@ -167,6 +169,7 @@ class MeanSquare(Answer, Divergence):
     0.3333
     """
 
+    by_constraint: ClassVar[bool] = False
     tempers: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
@@ -200,6 +203,7 @@ class LowVariance(Answer, Divergence):
     0.4226
     """
 
+    by_constraint: ClassVar[bool] = False
     tempers: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 

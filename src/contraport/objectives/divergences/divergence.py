@@ -27,11 +27,13 @@ class Divergence:
     Attributes:
         repels: whether it pushes anything apart.
         by_plan: whether it sums over pairs as the plan does, so that a reference measure of the columns is in it.
+        by_constraint: whether it sees which plans are allowed, rather than the kernel alone.
         by_item: whether it keeps something of each item between calls, and needs ``ids``.
     """
 
     repels: ClassVar[bool] = True
     by_plan: ClassVar[bool] = True
+    by_constraint: ClassVar[bool] = True
     by_item: ClassVar[bool] = False
 
     @property

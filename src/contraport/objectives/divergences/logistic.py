@@ -41,6 +41,7 @@ class Logistic(nn.Module, Divergence):
     1.5671
     """
 
+    by_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     def __init__(self, bias: float = 0.0) -> None:

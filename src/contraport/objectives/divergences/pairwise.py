@@ -43,6 +43,7 @@ class Pairwise(Answer, Divergence):
     Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 1 and table 1.
     """
 
+    by_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     name: str
@@ -68,6 +69,7 @@ class SignedPairwise(Answer, Divergence):
         UsageError: in the call, where there are no negatives (one item).
     """
 
+    by_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     phi: Pointwise

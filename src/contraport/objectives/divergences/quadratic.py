@@ -76,6 +76,7 @@ class ClosedFormQuadratic(Answer, Divergence):
     7.9078
     """
 
+    by_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     over: str = "rows"

@@ -16,6 +16,7 @@ from contraport.embedding import Reader
 from contraport.encoders import Initial
 from contraport.encoders.adapters import check_adapts
 from contraport.errors import check, check_file
+from contraport.objectives import Objective
 from contraport.objectives.schedules import parse_constraint
 from contraport.objectives.weighting import parse_weights
 from contraport.pairs import Decoyed, with_decoys
@@ -104,7 +105,10 @@ def check_parts(settings: Settings) -> None:
         parse_constraint(settings.constraint, 1)
     if settings.target is not None:
         read_target(settings.target)
-    build_objective(settings)
+    compared = build_objective(settings)
+    seen = settings.constraint is None or not isinstance(compared, Objective) or compared.by_constraint
+    told = "constraint: expected none, as the objective judges the kernel alone, whichever plans are allowed; got"
+    check(seen, f"{told} {settings.constraint!r}.")
     if settings.weighs_by_plan:
         parse_weights(str(settings.weights), 1)
     if settings.weighs_by_file:
