@@ -34,6 +34,10 @@ def _not_an_encoders(name: str, value: Any) -> None:
     )
 
 
+def _different(name: str, value: Any) -> None:
+    check(len(set(value)) == len(value), f"{name}: expected each view once, got {list(value)}.")
+
+
 def _mismatch(name: str, value: Any) -> None:
     parse_mismatch(value)
 
@@ -118,7 +122,7 @@ class ReadingSettings(Options):
         check=whole(4),
     )
     given_views: Sequence[int] = option(
-        (), "which of the views that the data give are used, by their numbers from 0; default: all."
+        (), "which of the views that the data give are used, by their numbers from 0; default: all.", check=_different
     )
     root: str | Path | None = option(None, "folder of named data, as torchvision lays it out.", holds="machine")
     workers: int | None = option(
