@@ -156,7 +156,8 @@ def suites() -> str:
             "intervals that hold for all comparisons of a suite's claims at once. A claim held if it is surely "
             "better somewhere and surely worse nowhere. It did not hold if it is surely worse somewhere "
             "and surely better nowhere, or if a gain of one point can be ruled out everywhere. Otherwise it is "
-            "not decided at this size."
+            "not decided at this size. A claim that says so of each row held if each is surely better, and did not if "
+            "a gain of one point can be ruled out for one of them."
         ),
         paragraph(
             "On Fashion-MNIST the first measure is a probe on ten labelled items of each class. A training changes it "

@@ -277,6 +277,10 @@ def test_verdicts() -> None:
     assert verdict_of([none, unknown]) == UNDECIDED
     assert verdict_of([better, worse]) == UNDECIDED
     assert verdict_of([]) == UNDECIDED
+    assert verdict_of([], each=True) == UNDECIDED
+    assert verdict_of([better, better], each=True) == HELD
+    assert verdict_of([better, unknown], each=True) == UNDECIDED
+    assert verdict_of([better, none], each=True) == verdict_of([better, worse], each=True) == NOT_HELD
 
 
 def test_a_verdict_says_how_many_seeds_would_decide() -> None:

@@ -131,6 +131,10 @@ def test_a_mistake_is_told(asked: dict[str, Any], message: str) -> None:
         ("seed: 3", "key: unknown name 'seed'; did you mean 'seeds'?"),
         ("data: [", "cannot be read as YAML"),
         ("data: [digits]\nobjectives: [info-nce]\nclaims: [{says: x}]", "claims: expected says, better and than"),
+        (
+            "data: [digits]\nobjectives: [info-nce]\nclaims: [{says: x, better: [a], than: b, each: 3}]",
+            "claims: each: expected true or false, got 3",
+        ),
     ],
 )
 def test_a_suite_that_is_wrong_is_told(text: str, message: str, tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ SITUATIONS = (
             ),
             Advice(
                 ("alpha-cl",),
-                "Weight the negatives (alpha-cl, with any rule) rather than leave them unweighted (quadratic).",
+                "Weight the negatives (alpha-cl) rather than leave them unweighted (quadratic). Of its rules, entropy "
+                "and direct did as well as InfoNCE, square less well, and inverse no better than no weights.",
                 _on("alpha", 0, 1),
             ),
         ),

@@ -49,6 +49,7 @@ class Claim(NamedTuple):
         than: the name of the row that they are to be better than.
         settings: in which settings; none: in all.
         measure: by which measure; none: the first.
+        each: whether it says so of each of them, and not only of some.
     """
 
     says: str
@@ -56,6 +57,7 @@ class Claim(NamedTuple):
     than: str
     settings: tuple[str, ...] = ()
     measure: str | None = None
+    each: bool = False
 
 
 class Cell(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -254,26 +255,37 @@ def verdicts_of(grid: Grid, results: Results) -> list[Verdict]:
             and known.tells_seeds(name, claim.than, column.name)
         }
         found = {name: sure for name, gain in gains.items() if (sure := gain.difference(comparisons=comparisons))}
-        verdict, seeds = verdict_of(list(found.values())), None
+        judge = partial(verdict_of, each=claim.each)
+        verdict, seeds = judge(list(found.values())), None
         if verdict == UNDECIDED and found:
-            seeds = seeds_until(
-                lambda then: verdict_of(then) != UNDECIDED, list(gains.values()), comparisons=comparisons
-            )
+            decided = partial(_is_decided, judge)
+            seeds = seeds_until(decided, list(gains.values()), comparisons=comparisons)
         told.append(Verdict(claim.says, verdict, measure.key, found, seeds))
     return told
 
 
-def verdict_of(gains: Sequence[Difference]) -> str:
+def _is_decided(judge: Callable[[Sequence[Difference]], str], gains: Sequence[Difference]) -> bool:
+    return judge(gains) != UNDECIDED
+
+
+def verdict_of(gains: Sequence[Difference], *, each: bool = False) -> str:
     """Return whether a claim held, by how much better it is where it should be.
 
     It held where it is surely better somewhere and surely worse nowhere; it did not where it is surely worse somewhere
-    and surely better nowhere, or where a gain of a point can be ruled out everywhere; else it is not decided.
+    and surely better nowhere, or where a gain of a point can be ruled out everywhere; else it is not decided. One that
+    says so of each place held where it is surely better in all of them, and did not where a gain of a point can be
+    ruled out in one.
 
     >>> verdict_of([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)])
     'held'
     >>> verdict_of([Difference(0.001, -0.005, 0.007)]), verdict_of([Difference(0.01, -0.03, 0.05)])
     ('did not hold', 'not decided at this size')
+    >>> verdict_of([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)], each=True)
+    'not decided at this size'
     """
+    if each and gains:
+        ruled_out = any(gain.high < SMALL for gain in gains)
+        return NOT_HELD if ruled_out else HELD if all(gain.low > 0 for gain in gains) else UNDECIDED
     better, worse = (sum(test) for test in ([g.low > 0 for g in gains], [g.high < 0 for g in gains]))
     if better and not worse:
         return HELD

@@ -63,4 +63,6 @@ def claim_of(value: Any) -> Claim:
     lists = {key: tuple(value[key]) for key in ("better", "settings") if key in value}
     if any(isinstance(value[key], str) for key in lists):
         raise UsageError(f"claims: expected lists of names, got {value!r}.")
+    each = value.get("each", False)
+    check(isinstance(each, bool), f"claims: each: expected true or false, got {each!r}.")
     return Claim(**{**value, **lists})
