@@ -89,10 +89,9 @@ def commands() -> Iterator[str]:
     yield from [
         "# Commands",
         "",
-        "Every option is also a keyword of the Python function of the same name, and a key of",
-    ]
-    yield from [
-        "the YAML file of `--config`. `contraport VERB --print_config` prints all of them as they would hold.",
+        "Every option is also a keyword of the Python function of the same name, and a key of the YAML file of",
+        "`--config`. `contraport VERB --print_config` prints all of them as they would hold. Every verb that prints",
+        "what it found takes `--json`, which prints it as JSON.",
         "",
     ]
     for name, summary in _each_verb().items():
@@ -117,7 +116,7 @@ def _options(options: Mapping[str, Option]) -> Iterator[str]:
             yield from [
                 "",
                 *([f"**{group}**", ""] if group else []),
-                "| option | takes | default | |",
+                "| option | takes | default | what it is |",
                 "|---|---|---|---|",
             ]
         flag = f"`{name.upper()}`" if one.positional else f"`--{name}`"
