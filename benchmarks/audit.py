@@ -155,7 +155,9 @@ class Cell:
         train, self.test = pairs(name, *sources)
         self.seed, self.own = seed, TRAINING | OWN.get(name, {})
         self.dirty, self.wrong, self.right = train.shuffled(rate, seed, name)
-        self.clean = train.at(name, self.right, shuffled(len(self.wrong), rate, seed)[self.right])
+        partners = shuffled(len(self.wrong), rate, seed)
+        self.shown = train.same, train.same[partners]  # by the first and by the second view of each pair
+        self.clean = train.at(name, self.right, partners[self.right])
 
     def parts(self) -> dict[str, Callable[[], dict[str, float]]]:
         """Return what can be measured, by the parts' names."""
@@ -249,7 +251,11 @@ class Cell:
             "lost": float((~wrong[flagged]).sum() / (~wrong).sum()),
         }
         if wrong.any():
+            caught = flagged[wrong[flagged]]
+            proposed = found.partners[caught]
+            repaired = (proposed >= 0) & (self.shown[0][caught] == self.shown[1][proposed])
             measured |= {
+                "repaired": float(repaired.sum() / wrong.sum()),
                 "auroc": area(found.scores, wrong),
                 "found": float(wrong[flagged].sum() / wrong.sum()),
                 "fdr": float((~wrong[careful]).mean()) if len(careful) else 0.0,

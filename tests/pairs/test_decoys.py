@@ -7,7 +7,7 @@ from tests.engine.test_memory import Largest
 
 from contraport.data import BatchOrder, Dataset, from_arrays
 from contraport.errors import UsageError
-from contraport.pairs import ItemPairs, Sides, better_partners, couples, exchanged, with_decoys
+from contraport.pairs import ItemPairs, Sides, better_partners, couples, exchanged, free_partners, scores, with_decoys
 from contraport.texts import decoded
 
 ITEMS = 300
@@ -95,6 +95,22 @@ def test_the_lost_partner_is_found_again() -> None:
     assert right > 0.4, "of 300 partners, by features of another space"
     assert (partners[100:] == -1).float().mean() > 0.3
     assert best.shape == (ITEMS,)
+    # Whose pairs are right is nobody's partner.
+    free = torch.arange(20)
+    of_free, _ = better_partners(sides, free, "likeness", free=free)
+    assert (of_free < 20).all()
+    assert (of_free[:19] == torch.arange(1, 20)).float().mean() > right + 0.1
+    alone, own = better_partners(sides, free, "likeness", free=free[:1])
+    assert alone[0] == -1
+    assert own[0] == scores(sides, ItemPairs(free[:1], free[:1]), "likeness")
+
+
+def test_the_worst_are_free_and_a_tenth_at_least() -> None:
+    values = torch.rand(200, generator=torch.Generator().manual_seed(0))
+    for rate, number in ((0.0, 20), (0.25, 50), (1.0, 200)):
+        free = free_partners(values, rate)
+        assert sorted(values[free].tolist()) == values.sort().values[:number].tolist()
+        assert free.tolist() == sorted(free.tolist())
 
 
 def test_partners_are_found_in_memory_of_the_items_alone(monkeypatch: pytest.MonkeyPatch) -> None:

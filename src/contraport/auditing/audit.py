@@ -24,7 +24,7 @@ from contraport.data import Dataset, from_arrays, load_undivided
 from contraport.data.mark import mark_of
 from contraport.errors import UsageError, check, unknown_name
 from contraport.options import options_of
-from contraport.pairs import Sides, better_partners, check_pairs
+from contraport.pairs import Sides, better_partners, check_pairs, free_partners
 from contraport.training.loop.journal import spoken
 from contraport.training.step.auditor import largest_batch
 from contraport.training.train import train
@@ -98,7 +98,8 @@ def _judged(asked: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
         rounds = crossfit(dataset, settings, judgements, statistic=asked.judged_by, folds=asked.folds)
     judged, sides = _last(rounds, asked)
     assert sides is not None
-    partners, partner_scores = better_partners(sides, torch.arange(len(dataset)), asked.judged_by)
+    free = free_partners(torch.from_numpy(judged.scores), judged.noise.rate)
+    partners, partner_scores = better_partners(sides, torch.arange(len(dataset)), asked.judged_by, free=free)
     return Audit(
         dataset.name,
         asked.method,

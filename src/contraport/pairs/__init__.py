@@ -3,7 +3,7 @@
 from contraport.pairs.decoys import Decoyed, check_pairs, with_decoys
 from contraport.pairs.exchange import couples, exchanged
 from contraport.pairs.noise import NoiseRate, above, false_discovery, noise
-from contraport.pairs.partners import better_partners
+from contraport.pairs.partners import better_partners, free_partners
 from contraport.pairs.sides import NEIGHBORS, ItemPairs, Sides
 from contraport.pairs.statistics import STATISTICS, Statistic, scores, sum_in_units
 from contraport.pairs.vectors import WIDEST, are_vectors, as_sides
@@ -25,6 +25,7 @@ __all__ = [
     "couples",
     "exchanged",
     "false_discovery",
+    "free_partners",
     "noise",
     "scores",
     "sum_in_units",

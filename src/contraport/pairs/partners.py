@@ -1,6 +1,12 @@
-"""Better partners: for a pair that seems wrong, the member of another pair that would suit the first one more."""
+"""Better partners: for a pair that seems wrong, the member of another pair that would suit the first one more.
+
+A wrong pair has taken its second member from another pair, which is then wrong too. So partners are looked for among
+the pairs that seem wrong themselves: what is in a right pair already has its place.
+"""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -14,8 +20,28 @@ SHORTLIST = 10
 BLOCK = 4_096
 """How many items at a time."""
 
+LEAST_FREE = 0.1
+"""The share of the pairs whose second members are taken to be free at least: who looks at more pairs than seem wrong
+finds partners for these too."""
 
-def better_partners(sides: Sides, items: Tensor, statistic: str = "neighbors") -> tuple[Tensor, Tensor]:
+
+def free_partners(scores: Tensor, rate: float) -> Tensor:
+    """Return the pairs whose second members may belong to others, int64 ``(f,)``: those that seem wrong.
+
+    Args:
+        scores: of all pairs, ``(n,)``; more is better.
+        rate: the share that seems wrong.
+
+    >>> free_partners(torch.tensor([0.9, 0.1, 0.8, 0.2]), 0.5)
+    tensor([1, 3])
+    """
+    number = math.ceil(max(rate, LEAST_FREE) * len(scores))
+    return scores.argsort(stable=True)[:number].sort().values
+
+
+def better_partners(
+    sides: Sides, items: Tensor, statistic: str = "neighbors", *, free: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the best other partner of some items, int64 ``(p,)``, and its score, ``(p,)``.
 
     Judged are those that are most like the partners of an item's neighbours. Where none scores above the item's own
@@ -25,6 +51,7 @@ def better_partners(sides: Sides, items: Tensor, statistic: str = "neighbors") -
         sides: what is known of all items.
         items: ``(p,)``.
         statistic: by which pairs are judged.
+        free: the items whose second views may be partners, ``(f,)``; default: all.
 
     >>> u = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     >>> swapped = torch.cat([u[:1].neg(), u[1:2], u[2:]])
@@ -33,23 +60,24 @@ def better_partners(sides: Sides, items: Tensor, statistic: str = "neighbors") -
     [1, 0]
     """
     own = scores(sides, ItemPairs(items, items), statistic)
-    blocks = [_judged(sides, rows, statistic) for rows in items.split(BLOCK)]
+    free = sides.given.second if free is None else free
+    blocks = [_judged(sides, rows, free, statistic) for rows in items.split(BLOCK)]
     partner, best = (torch.cat(parts) for parts in zip(*blocks, strict=True))
     return torch.where(best > own, partner, -1), torch.maximum(best, own)
 
 
-def _shortlist(sides: Sides, items: Tensor) -> Tensor:
-    """Return the items whose second views are most like those of an item's neighbours, ``(p, SHORTLIST)``."""
+def _shortlist(sides: Sides, items: Tensor, free: Tensor) -> Tensor:
+    """Return the free items whose second views are most like those of an item's neighbours, ``(p, SHORTLIST)``."""
     near, _ = sides.neighbors_of(ItemPairs(items, items))
     values = sides.features[1]
-    likeness = mean_of(values, near) @ values.T
-    likeness.scatter_(1, items[:, None], -torch.inf)  # its own partner is no other
-    return likeness.topk(SHORTLIST, 1).indices
+    likeness = mean_of(values, near) @ values[free].T
+    likeness.masked_fill_(items[:, None] == free, -torch.inf)  # its own partner is no other
+    return free[likeness.topk(min(SHORTLIST, len(free)), 1).indices]
 
 
-def _judged(sides: Sides, items: Tensor, statistic: str) -> tuple[Tensor, Tensor]:
+def _judged(sides: Sides, items: Tensor, free: Tensor, statistic: str) -> tuple[Tensor, Tensor]:
     """Return the best of the partners on the shortlist of each item, and its score."""
-    candidates = torch.cat([_shortlist(sides, some) for some in in_rows(items, len(sides))])
-    pairs = ItemPairs(items.repeat_interleave(SHORTLIST), candidates.flatten())
+    candidates = torch.cat([_shortlist(sides, some, free) for some in in_rows(items, len(free))])
+    pairs = ItemPairs(items.repeat_interleave(candidates.shape[1]), candidates.flatten())
     best, place = scores(sides, pairs, statistic).reshape(candidates.shape).max(dim=1)
     return candidates.gather(1, place[:, None]).flatten(), best

@@ -33,6 +33,7 @@ from contraport.pairs import (
     as_sides,
     better_partners,
     false_discovery,
+    free_partners,
     noise,
     scores,
     sum_in_units,
@@ -152,8 +153,8 @@ class Auditor:
         found["fdr"] = false_discovery(look.scores.numpy(), look.mismatched.numpy(), look.rate)
         found["kept"] = np.isin(np.arange(len(look.scores)), look.drawn.numpy())
         if look.epoch == self._epochs:
-            items = torch.arange(len(look.scores))
-            partners, their_scores = better_partners(self.sides(), items, "combined")
+            items, free = torch.arange(len(look.scores)), free_partners(look.scores, look.rate)
+            partners, their_scores = better_partners(self.sides(), items, "combined", free=free)
             found |= {"partners": partners.numpy(), "partner_scores": their_scores.numpy()}
         return found
 
