@@ -163,13 +163,13 @@ SITUATIONS = (
         (
             Advice(
                 ("cmc",),
-                "Compare all views (cmc), in all pairs or each with the first: six views did better than two.",
+                "Compare all views in all pairs (cmc): six views did better than two, and better than each with the first.",
                 _on("multiview", 0, 1, 3),
             ),
             Advice(("mv-dhel",), "mv-dhel compares all views of an item together, and different items within a view."),
             Advice(
                 (),
-                "Predicting one view from the other (--recipe predictive) needs no negatives, and did no worse.",
+                "Predicting one view from the other (--recipe predictive) needs no negatives, and did better here.",
                 _on("multiview", 2),
             ),
         ),
