@@ -163,7 +163,7 @@ SITUATIONS = (
         (
             Advice(
                 ("cmc",),
-                "Compare all views in all pairs (cmc): six views did better than two, and better than each with the first.",
+                "Compare all views in all pairs (cmc): six views did better than two, and than each with the first.",
                 _on("multiview", 0, 1, 3),
             ),
             Advice(("mv-dhel",), "mv-dhel compares all views of an item together, and different items within a view."),
