@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from contraport.cli import demo as demonstration
 from contraport.runs import Run
@@ -54,6 +55,23 @@ def test_from_data_to_page(command: Command, data: str, tmp_path: Path) -> None:
     assert len(np.load(tmp_path / "features.npz")["features"]) == 60
     assert command("report", "run", "--out", "page.html").out == "page.html\n"
     assert "<html" in (tmp_path / "page.html").read_text()
+
+
+def test_what_is_read_is_told_once_and_in_silence_warnings_alone(command: Command, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for place in ("train/a", "train/b", "test/a", "test/b", "val/a"):
+        for number in range(8):
+            path = tmp_path / "photos" / place / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(random.integers(0, 255, (8, 8, 3)).astype(np.uint8)).save(path)
+    (tmp_path / "photos" / "train" / "a" / "0.png").write_bytes(b"no image")
+    assert command("train", "--data", "photos", "--out", "run", *QUICK, "--batch_size", "4").status == 0
+    told = command("evaluate", "run", "--measures", "knn").err
+    assert told.count("is the test split") == 1
+    assert told.count("cannot be read") == 1
+    silent = command("embed", "run", "--out", "features.npz", "--progress=false").err
+    assert "is the test split" not in silent
+    assert silent.count("cannot be read") == 1
 
 
 def test_flags_need_no_value(command: Command, data: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from pkgutil import iter_modules
@@ -78,7 +80,7 @@ def run_verb(name: str, argv: list[str]) -> None:
     arguments = dict(arguments)
     as_json = arguments.pop("json", False)
     show = "contraport.cli.as_json:print_json" if as_json else verb.show
-    with _needing(verb, name):
+    with _needing(verb, name), _told(quiet=not arguments.get("progress", True)):
         result = imported(verb.function)(**arguments)
     if show:
         imported(show)(result)
@@ -86,6 +88,34 @@ def run_verb(name: str, argv: list[str]) -> None:
         print(f"the page to look at: {arguments['page']}")
     if verb.judge:
         imported(verb.judge)(result)
+
+
+@contextmanager
+def _told(*, quiet: bool) -> Iterator[None]:
+    """Tell on the terminal what the package logs, each line once; in silence, warnings alone."""
+    log, handler = logging.getLogger("contraport"), _ToTerminal(logging.WARNING if quiet else logging.INFO)
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+class _ToTerminal(logging.Handler):
+    """Standard error, unless somebody else speaks, as a training does while it lasts."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        if logging.getLogger("contraport").handlers == [self] and line not in self._told:
+            self._told.add(line)
+            print(line, file=sys.stderr)
 
 
 def _arguments(verb: Verb[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
