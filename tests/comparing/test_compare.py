@@ -278,6 +278,8 @@ def test_verdicts() -> None:
     assert verdict_of([better, worse]) == UNDECIDED
     assert verdict_of([]) == UNDECIDED
     assert verdict_of([], each=True) == UNDECIDED
+    assert verdict_of([none, none], small=0.0) == UNDECIDED
+    assert verdict_of([worse, none], small=0.0) == NOT_HELD
     assert verdict_of([better, better], each=True) == HELD
     assert verdict_of([better, unknown], each=True) == UNDECIDED
     assert verdict_of([better, none], each=True) == verdict_of([better, worse], each=True) == NOT_HELD

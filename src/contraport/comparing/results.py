@@ -255,7 +255,7 @@ def verdicts_of(grid: Grid, results: Results) -> list[Verdict]:
             and known.tells_seeds(name, claim.than, column.name)
         }
         found = {name: sure for name, gain in gains.items() if (sure := gain.difference(comparisons=comparisons))}
-        judge = partial(verdict_of, each=claim.each)
+        judge = partial(verdict_of, each=claim.each, small=SMALL if "%" in measure.pattern else 0.0)
         verdict, seeds = judge(list(found.values())), None
         if verdict == UNDECIDED and found:
             decided = partial(_is_decided, judge)
@@ -268,13 +268,13 @@ def _is_decided(judge: Callable[[Sequence[Difference]], str], gains: Sequence[Di
     return judge(gains) != UNDECIDED
 
 
-def verdict_of(gains: Sequence[Difference], *, each: bool = False) -> str:
+def verdict_of(gains: Sequence[Difference], *, each: bool = False, small: float = SMALL) -> str:
     """Return whether a claim held, by how much better it is where it should be.
 
     It held where it is surely better somewhere and surely worse nowhere; it did not where it is surely worse somewhere
     and surely better nowhere, or where a gain of a point can be ruled out everywhere; else it is not decided. One that
     says so of each place held where it is surely better in all of them, and did not where a gain of a point can be
-    ruled out in one.
+    ruled out in one. What is small is a point of a share; of other units, of which a point says nothing, it is none.
 
     >>> verdict_of([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)])
     'held'
@@ -284,11 +284,11 @@ def verdict_of(gains: Sequence[Difference], *, each: bool = False) -> str:
     'not decided at this size'
     """
     if each and gains:
-        ruled_out = any(gain.high < SMALL for gain in gains)
+        ruled_out = any(gain.high < small for gain in gains)
         return NOT_HELD if ruled_out else HELD if all(gain.low > 0 for gain in gains) else UNDECIDED
     better, worse = (sum(test) for test in ([g.low > 0 for g in gains], [g.high < 0 for g in gains]))
     if better and not worse:
         return HELD
-    if gains and not better and (worse or all(gain.high < SMALL for gain in gains)):
+    if gains and not better and (worse or all(gain.high < small for gain in gains)):
         return NOT_HELD
     return UNDECIDED
