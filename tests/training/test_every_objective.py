@@ -77,6 +77,7 @@ def test_it_finds_what_is_shared(name, tmp_path):
 
 RECIPE = {"data": "digits", "encoder": "small-cnn", "batch_size": 128, "epochs": 4, "lr": 2e-3, "progress": False}
 OWN = {
+    "barlow-twins": {"epochs": 12},  # a matrix of all coordinates takes its steps
     "byol": {"epochs": 20, "predictor": True},  # no negatives: slow
     "quadratic": {"lr": 5e-4},  # its weights never ease: gently
 }

@@ -38,6 +38,7 @@ from .conftest import Pull
         ),
         ({"temperature": "0.5:0.1", "objective": "quadratic"}, "setting of quadratic: unknown name 'temperature'"),
         ({"given_views": [0, 0]}, "given_views: expected each view once, got [0, 0]"),
+        ({"given_views": None}, "given_views: expected numbers of views, got None"),
         ({"constraint": "tighten"}, "constraint: expected tighten:every=N"),
         ({"constraint": "tighten:every=0"}, "constraint: expected tighten:every=N"),
         ({"constraint": "tigthen:every=3"}, "did you mean 'tighten'"),

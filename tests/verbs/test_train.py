@@ -140,7 +140,7 @@ def test_a_type_checker_knows_the_arguments_of_verbs(tmp_path: Path) -> None:
     file = tmp_path / "calls.py"
     file.write_text(
         "from contraport import embed, evaluate, train\n"
-        'train(data="digits", epochs=3)\ntrain(epoch=3)\ntrain(epochs="3")\ntrain("x")\n'
+        'train(data="digits", epochs=3)\ntrain(epoch=3)\ntrain(epochs="3")\ntrain("x", "y")\n'
         'evaluate("run", neighbors=3)\nevaluate()\nembed("run")\nembed("run", out="x.npz", spilt="test")\n'
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]

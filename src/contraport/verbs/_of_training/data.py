@@ -35,6 +35,7 @@ def _not_an_encoders(name: str, value: Any) -> None:
 
 
 def _different(name: str, value: Any) -> None:
+    check(fits(value, Sequence[int]), f"{name}: expected numbers of views, got {value!r}.")
     check(len(set(value)) == len(value), f"{name}: expected each view once, got {list(value)}.")
 
 
