@@ -33,7 +33,7 @@ def with_core_only(code: str) -> subprocess.CompletedProcess[str]:
 def test_a_name_is_the_same_each_time_it_is_asked_for_and_is_what_its_module_has():
     first = {name: getattr(contraport, name) for name in contraport.__all__}
     assert {name: getattr(contraport, name) for name in contraport.__all__} == first
-    assert {name: public.find(name) for name in contraport.__all__} == first
+    assert {name: public.attribute(name) for name in contraport.__all__} == first
 
 
 def test_what_there_is_is_what_is_listed():

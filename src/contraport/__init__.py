@@ -11,7 +11,7 @@ from contraport import public
 
 
 def __getattr__(name: str) -> Any:
-    found = public.names() if name == "__all__" else public.find(name)
+    found = public.names() if name == "__all__" else public.attribute(name)
     globals()[name] = found  # the next time it is there
     return found
 

@@ -13,7 +13,7 @@ from rich.table import Column
 Item = TypeVar("Item")
 
 
-class Step(Protocol):
+class NextStep(Protocol):
     """What is called as a step of a bar begins, with what is at work."""
 
     def __call__(self, at_work: str) -> None: ...
@@ -48,7 +48,7 @@ class Bars:
         self._open = 0
 
     @contextmanager
-    def steps(self, total: int | None, at_work: str = "") -> Iterator[Step]:
+    def steps(self, total: int | None, at_work: str = "") -> Iterator[NextStep]:
         """Open a bar of so many steps, or of nobody knows how many, and give what tells that the next one begins."""
         task = self._progress.add_task(at_work, total=total)
         begun = 0

@@ -45,7 +45,7 @@ def names() -> list[str]:
     return sorted(places())
 
 
-def find(name: str) -> Any:
+def attribute(name: str) -> Any:
     """Return what has a public name.
 
     Raises:

@@ -57,7 +57,9 @@ def test_from_data_to_page(command: Command, data: str, tmp_path: Path) -> None:
     assert "<html" in (tmp_path / "page.html").read_text()
 
 
-def test_what_is_read_is_told_once_and_in_silence_warnings_alone(command: Command, tmp_path: Path) -> None:
+def test_what_is_read_is_told_once_and_in_silence_warnings_alone(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random = np.random.default_rng(0)
     for place in ("train/a", "train/b", "test/a", "test/b", "val/a"):
         for number in range(8):
@@ -72,6 +74,8 @@ def test_what_is_read_is_told_once_and_in_silence_warnings_alone(command: Comman
     silent = command("embed", "run", "--out", "features.npz", "--progress=false").err
     assert "is the test split" not in silent
     assert silent.count("cannot be read") == 1
+    monkeypatch.setenv("RANK", "1")  # of several processes one speaks
+    assert "is the test split" not in command("evaluate", "run", "--measures", "knn").err
 
 
 def test_flags_need_no_value(command: Command, data: str) -> None:

@@ -66,7 +66,7 @@ class Judgements:
     """
 
     def __init__(
-        self, path: Path | None, asked: Mapping[str, Any], shape: tuple[int, int, int], mark: str | None = None
+        self, path: Path | None, asked: Mapping[str, Any], shape: tuple[int, int, int], mark: str | None
     ) -> None:
         rounds, repeats, pairs = shape
         self._path, self._asked, self._mark = path, json.dumps(asked, sort_keys=True, default=str), str(mark)
@@ -94,7 +94,7 @@ class Judgements:
         try:
             with np.load(path, allow_pickle=False) as file:
                 asked, found = json.loads(str(file["asked"])), file["scores"]
-                mark = str(file["mark"]) if "mark" in file else self._mark
+                mark = str(file["mark"])
         except Exception as error:  # on hostile bytes the parsers raise whatever they like
             raise cannot_read(f"resume: {path}", "the judgements of a cross-fit", error) from error
         ours = json.loads(self._asked)

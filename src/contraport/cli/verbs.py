@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -80,7 +81,7 @@ def run_verb(name: str, argv: list[str]) -> None:
     arguments = dict(arguments)
     as_json = arguments.pop("json", False)
     show = "contraport.cli.as_json:print_json" if as_json else verb.show
-    with _needing(verb, name), _told(quiet=not arguments.get("progress", True)):
+    with _needing(verb, name), _heard(quiet=not arguments.get("progress", True)):
         result = imported(verb.function)(**arguments)
     if show:
         imported(show)(result)
@@ -91,8 +92,12 @@ def run_verb(name: str, argv: list[str]) -> None:
 
 
 @contextmanager
-def _told(*, quiet: bool) -> Iterator[None]:
-    """Tell on the terminal what the package logs, each line once; in silence, warnings alone."""
+def _heard(*, quiet: bool) -> Iterator[None]:
+    """Show on the terminal what the package logs, each line once; in silence, warnings alone.
+
+    So do all processes but the first, where a launcher has started several.
+    """
+    quiet = quiet or os.environ.get("RANK", "0") != "0"
     log, handler = logging.getLogger("contraport"), _ToTerminal(logging.WARNING if quiet else logging.INFO)
     level = log.level
     log.setLevel(logging.INFO)
@@ -109,12 +114,12 @@ class _ToTerminal(logging.Handler):
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
-        if logging.getLogger("contraport").handlers == [self] and line not in self._told:
-            self._told.add(line)
+        if logging.getLogger("contraport").handlers == [self] and line not in self._shown:
+            self._shown.add(line)
             print(line, file=sys.stderr)
 
 

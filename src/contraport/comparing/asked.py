@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contraport.comparing.entries import check_options, kept_by_name, listed, over_each, row_of, setting_of
+from contraport.comparing.entries import check_options, entry_by_entry, kept_by_name, over_each, row_of, setting_of
 from contraport.comparing.grid import Column, Given, Grid
 from contraport.comparing.results import chosen_in_order
 from contraport.comparing.suites import OF_SUITES, claim_of, read_suite
@@ -25,9 +25,9 @@ def grid_of(given: Given) -> Grid:
     asked = CompareOptions(**{name: value for name, value in values.items() if name not in OF_SUITES} | dict(given))
     check(len(asked.data) > 0, "data: expected one or more, got none.")
     own_rows, own_columns = (kept_by_name(key, saved, smaller) for key in ("objectives", "settings"))
-    rows = over_each(tuple(row_of(value, own_rows) for value in listed(asked.objectives, own_rows)), asked.over)
+    rows = over_each(tuple(row_of(value, own_rows) for value in entry_by_entry(asked.objectives, own_rows)), asked.over)
     check(len(rows) > 0, "objectives: expected one or more, got none.")
-    settings = [setting_of(value, own_columns) for value in listed(asked.settings, own_columns)]
+    settings = [setting_of(value, own_columns) for value in entry_by_entry(asked.settings, own_columns)]
     columns = tuple(Column(str(data), name, options) for data in asked.data for name, options in settings)
     for argument, names in (("objectives", [row.name for row in rows]), ("settings", [c.name for c in columns])):
         repeated = sorted({name for name in names if names.count(name) > 1})

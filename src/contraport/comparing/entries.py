@@ -21,12 +21,12 @@ def kept_by_name(key: str, *grids: Given) -> dict[str, Given]:
     return {str(name): one for grid in grids for one in grid.get(key, ()) if isinstance(one, Mapping) for name in one}
 
 
-def listed(values: Iterable[str | Given], saved: Mapping[str, Given]) -> list[str | Given]:
+def entry_by_entry(values: Iterable[str | Given], saved: Mapping[str, Given]) -> list[str | Given]:
     """Return what stands between commas one by one; what has no colon before its ``=`` goes on with settings.
 
     The name of what a suite has saved stands for that.
 
-    >>> listed(["info-nce,gca-uot:relaxation=0.2,temperature=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
+    >>> entry_by_entry(["info-nce,gca-uot:relaxation=0.2,temperature=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
     ['info-nce', 'gca-uot:relaxation=0.2,temperature=0.1', {'U(a, b)': 'iot'}]
     """
     found: list[str | Given] = []

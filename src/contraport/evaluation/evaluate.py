@@ -38,7 +38,7 @@ from contraport.measures.intervals import (
 )
 from contraport.measures.probes import check_neighbors
 from contraport.measures.subject import Subject
-from contraport.progress import Step
+from contraport.progress import NextStep
 from contraport.runs import Run
 from contraport.verbs.evaluate import VERB, EvaluateOptions
 from contraport.verbs.train import KEPT
@@ -211,7 +211,7 @@ def _strange_classes(bench: Bench) -> list[str]:
     return [f"{which} are of classes that no training item has ({shown}): a probe and kNN are wrong on each of them."]
 
 
-def _measured(subject: Subject, measures: Sequence[Measure], run: Run, step: Step) -> dict[str, Finding | float]:
+def _measured(subject: Subject, measures: Sequence[Measure], run: Run, step: NextStep) -> dict[str, Finding | float]:
     """Return what each measure says that the subject allows, and show which is at work."""
     found = {}
     for measure in measures:

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from contraport.pairs.sides import ItemPairs, Sides, in_rows, mean_of
+from contraport.pairs.sides import ItemPairs, Sides, in_rows, mean_rows
 from contraport.pairs.statistics import scores
 
 SHORTLIST = 10
@@ -70,7 +70,7 @@ def _shortlist(sides: Sides, items: Tensor, free: Tensor) -> Tensor:
     """Return the free items whose second views are most like those of an item's neighbours, ``(p, SHORTLIST)``."""
     near, _ = sides.neighbors_of(ItemPairs(items, items))
     values = sides.features[1]
-    likeness = mean_of(values, near) @ values[free].T
+    likeness = mean_rows(values, near) @ values[free].T
     likeness.masked_fill_(items[:, None] == free, -torch.inf)  # its own partner is no other
     return free[likeness.topk(min(SHORTLIST, len(free)), 1).indices]
 

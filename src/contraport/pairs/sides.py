@@ -181,7 +181,7 @@ def in_rows(values: Tensor, width: int) -> tuple[Tensor, ...]:
     return blocks
 
 
-def mean_of(values: Tensor, items: Tensor) -> Tensor:
+def mean_rows(values: Tensor, items: Tensor) -> Tensor:
     """Return the mean of the rows of some items, ``(p, F)``, of items ``(p, k)``, without a copy of each row."""
     return F.embedding_bag(items, values, mode="mean")
 

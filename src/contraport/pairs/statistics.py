@@ -13,7 +13,7 @@ from contraport.engine import Gibbs
 from contraport.errors import UsageError, unknown_name
 from contraport.objectives import Balanced, Unbalanced, transport
 from contraport.objectives.constraints.scaling import Scaling
-from contraport.pairs.sides import ItemPairs, Sides, crowding, in_rows, mean_of
+from contraport.pairs.sides import ItemPairs, Sides, crowding, in_rows, mean_rows
 
 TEMPERATURE = 0.1
 """Of softmax and plans."""
@@ -137,7 +137,7 @@ def _likeness(sides: Sides, pairs: ItemPairs) -> Tensor:
 def _mean_similarity(values: Tensor, items: Tensor, others: Tensor) -> Tensor:
     width = values.shape[1]
     blocks = zip(in_rows(items, width), in_rows(others, width), strict=True)
-    return torch.cat([(values[i] * mean_of(values, k)).sum(dim=1) for i, k in blocks])
+    return torch.cat([(values[i] * mean_rows(values, k)).sum(dim=1) for i, k in blocks])
 
 
 def _canonical(sides: Sides, pairs: ItemPairs) -> Tensor:

@@ -66,8 +66,8 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
 
     Shards whose file or folder begins with ``test`` (or ``val``) are the test split where there are others too; else
     some of each class are held out. Where there are shards of both names beside others, those of ``val`` are left out.
-    The headers are read once; then a batch reads no more than its own bytes, in any
-    order, and memory holds the index alone.
+    The headers are read once; then a batch reads no more than its own bytes, in any order, and memory holds the index
+    alone.
 
     Args:
         data: the path of an archive, a path with braces as in ``train-{000..003}.tar``, or a folder of archives.

@@ -52,11 +52,11 @@ def confusion(canvas: Canvas) -> Section | None:
         plot = canvas.draw(f"confusion-{run.position}", table(counts, names), label, "square") if drawn else None
         assert run.samples is not None
         views = [str(name) for name in run.samples.get("mistaken_views", ())]
-        shown.append((run, plot, worst, views, most_mistaken(canvas, run, names)))
+        shown.append((run, plot, worst, views, mistakes_shown(canvas, run, names)))
     return Section("confusion", "What the probe mistakes", {"shown": shown}) if shown else None
 
 
-def most_mistaken(canvas: Canvas, run: ShownRun, names: list[str]) -> list[Mistaken]:
+def mistakes_shown(canvas: Canvas, run: ShownRun, names: list[str]) -> list[Mistaken]:
     """Keep for the page what the items show that the probe mistakes most surely, and return these."""
     samples = run.samples or {}
     if "mistaken" not in samples:
