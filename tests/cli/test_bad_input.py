@@ -154,6 +154,16 @@ def test_what_others_raise_is_one_line_too(command: Command, data: str, tmp_path
     assert "file" in line
 
 
+def test_what_has_a_place_is_not_given_by_name(command: Command, tmp_path: Path) -> None:
+    line = refused(command, tmp_path, "search", "features.npz", "--query", "a red bag")
+    assert "query: expected it by its place, without a name: contraport search FEATURES QUERY." in line
+
+
+def test_what_a_library_told_ends_with_a_stop(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "features.parquet").write_text("junk")
+    assert ". More: " in refused(command, tmp_path, "duplicates", "features.parquet")
+
+
 def test_the_exit_status_reaches_the_shell(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "contraport", "train", "--data", "digits", "--batch_size", "9999"]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)

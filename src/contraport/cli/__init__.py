@@ -92,7 +92,7 @@ def _verbs() -> str:
 
 def _fail(error: BaseException, *, status: int) -> int:
     told = [" ".join(part.split()) for part in (str(error), *notes(error))]
-    stop = "." if len(told) > 1 and told[0][-1:].isalnum() else ""  # what another library told may end without one
+    stop = "." if len(told) > 1 and told[0][-1:] not in ".:;?!" else ""  # what another library told may end without one
     message = " ".join([told[0] + stop, *told[1:]]).strip() or "stopped."
     print(f"contraport: {message}", file=sys.stderr)
     return status

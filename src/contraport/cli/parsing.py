@@ -125,8 +125,13 @@ class _Parser(ArgumentParser):
 
     def _plain_error(self, message: str) -> UsageError:
         if match := re.match(r"unrecognized arguments: (-\S+)", message):
-            options = [f"--{name}" for name in ("config", "print_config", "help", "help_all", *self.kinds)]
-            return unknown_name("option", match[1].split("=")[0], options)
+            given, places = match[1].split("=")[0], [one.dest for one in self._actions if not one.option_strings]
+            if given.removeprefix("--") in places:
+                call = " ".join([self.prog, *map(str.upper, places)])
+                return UsageError(f"{given.removeprefix('--')}: expected it by its place, without a name: {call}.")
+            named = [name for name in self.kinds if name not in places]
+            options = [f"--{name}" for name in ("config", "print_config", "help", "help_all", *named)]
+            return unknown_name("option", given, options)
         if match := re.match(r"unrecognized arguments: (\S+)", message):
             such = f", such as --data {match[1]}" if "data" in self.kinds else ""
             return UsageError(f"unexpected argument {match[1]!r}: expected options, which start with '--'{such}.")
