@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from contraport.measures import geometry, influence
-from contraport.measures.intervals import Finding, interval
+from contraport.measures.intervals import Finding, interval, mean_below_one
 from contraport.measures.probes import calibration_gaps
 
 ITEMS = 150
@@ -123,3 +123,17 @@ def test_where_nothing_varies_there_is_no_width() -> None:
         influence.of_shared_information(0.0, torch.zeros(20), np.zeros(20, dtype=int)),
     ):
         assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 3])
+def test_the_interval_of_classes_found_by_clusters_does_not_pass_one(wrong: int) -> None:
+    labels = torch.arange(60) % 4
+    found = labels.numpy().copy()
+    found[:wrong] = (found[:wrong] + 1) % 4
+    value = adjusted_rand_score(labels, found)
+    plain = influence.of_agreement(value, labels, found)
+    low, high = interval(Finding(plain, mean_below_one))
+    assert low <= value <= high <= 1
+    assert (interval(Finding(plain)).high > 1) == (wrong == 1)
+    assert (low < value - 0.03) == (wrong > 0)
+    assert Finding(plain, mean_below_one).value == pytest.approx(value)

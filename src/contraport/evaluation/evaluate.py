@@ -32,7 +32,6 @@ from contraport.measures.intervals import (
     Finding,
     difference_of,
     finding_of,
-    mean,
     percentiles,
     resampled,
 )
@@ -157,7 +156,7 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
         "differences": {name: _plain(of) for name, of in differences.items()},
         "directions": _directions(found["trained"]),
     }
-    items = {key: of.items for key, of in found["trained"].items() if isinstance(of, Finding) and of.statistic is mean}
+    items = {key: of.items for key, of in found["trained"].items() if isinstance(of, Finding) and of.is_mean}
     return Evaluated(run, bench.test, result, samples, numbers["trained"], items)
 
 

@@ -230,23 +230,26 @@ def hubness(subject: Subject) -> ByItem:
 
 
 @clustering("NMI", unit="share of information")
-def nmi(subject: Subject) -> ByItem:
+def nmi(subject: Subject) -> Finding:
     """Normalised mutual information between k-means clusters (as many as classes) and the classes."""
     from contraport.measures.clusters import shared_information
     from contraport.measures.influence import of_shared_information
+    from contraport.measures.intervals import Finding, mean_below_one
 
     found = subject.clusters
-    return of_shared_information(shared_information(subject.test_y, found), subject.test_y, found)
+    by_item = of_shared_information(shared_information(subject.test_y, found), subject.test_y, found)
+    return Finding(by_item, mean_below_one)
 
 
 @clustering("ARI", unit="share of pairs above chance")
-def ari(subject: Subject) -> ByItem:
+def ari(subject: Subject) -> Finding:
     """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
     from contraport.measures.clusters import agreement
     from contraport.measures.influence import of_agreement
+    from contraport.measures.intervals import Finding, mean_below_one
 
     found = subject.clusters
-    return of_agreement(agreement(subject.test_y, found), subject.test_y, found)
+    return Finding(of_agreement(agreement(subject.test_y, found), subject.test_y, found), mean_below_one)
 
 
 def _corrupted_hits(subject: Subject, kind: str, severity: int) -> ByItem:

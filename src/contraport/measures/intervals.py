@@ -39,6 +39,20 @@ def mean(items: ByItem, counts: ByItem) -> ByItem:
     return np.asarray(counts @ by_item / counts.sum(axis=1))
 
 
+def mean_below_one(items: ByItem, counts: ByItem) -> ByItem:
+    """Return the mean of items `(n,)` under each row of counts `(b, n)`, of a number that cannot pass 1.
+
+    What is added up is what the items do to the logarithm of what the number is short of 1: to first order the same.
+
+    >>> items, counts = np.array([0.7, 0.9, 1.1]), np.array([[1, 1, 1], [0, 1, 2], [2, 1, 0]])
+    >>> mean(items, counts).round(3).tolist(), mean_below_one(items, counts).round(3).tolist()
+    ([0.9, 1.033, 0.767], [0.9, 0.974, 0.621])
+    """
+    value = items.mean(dtype=np.float64)
+    lacking, moved = 1 - value, mean(items, counts) - value
+    return np.asarray(1 - lacking * np.exp(-moved / lacking) if lacking > 0 else value + moved)
+
+
 def root_mean(items: ByItem, counts: ByItem) -> ByItem:
     """Return the root of the mean of items `(n,)` under each row of counts `(b, n)`, 0 where that is below 0.
 
@@ -84,6 +98,11 @@ class Finding:
     def value(self) -> float:
         """The number, where each item counts once."""
         return float(self.statistic(self.items, np.ones((1, len(self.items))))[0])
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the number is the mean of the items."""
+        return self.statistic in (mean, mean_below_one)
 
     def by_part(self) -> dict[str, Finding]:
         """Return the finding of each part alone."""

@@ -112,6 +112,8 @@ class LogSum(Answer, Divergence):
     0.5514
     """
 
+    by_constraint: ClassVar[bool] = False
+
     pooled: bool = False
 
     def __post_init__(self) -> None:
@@ -141,6 +143,7 @@ class MeanKernel(Answer, Divergence):
     0.5786
     """
 
+    by_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     def __call__(self, outcome: Outcome) -> Tensor:

@@ -39,8 +39,8 @@ class MovingLogSum(nn.Module, Divergence):
     -1.0
     """
 
+    by_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
-
     by_item: ClassVar[bool] = True
 
     log_average: Tensor
