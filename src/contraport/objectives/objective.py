@@ -11,7 +11,7 @@ from contraport.distributed import world
 from contraport.engine import Kernel, without_autocast
 from contraport.errors import UsageError, check, check_positive, unknown_name
 from contraport.objectives.call import Attributes, views_of
-from contraport.objectives.constraints import Asked, Constraint, Free, Marginals, Rows
+from contraport.objectives.constraints import Asked, Constraint, Marginals, Rows
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.last_call import LastCall
 from contraport.objectives.layouts import Block, Layout
@@ -76,12 +76,9 @@ class Objective(Loss):
         """Allow other plans from now on.
 
         Raises:
-            UsageError: the divergence does not go with the constraint, or judges the kernel alone.
+            UsageError: the divergence does not go with the constraint.
         """
         # A constraint without a gradient is to look at, and no divergence is taken from its plan.
-        seen = self.by_constraint or constraint == Free() or not constraint.differentiable
-        told = "constraint: expected Free(), as the objective judges the kernel alone, whichever plans are allowed; got"
-        check(seen, f"{told} {constraint!r}.")
         for term in (self.divergence, *self.penalties) if constraint.differentiable else ():
             if (mismatch := term.mismatch(constraint)) is not None:
                 raise UsageError(f"divergence: {mismatch}")

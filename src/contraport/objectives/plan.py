@@ -102,6 +102,10 @@ class Plan:
             return self.known_log_column_mass
         return self.g + log_sums(self.geometry, "columns", self.f)
 
+    def log_row_sums(self) -> Tensor:
+        """Return log sum_j K_ij, (N,), of the kernel alone; one pass over the pairs unless known."""
+        return self.log_row_mass() - self.f if "columns" in self.zero else log_sums(self.geometry, "rows")
+
     @torch.no_grad()
     def error(self) -> float:
         """Return by how much the masses of rows and columns are off from what they were to be, in all."""

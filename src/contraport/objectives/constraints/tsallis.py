@@ -32,6 +32,7 @@ class TsallisPlan(Plan):
     """A plan of a Tsallis regulariser, P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)).
 
     Attributes:
+        compared: the pairs under the kernel, as its own geometry is that of the plan's power.
         logits: the pairs under theta, without a link.
         threshold: t, (N,), with its own gradient.
         power: that of the pairs in the plan's own log-kernel.
@@ -39,6 +40,7 @@ class TsallisPlan(Plan):
         per_row: whether each row has its own threshold.
     """
 
+    compared: Geometry
     logits: Geometry
     threshold: Tensor
     power: Power
@@ -48,6 +50,9 @@ class TsallisPlan(Plan):
     @property
     def cost_kernel(self) -> LogKernel:
         return self.logits.log_kernel
+
+    def log_row_sums(self) -> Tensor:
+        return log_sums(self.compared, "rows")
 
     def row_cost(self, *, held: bool) -> Tensor:
         # theta = spread T + shift, and the shift stays at 0 where nothing is compared.
@@ -207,6 +212,7 @@ class Tsallis(Constraint):
             threshold = threshold + self._newton(logits, threshold, power)
         return TsallisPlan(
             geometry=power.seen(logits, threshold),
+            compared=geometry,
             f=(math.log(share) + power.scale.log()).expand(n),
             g=constant(m, 0.0, like),
             known_log_row_mass=constant(n, math.log(share), like) if per_row else None,

@@ -16,6 +16,7 @@ from torch import Tensor
 from contraport.engine import LogOf, log_sums
 from contraport.errors import UsageError, check, check_positive
 from contraport.objectives.answer import Answer
+from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.costs import by_cost
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
 from contraport.objectives.outcome import Outcome
@@ -102,7 +103,8 @@ class LogSum(Answer, Divergence):
         pooled: add up the rows of an item, one of each view, before the logarithm is taken: one denominator of an item.
 
     Raises:
-        UsageError: in the call, there is nothing to compare with (one item).
+        UsageError: the constraint gives the columns potentials; in the call, there is nothing to compare with (one
+            item).
 
     Source: pooled, Li et al. (2023), Towards general text embeddings (GTE).
 
@@ -118,6 +120,12 @@ class LogSum(Answer, Divergence):
 
     def __post_init__(self) -> None:
         check(isinstance(self.pooled, bool), f"pooled: expected True or False, got {self.pooled!r}.")
+
+    def mismatch(self, constraint: Constraint) -> str | None:
+        # Potentials of columns are known up to a factor, which those of the rows undo: here nothing would.
+        if isinstance(constraint, Free | Rows | Simplex):
+            return None
+        return f"LogSum adds up the kernel itself, so that it belongs to the constraint Free, got {constraint!r}."
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the log-sum of each row, or of its item."""
@@ -148,8 +156,7 @@ class MeanKernel(Answer, Divergence):
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the mean of each row."""
-        log_sum = outcome.plan.log_row_mass() - outcome.plan.f
-        return _of_rows(outcome, torch.exp(log_sum - log_counts(outcome)))
+        return _of_rows(outcome, torch.exp(outcome.plan.log_row_sums() - log_counts(outcome)))
 
 
 @dataclass(frozen=True, repr=False)

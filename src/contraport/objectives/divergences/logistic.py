@@ -79,6 +79,7 @@ class NoiseContrast(nn.Module, Divergence):
     1.3209
     """
 
+    by_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     log_normalizer: Tensor

@@ -62,7 +62,7 @@ class MovingLogSum(nn.Module, Divergence):
         check_each("ids", items, (items >= 0) & (items < known), f"whole numbers from 0 to {known - 1}")
         distinct, places = items.unique(return_inverse=True)
         rows = places[outcome.block.pattern.row_items]
-        values = outcome.plan.log_row_mass() - outcome.plan.f - log_counts(outcome)
+        values = outcome.plan.log_row_sums() - log_counts(outcome)
         # Rows that are compared with nothing are of a group of their own, behind those of the items.
         there, ones = values > -torch.inf, torch.ones_like(values)
         groups = torch.where(there, rows, len(distinct))

@@ -29,6 +29,7 @@ class LogMean(Answer, Divergence):
     -0.5472
     """
 
+    by_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     def __call__(self, outcome: Outcome) -> Tensor:
@@ -91,7 +92,7 @@ def log_mean(outcome: Outcome) -> Tensor:
     It takes one pass unless the plan has left it known.
     """
     plan = outcome.plan
-    by_row = plan.log_row_mass() - plan.f
+    by_row = plan.log_row_sums()
     count = outcome.block.pattern.compared().counts(plan.f).sum()
     compared = count > 0
     return torch.where(compared, by_row, 0).logsumexp(0) - torch.where(compared, count, len(by_row)).log()

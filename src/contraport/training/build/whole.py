@@ -16,11 +16,13 @@ from contraport.embedding import Reader
 from contraport.encoders import Initial
 from contraport.encoders.adapters import check_adapts
 from contraport.errors import check, check_file
+from contraport.objectives import Objective
+from contraport.objectives.schedules import parse_constraint
 from contraport.objectives.weighting import parse_weights
 from contraport.pairs import Decoyed, with_decoys
 from contraport.runs import Run
 from contraport.training.build.dataset import build_batches, build_dataset, check_stream, draws_kept, mismatched
-from contraport.training.build.objective import build_objective, build_schedules
+from contraport.training.build.objective import build_objective
 from contraport.training.build.pipeline import build_pipeline
 from contraport.training.loop.loggers import check_loggers
 from contraport.training.loop.optimization import check_optimizer
@@ -99,9 +101,14 @@ def check_parts(settings: Settings) -> None:
     Raises:
         UsageError: one of them refuses its setting.
     """
+    if settings.constraint is not None:
+        parse_constraint(settings.constraint, 1)
     if settings.target is not None:
         read_target(settings.target)
-    build_schedules(settings, build_objective(settings), steps=1, epoch=1)
+    compared = build_objective(settings)
+    seen = settings.constraint is None or not isinstance(compared, Objective) or compared.by_constraint
+    told = "constraint: expected none, as the objective judges the kernel alone, whichever plans are allowed; got"
+    check(seen, f"{told} {settings.constraint!r}.")
     if settings.weighs_by_plan:
         parse_weights(str(settings.weights), 1)
     if settings.weighs_by_file:
