@@ -2,7 +2,7 @@
 
 import pytest
 
-from contraport.cli.console import print_groups, print_neighbors, print_table, result_rows
+from contraport.cli.console import evaluation_rows, print_groups, print_neighbors, print_table, result_rows
 from contraport.measures import MEASURES
 from contraport.searching.duplicates import Group
 from contraport.searching.neighbors import Neighbor
@@ -59,3 +59,10 @@ def test_a_position_is_not_called_a_row_of_the_source(capsys: pytest.CaptureFixt
     assert "similarity position item" in shown
     assert "train row 41 (position 3)" in shown
     assert shown.count("row") == 3  # of the source alone
+
+
+def test_a_baseline_of_which_nothing_was_measured_has_no_column() -> None:
+    rows = {"raw": {"recall@1": None}, "untrained": {"recall@1": 0.0}, "trained": {"recall@1": 0.4}}
+    for known in (rows, {**rows, "raw": {}}, {key: rows[key] for key in ("untrained", "trained")}):
+        (row,) = evaluation_rows({"rows": known, "intervals": {"trained": {}}})
+        assert list(row) == ["measure", "untrained", "trained", "95% interval"]

@@ -91,8 +91,12 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def evaluation_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the rows of an evaluation as texts, with the interval of what the trained encoder reaches."""
-    columns = {name: result["rows"][name] for name in ("raw", "untrained", "trained") if name in result["rows"]}
+    """Return the rows of an evaluation as texts, with the interval of what the trained encoder reaches.
+
+    A baseline of which nothing was measured, as raw inputs of two kinds that cannot be compared, has no column.
+    """
+    found = {name: result["rows"].get(name, {}) for name in ("raw", "untrained", "trained")}
+    columns = {name: values for name, values in found.items() if any(value is not None for value in values.values())}
     rows = result_rows(columns)
     for row, measure in zip(rows, measures_of(columns.values()), strict=True):
         ends = result["intervals"]["trained"].get(measure.key)
