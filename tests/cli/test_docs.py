@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import contraport
-from contraport.cli.docs import pages, section
+from contraport.cli.docs import docs, flowed, pages, section
 from contraport.cli.verbs import OWN, find
 from contraport.errors import UsageError
 
@@ -102,3 +102,20 @@ def test_a_loss_points_at_what_a_call_takes() -> None:
     with pytest.raises(UsageError) as caught:
         contraport.nt_xent()()
     assert caught.value.__notes__ == ["More: contraport docs calls"]
+
+
+CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", pages())
+def test_a_page_has_room_on_a_terminal_and_loses_nothing(name: str) -> None:
+    text = docs(page=name)
+    shown = flowed(text, 72)
+    assert shown.split() == text.split()
+    assert CODE.findall(shown) == CODE.findall(text)
+    prose = [line for line in CODE.sub("", shown).splitlines() if not line.startswith(("|", "#", "<"))]
+    assert all(len(line) <= 72 or " " not in line.lstrip("-* ") for line in prose)
+
+
+def test_what_is_written_to_a_file_is_the_page_itself(command: Command) -> None:
+    assert command("docs", "start").out.rstrip("\n") == docs(page="start")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,9 @@ _TREE = re.compile(r"```\{toctree\}\n(.*?)```", re.DOTALL)
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_ITEM = re.compile(r"^( *(?:[-*]|\d+\.) )", re.MULTILINE)
+_UNTOUCHED = ("#", "|", "<", "    ")
+"""What headings, tables, marks of the page and code begin with."""
 
 
 @VERB.keywords
@@ -34,6 +40,48 @@ def docs(given: dict[str, Any]) -> str:
         raise unknown_name("page", asked.page, known)
     text = _COMMENT.sub("", known[page].read_text("utf-8"))
     return (section(text, part) if part else text).rstrip()
+
+
+def print_page(text: str) -> None:
+    """Print a page: on a terminal in lines of its width, else as it is written."""
+    print(flowed(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text)
+
+
+def flowed(text: str, width: int) -> str:
+    """Return Markdown with paragraphs and items of lists in lines of a width; tables and code keep theirs.
+
+    >>> print(flowed("# A heading\\n\\nsome\\nprose\\n\\n- an item of a list\\n- another", 12))
+    # A heading
+    <BLANKLINE>
+    some prose
+    <BLANKLINE>
+    - an item of
+      a list
+    - another
+    """
+    blocks, start = [], 0
+    for code in [*_CODE.finditer(text), None]:
+        prose = text[start : code.start() if code else len(text)]
+        blocks.append("\n\n".join(_filled(block, width) for block in prose.split("\n\n")))
+        if code:
+            blocks.append(code[0])
+            start = code.end()
+    return "".join(blocks)
+
+
+def _filled(block: str, width: int) -> str:
+    inside = block.strip("\n")
+    if not inside or inside.startswith(_UNTOUCHED):
+        return block
+    _, *parts = _ITEM.split("\n" + inside) if _ITEM.match(inside) else ("", "", inside)
+    items = [
+        textwrap.fill(
+            " ".join(words.split()), width, initial_indent=mark, subsequent_indent=" " * len(mark),
+            break_long_words=False, break_on_hyphens=False,
+        )
+        for mark, words in zip(parts[::2], parts[1::2], strict=True)
+    ]  # fmt: skip
+    return block.replace(inside, "\n".join(items))
 
 
 def folder() -> Path:

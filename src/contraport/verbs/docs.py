@@ -21,6 +21,6 @@ VERB = Verb(
     "contraport.cli.docs:docs",
     "Print a page of the documentation, or the list of pages.",
     examples=("contraport docs", "contraport docs photos", "contraport docs troubleshooting out-of-memory"),
-    show="builtins:print",
+    show="contraport.cli.docs:print_page",
     group=BEGIN,
 )
