@@ -54,8 +54,30 @@ def notes(error: BaseException) -> Sequence[str]:
     return getattr(error, "__notes__", ())
 
 
+class InUseError(UsageError):
+    """Another process is at work where this one would be."""
+
+
 class CheckFailedError(RuntimeError):
     """Something that was checked of this installation does not hold."""
+
+
+# What torch says on the CPU and on GPUs; its own class for it is that of GPUs only.
+_NO_MEMORY = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")
+
+
+def lacks_memory(error: BaseException) -> str | None:
+    """Return what is told of an error that says that memory ran out; of another one nothing.
+
+    >>> lacks_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 TiB."))
+    'there is not enough memory (CUDA out of memory. Tried to allocate 2 TiB.); smaller batches, views or networks ...'
+    >>> lacks_memory(RuntimeError("shapes do not fit")) is None
+    True
+    """
+    if not (isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)))):
+        return None
+    why = str(error).splitlines()[0] if str(error) else "a MemoryError"
+    return f"there is not enough memory ({why}); smaller batches, views or networks need less."
 
 
 def unknown_name(argument: str, name: object, known: Iterable[str]) -> UsageError:

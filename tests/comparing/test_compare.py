@@ -21,12 +21,13 @@ from contraport.comparing.asked import grid_of
 from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Entry, Verdict, verdict_of
 from contraport.comparing.running import Clock, Job, carry_out, job_of
 from contraport.comparing.statistics import MOST_SEEDS
-from contraport.comparing.tables import Comparison, verdict_in_words
+from contraport.comparing.tables import Comparison, size, verdict_in_words, written
 from contraport.comparing.tuning import SPACES, Space, best_trial, space_of, trials_of, unequal
 from contraport.errors import UsageError
 from contraport.measures import chosen as measures
 from contraport.measures.intervals import Difference, Interval
 from contraport.runs import Run
+from contraport.training.loop.lock import locked
 
 SMALL: dict[str, Any] = {
     "data": ["digits"],
@@ -360,6 +361,165 @@ def test_a_sentence_tells_a_column(gains: list[float], sentence: str, tmp_path: 
         for row, gain in zip(rows, [0.0, *gains], strict=True)
     ]
     assert Comparison("", tmp_path, "base", rows, ["on"], entries).sentences == [sentence]
+
+
+def cell(row: str, mean: float | None, apart: Difference | None = None, *, measure: str, failed: str = "") -> Entry:
+    """A cell of a table of one column, whose mean is sure to a hundredth."""
+    interval = None if mean is None else Interval(mean - 0.01, mean + 0.01)
+    return Entry(row, "on", measure, 0 if mean is None else 3, mean, interval, apart, 1.0, failed or None)
+
+
+def sentence_of(*cells: Entry) -> str:
+    (told,) = Comparison("", Path(), "base", [one.row for one in cells], ["on"], list(cells)).sentences
+    return told
+
+
+def test_what_is_neither_better_nor_worse_is_highest_above_or_below() -> None:
+    told = sentence_of(
+        cell("base", 80.04, measure="effective_rank"),
+        cell("more", 90.0, Difference(10.0, 9.0, 11.0), measure="effective_rank"),
+        cell("less", 70.0, Difference(-10.0, -11.0, -9.0), measure="effective_rank"),
+    )
+    assert told == (
+        "on: more has the highest effective rank, 90.0 ± 0.0; more is surely above base; less is surely below."
+    )
+
+
+def test_of_a_measure_of_which_less_is_better_the_lower_row_is_better() -> None:
+    told = sentence_of(
+        cell("base", 0.8, measure="alignment"),
+        cell("near", 0.7, Difference(-0.1, -0.11, -0.09), measure="alignment"),
+        cell("far", 0.9, Difference(0.1, 0.09, 0.11), measure="alignment"),
+    )
+    assert told == (
+        "on: near has the best alignment, 0.700 ± 0.010; near is surely better than base; far is surely worse."
+    )
+
+
+def test_a_sentence_tells_what_failed_and_of_what_it_is_not_sure() -> None:
+    assert sentence_of(cell("base", 0.9, measure="knn")) == "on: base has 90.0 ± 1.0% on kNN."
+    told = sentence_of(
+        cell("base", 0.9, measure="knn"),
+        cell("other", 0.91, measure="knn"),
+        cell("hot", None, measure="knn", failed="the loss is nan"),
+        cell("hotter", None, measure="knn", failed="the loss is nan"),
+    )
+    assert told == (
+        "on: other has the best kNN, 91.0 ± 1.0%; how sure that is of other is not known; hot and hotter failed."
+    )
+    failed = cell("base", None, measure="knn", failed="the loss is nan")
+    assert sentence_of(failed) == "on: nothing was measured; base failed."
+
+
+@pytest.mark.parametrize(
+    ("measure", "mean", "apart", "told", "head"),
+    [
+        ("knn", "95.0 ± 1.0", "+1.0 points (−0.5 to +2.5)", "| base | 95.0 ± 1.0 |", "kNN, % (higher is better): "),
+        (
+            "nmi",
+            "0.950 ± 0.010",
+            "+0.010 (−0.005 to +0.025)",
+            "| *raw inputs* | 0.612 |",
+            "NMI, share of information (",
+        ),
+        ("median_rank", "0.9 ± 0.0", "+0.0 (+0.0 to +0.0)", "| base | 0.9 ± 0.0 |", "Median rank, place (lower is "),
+    ],
+)
+def test_numbers_have_the_unit_and_the_digits_of_their_measure(
+    measure: str, mean: str, apart: str, told: str, head: str
+) -> None:
+    (chosen,) = measures([measure])
+    base = cell("base", 0.95 if measure != "median_rank" else 0.94, measure=measure)
+    found = Comparison(
+        "", Path(), "base", ["base"], ["on"], [base], references={"raw inputs": {"on": {measure: 0.612}}}
+    )
+    assert written(chosen, base) == mean
+    assert size(chosen, Difference(0.01, -0.005, 0.025)) == apart
+    assert told in found.markdown()
+    assert head in found.markdown()
+
+
+def test_of_one_seed_a_measure_without_items_says_not_how_sure_it_is(tmp_path: Path) -> None:
+    asked = SMALL | {"seeds": 1, "measures": ["median_rank"], "train": {"batch_size": 64, "keep_every": 1}, "epochs": 2}
+    found = compare(**asked, out=tmp_path)
+    assert "±" not in found.markdown().partition("difference")[0].replace("mean over seeds ± half", "")
+    assert "how sure that is of gca-ince is not known" in found.sentences[0]
+    page = (tmp_path / "page.html").read_text()
+    assert page.count('<span class="told">') == 2, "a row is drawn all the same"
+
+
+def test_a_difference_on_one_seed_says_so_where_others_have_more(tmp_path: Path) -> None:
+    compare(**SMALL | {"objectives": ["info-nce"]}, out=tmp_path)
+    cells = [one for one in grid_of(SMALL | {"out": tmp_path}).cells if (one.row.name, one.seed) == ("gca-ince", 0)]
+    carry_out(job_of(grid_of(SMALL | {"out": tmp_path}), cells[0]))
+    found = compare(**SMALL, budget="0s", out=tmp_path)
+    assert found.lacking == 1
+    assert any(
+        "On one seed alone, as others lack, is the difference of gca-ince on digits" in one for one in found.notes
+    )
+    assert "A budget of 0s is less than one training takes: none was begun." in found.notes
+
+
+def test_a_cell_that_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
+    grid = grid_of({**SMALL, "out": tmp_path})
+    taken = job_of(grid, grid.cells[1])
+    with locked(Run(taken.path)):
+        found = compare(**SMALL, out=tmp_path)
+    assert found.lacking == 1
+    entry = found.entry("gca-ince", "digits, standard", "knn")
+    assert entry is not None
+    assert (entry.failed, entry.seeds) == (None, 1)
+    assert any("or another process is at them" in note for note in found.notes)
+
+
+def test_what_another_process_ended_meanwhile_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, asked = running.carry_out, list[Path]()
+
+    def once_in_use(job: Job) -> Any:
+        asked.append(job.path)
+        return None if len(asked) == 1 else own(job)
+
+    monkeypatch.setattr(running, "carry_out", once_in_use)
+    assert compare(**SMALL | {"seeds": 1}, out=tmp_path).lacking == 0
+    assert asked[0] == asked[-1]
+    assert len(asked) == 3
+
+
+def test_a_cell_without_memory_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = running.train
+
+    def train(**given: Any) -> Run:
+        if given.get("recipe") == "gca-ince":
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 TiB.")
+        return own(**given)
+
+    monkeypatch.setattr(running, "train", train)
+    found = compare(**SMALL | {"seeds": 1}, out=tmp_path)
+    entry = found.entry("gca-ince", "digits, standard", "knn")
+    assert entry is not None
+    assert "there is not enough memory (CUDA out of memory" in str(entry.failed)
+    assert not [*(tmp_path / "cells").glob("*gca-ince*.json")], "it is tried again"
+    assert found.sentences[0].endswith("; gca-ince failed.")
+
+
+def test_where_every_trial_fails_the_cell_has_failed(tmp_path: Path) -> None:
+    rows = ["info-nce", {"hot": {"objective": "info-nce", "lr": 1e30}}]
+    found = compare(**SMALL | {"objectives": rows, "measures": ["knn"]}, tune=1, out=tmp_path)
+    entry = found.entry("hot", "digits, standard", "knn")
+    assert entry is not None
+    assert "every trial of its search failed" in str(entry.failed)
+    assert found.lacking == 0
+    (told,) = [note for note in found.notes if note.startswith("hot on digits, standard: ")]
+    assert told.startswith("hot on digits, standard: 2 of 2 trainings failed, the first so: every trial")
+
+
+def test_all_rows_of_a_column_are_judged_on_the_same_items() -> None:
+    with pytest.raises(UsageError, match=r"objectives: own: test_items says what is judged on, .* got 100"):
+        grid_of({**SMALL, "objectives": ["info-nce", {"own": {"objective": "info-nce", "test_items": 100}}]})
+    with pytest.raises(UsageError, match=r"info-nce, items 64: with items=64 it would be judged on other test items"):
+        grid_of({**SMALL, "over": ["items=64,128"]})
+    train = {"batch_size": 64, "test_items": 100}
+    assert len(grid_of({**SMALL, "over": ["items=64,128"], "train": train}).rows) == 4
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 
 from contraport._version import __version__
 from contraport.cli.verbs import run_verb, summaries
-from contraport.errors import CheckFailedError, UsageError, notes
+from contraport.errors import CheckFailedError, UsageError, lacks_memory, notes
 from contraport.importing import imported
 
 __all__ = ["main"]
@@ -27,9 +26,6 @@ first steps:
   contraport train --data digits --objective gca-uot --epochs 30 --out runs/digits
   contraport evaluate runs/digits
   contraport report runs/digits --out digits.html"""
-
-# What torch says on the CPU and on GPUs; its own class for it is that of GPUs only.
-_NO_MEMORY = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,10 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         return _fail(error, status=130)
     except (MemoryError, RuntimeError) as error:
-        if not (isinstance(error, MemoryError) or _NO_MEMORY.search(str(error))):
+        reason = lacks_memory(error)
+        if reason is None:
             raise
-        reason = str(error).splitlines()[0] if str(error) else "a MemoryError"
-        told = MemoryError(f"there is not enough memory ({reason}); smaller batches, views or networks need less.")
+        told = MemoryError(reason)
         told.add_note("More: contraport docs troubleshooting out-of-memory")
         return _fail(told, status=1)
     return 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from contraport.comparing.entries import check_options, entry_by_entry, kept_by_name, over_each, row_of, setting_of
-from contraport.comparing.grid import Column, Given, Grid
+from contraport.comparing.grid import Column, Given, Grid, Row
 from contraport.comparing.results import chosen_in_order
 from contraport.comparing.suites import OF_SUITES, claim_of, read_suite
 from contraport.errors import check, unknown_name
@@ -44,6 +46,31 @@ def grid_of(given: Given) -> Grid:
     own = {"epochs": asked.epochs, "encoder": asked.encoder, "items": asked.items}
     common = {**(asked.train or {}), **{name: value for name, value in own.items() if value is not None}}
     check_options("train", common)
+    _check_same_items(rows, common, [column.options for column in columns])
     claims = tuple(claim_of(value) for value in values.get("claims", ()))
     title = str(values.get("title", f"{len(rows)} objectives compared"))
     return Grid(title, rows, columns, baseline, common, claims, asked, given)
+
+
+_OF_TEST_ITEMS = ("test_items", "test_fraction", "corrupt", "domains")
+"""The options of a training that say which items it is judged on."""
+
+
+def _check_same_items(rows: Sequence[Row], common: Given, columns: Sequence[Given]) -> None:
+    """Raise `UsageError` where a row asks for test items of its own: those of a column are the same for all its rows.
+
+    How many items it learns from it may ask, where `test_items` says for all how many it is judged on.
+    """
+    for row in rows:
+        for key in _OF_TEST_ITEMS:
+            check(
+                key not in row.options,
+                f"objectives: {row.name}: {key} says what is judged on, which is the same for all rows; expected it in "
+                f"the settings or, for all, in train, got {row.options.get(key)!r}.",
+            )
+        fixed = all("test_items" in common or "test_items" in column for column in columns)
+        check(
+            fixed or row.options.get("items") in (None, common.get("items")),
+            f"objectives: {row.name}: with items={row.options.get('items')} it would be judged on other test items "
+            "than the rest; expected test_items for all beside it (--train.test_items 10000).",
+        )

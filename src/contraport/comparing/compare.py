@@ -19,11 +19,18 @@ from contraport._version import __version__
 from contraport.comparing.asked import grid_of
 from contraport.comparing.grid import Cell, Grid, Row
 from contraport.comparing.page import draw, render
-from contraport.comparing.results import Results, chosen_in_order, entries_of, verdicts_of, waypoints_of
+from contraport.comparing.results import (
+    Results,
+    chosen_in_order,
+    entries_of,
+    of_one_seed,
+    verdicts_of,
+    waypoints_of,
+)
 from contraport.comparing.running import Clock, Found, Job, carried_out, job_of
 from contraport.comparing.tables import Comparison
 from contraport.comparing.tuning import as_text, best_trial, settled, space_of, trials_of, unequal
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, lacks_memory
 from contraport.files import write_json, write_text
 from contraport.measures import Measure
 from contraport.options import as_flags, plain
@@ -31,7 +38,7 @@ from contraport.training.build import build
 from contraport.training.given import settings_of
 from contraport.training.rehearsal import rehearse
 from contraport.verbs.compare import VERB, seconds_of
-from contraport.wording import counted
+from contraport.wording import counted, listed
 
 Moved: TypeAlias = Callable[[Cell, Found], None]
 """Is told of each cell that is done."""
@@ -81,7 +88,7 @@ def compare(given: dict[str, Any]) -> Comparison:
                 f"processes: one of {asked.processes} was ended from outside, as where memory runs out; expected "
                 f"fewer. What is done is in {grid.out}, and the same command goes on."
             ) from error
-    return _written(grid, trials, found, cells, results, measure)
+    return _written(grid, trials, found, cells, results, measure, begun=len(clock.took) > 0)
 
 
 def _carry_out(grid: Grid, cells: Sequence[Cell], clock: Clock, moved: Moved) -> dict[str, Found]:
@@ -135,7 +142,9 @@ def _expected(grid: Grid, cell: Cell) -> float | None:
         settings = settings_of({**cell.options, **machine})
         built = build(settings)
         return rehearse(settings, built).seconds * built.epoch * settings.epochs
-    except UsageError:
+    except (UsageError, MemoryError, RuntimeError) as error:
+        if not isinstance(error, UsageError) and lacks_memory(error) is None:
+            raise
         return None  # which is told by the training itself
 
 
@@ -220,6 +229,8 @@ def _written(
     cells: Sequence[Cell],
     found: Mapping[str, Found],
     measure: Measure,
+    *,
+    begun: bool,
 ) -> Comparison:
     """Write the tables, the page and the numbers of what was found, and return it."""
     jobs = [(cell, job_of(grid, cell)) for cell in cells]
@@ -228,10 +239,12 @@ def _written(
         for cell, job in jobs
         if job.path.name in found
     }
-    refused = [one["failed"] for one in found.values() if one.get("refused")]
+    ended = {**tried, **found}
+    refused = [one["failed"] for one in ended.values() if one.get("refused")]
     check(
-        not (refused and len(refused) == len(found)), f"every training refused its settings: {next(iter(refused), '')}"
+        not (refused and len(refused) == len(ended)), f"every training refused its settings: {next(iter(refused), '')}"
     )
+    results |= _without_settings(grid, trials, tried)
     lacking = len(grid.cells) - len(results)
     comparison = Comparison(
         title=grid.title,
@@ -245,7 +258,7 @@ def _written(
         references=_references(grid, results),
         spaces={row.name: _spans(row) for row in grid.rows} if trials else {},
         trials=_trials(trials, tried, measure),
-        notes=_notes(grid, found, results, lacking),
+        notes=_notes(grid, results, lacking, begun=begun),
         lacking=lacking,
     )
     grid.out.mkdir(parents=True, exist_ok=True)
@@ -257,6 +270,18 @@ def _written(
     draw(comparison, out / "plot.png")
     write_text(out / "page.html", render(comparison, commands))
     return comparison
+
+
+def _without_settings(grid: Grid, trials: Mapping[tuple[str, str], list[Cell]], tried: Mapping[str, Found]) -> Results:
+    """Return as failed the cells of the table whose every trial failed, so that there is nothing to train them with."""
+    told: dict[tuple[str, str, int], tuple[Job, Found]] = {}
+    for cell in grid.cells:
+        of = trials.get((cell.row.name, cell.column.name), [])
+        failed = [tried.get(trial.folder, {}).get("failed") for trial in of]
+        if of and all(failed):
+            why = f"every trial of its search failed, the first so: {failed[0]}"
+            told[cell.row.name, cell.column.name, cell.seed] = job_of(grid, cell), {"failed": why}
+    return told
 
 
 _REFERENCES = {"untrained": "untrained encoder", "raw": "raw inputs"}
@@ -305,22 +330,30 @@ def _reached(found: Found | None, measure: Measure) -> str:
     return str(found.get("failed", "")) if value is None else measure.written(value)
 
 
-def _notes(grid: Grid, found: Mapping[str, Found], results: Results, lacking: int) -> list[str]:
+def _notes(grid: Grid, results: Results, lacking: int, *, begun: bool) -> list[str]:
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
-    seeds = Counter((row, column) for row, column, _ in results)
+    seeds = Counter((row, column) for (row, column, _), (_, found) in results.items() if "values" in found)
     notes = []
     if max(seeds.values(), default=0) == 1:
         notes.append("One seed: the intervals are over test items alone, and say nothing of other seeds.")
-    elif comparisons > 1:
+    elif comparisons > 1 and seeds:
         notes.append(
             f"The intervals of differences hold for all {comparisons} of a table at once (Bonferroni), over seeds and "
             "test items; how far seeds spread is moderated by the whole table, as so few tell little (Smyth, 2004)."
         )
+    if max(seeds.values(), default=0) > 1 and (alone := of_one_seed(grid, results)):
+        notes.append(
+            f"On one seed alone, as others lack, is the difference of {listed(alone)}: its interval is over test "
+            "items, and says nothing of other seeds."
+        )
     if lacking:
-        notes.append(f"{lacking} of {len(grid.cells)} trainings are still to be done; the same command goes on.")
-    failed = [one["failed"] for one in found.values() if "failed" in one]
-    for told in dict.fromkeys(failed):
-        notes.append(f"{failed.count(told)} trainings failed: {told}")
+        notes.append(
+            f"{lacking} of {len(grid.cells)} trainings are still to be done, or another process is at them; the same "
+            "command goes on."
+        )
+        if grid.asked.budget is not None and not begun:
+            notes.append(f"A budget of {grid.asked.budget} is less than one training takes: none was begun.")
+    notes += _failures(grid, results)
     if grid.asked.tune:
         notes.append(
             f"Own settings were searched by {grid.asked.tune} trials each, with seed 0, on "
@@ -332,6 +365,19 @@ def _notes(grid: Grid, found: Mapping[str, Found], results: Results, lacking: in
             for name, fixed in unequal(grid.rows).items()
         ]
     return notes
+
+
+def _failures(grid: Grid, results: Results) -> list[str]:
+    """Say of each cell of the table with how many of its seeds the training failed, and why the first did."""
+    why: dict[tuple[str, str], list[str]] = {}
+    for (row, column, _), (_, found) in results.items():
+        if "failed" in found:
+            why.setdefault((row, column), []).append(found["failed"])
+    return [
+        f"{row} on {column}: {len(told)} of {counted(len(grid.seeds), 'training')} failed"
+        f"{', the first so' if len(told) > 1 else ''}: {told[0]}"
+        for (row, column), told in why.items()
+    ]
 
 
 _OF_THE_PLACE = ("out", "root", "progress", "dry_run", "budget", "processes", "device")

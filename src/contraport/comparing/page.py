@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from contraport import pages
+from contraport.comparing.results import Entry
 from contraport.comparing.tables import Comparison, size, verdict_in_words, ways_of, written
 from contraport.files import replacing
+from contraport.measures.intervals import Interval
 from contraport.plots.canvas import canvas
 from contraport.plots.colors import SERIES
 
@@ -26,7 +28,7 @@ def figure_of(of: Comparison) -> Figure:
     down = -(-len(of.columns) // across)
     figure = canvas(1.6 + 2.6 * across, down * (0.9 + 0.26 * len(rows)))
     axes = figure.subplots(down, across, squeeze=False, sharey=True)
-    scale = 100 if measure.unit.startswith("share") else 1
+    scale = 100 if measure.in_percent else 1
     for number, panel in enumerate(axes.flat):
         if number >= len(of.columns):
             panel.set_visible(False)
@@ -34,10 +36,11 @@ def figure_of(of: Comparison) -> Figure:
         panel.set_title(of.heads[number + 1], fontsize=9)
         for place, row in enumerate(rows):
             entry = of.entry(row, of.columns[number], measure.key)
-            if entry is None or entry.mean is None or entry.interval is None:
+            if entry is None or entry.mean is None:
                 continue
             color = SERIES[0] if row != of.baseline else SERIES[1]
-            panel.plot([scale * end for end in entry.interval], [place, place], color=color, linewidth=1.6)
+            ends = [scale * end for end in _ends(entry, entry.mean)]
+            panel.plot(ends, [place, place], color=color, linewidth=1.6)
             panel.plot(scale * entry.mean, place, "o", color=color, markersize=4)
             if row == of.baseline:
                 panel.axvline(scale * entry.mean, color=color, linewidth=0.6, linestyle=":")
@@ -49,6 +52,11 @@ def figure_of(of: Comparison) -> Figure:
     told = f"{measure.title}{', %' if scale == 100 else ''}"
     figure.supxlabel(f"{told}, mean over seeds and interval of 95%{_of_data(of)}", fontsize=9)
     return figure
+
+
+def _ends(entry: Entry, mean: float) -> Interval:
+    """Return the ends of the line of a mean: where nothing tells how sure it is, the mean itself."""
+    return entry.interval or Interval(mean, mean)
 
 
 def _of_data(of: Comparison) -> str:
@@ -110,11 +118,9 @@ def panels(of: Comparison) -> list[Panel]:
 def _panel(of: Comparison, column: str, head: str) -> Panel | None:
     measure = of.measures[0]
     known = [
-        (row, entry, entry.interval, entry.mean)
+        (row, entry, _ends(entry, entry.mean), entry.mean)
         for row in of.rows
-        if (entry := of.entry(row, column, measure.key)) is not None
-        and entry.interval is not None
-        and entry.mean is not None
+        if (entry := of.entry(row, column, measure.key)) is not None and entry.mean is not None
     ]
     if not known:
         return None

@@ -53,7 +53,7 @@ class Entry(NamedTuple):
         measure: what was measured.
         seeds: how many it was trained with; fewer than were asked for where trainings lack or failed.
         mean: over these.
-        interval: of the mean.
+        interval: of the mean; none where nothing tells how sure that is, as of one seed by a measure without items.
         difference: from the baseline, with an interval that holds for all comparisons of the table at once.
         seconds: of training, the mean.
         failed: why it has fewer seeds, if one failed.
@@ -79,7 +79,7 @@ class Waypoint(NamedTuple):
         measure: what was measured.
         epoch: after how many.
         mean: over seeds.
-        interval: of the mean.
+        interval: of the mean; none of one seed.
     """
 
     row: str
@@ -87,7 +87,7 @@ class Waypoint(NamedTuple):
     measure: str
     epoch: int
     mean: float
-    interval: Interval
+    interval: Interval | None
 
 
 class Verdict(NamedTuple):
@@ -161,6 +161,19 @@ def known_of(grid: Grid, results: Results, key: str) -> Known:
     of_means = (spread_of(one.values) for one in seen.values())
     of_differences = (spread_of(one) for one in apart)
     return Known(seen, likely_spread(filter(None, of_means)), likely_spread(filter(None, of_differences)))
+
+
+def of_one_seed(grid: Grid, results: Results) -> list[str]:
+    """Return which differences from the baseline, by the first measure, tell nothing of other seeds, as in a table."""
+    known = known_of(grid, results, chosen_in_order(grid.asked.measures)[0].key)
+    return [
+        f"{row.name} on {column.name}"
+        for column in grid.columns
+        for row in grid.rows
+        if row.name != grid.baseline
+        and known.apart(row.name, grid.baseline, column.name) is not None
+        and not known.tells_seeds(row.name, grid.baseline, column.name)
+    ]
 
 
 def _on_same_seeds(one: Seen, other: Seen) -> tuple[Seen, Seen]:
@@ -255,7 +268,7 @@ def verdicts_of(grid: Grid, results: Results) -> list[Verdict]:
             and known.tells_seeds(name, claim.than, column.name)
         }
         found = {name: sure for name, gain in gains.items() if (sure := gain.difference(comparisons=comparisons))}
-        judge = partial(verdict_of, each=claim.each, small=SMALL if "%" in measure.pattern else 0.0)
+        judge = partial(verdict_of, each=claim.each, small=SMALL if measure.in_percent else 0.0)
         verdict, seeds = judge(list(found.values())), None
         if verdict == UNDECIDED and found:
             decided = partial(_is_decided, judge)

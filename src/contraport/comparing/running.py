@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from contraport.comparing.grid import Cell, Grid
-from contraport.errors import UsageError
+from contraport.errors import InUseError, UsageError, lacks_memory
 from contraport.evaluation.evaluate import evaluate
 from contraport.files import write_json
 from contraport.options import as_flags, plain
@@ -87,11 +87,12 @@ def job_of(grid: Grid, cell: Cell) -> Job:
     return Job(grid.out / "cells" / cell.folder, plain(cell.options), machine, tuple(asked.measures), first)
 
 
-def carry_out(job: Job) -> Found:
+def carry_out(job: Job) -> Found | None:
     """Train and judge a cell, or go on with it, unless it is finished; return what was found, and write it.
 
-    A training that diverged is finished too: ``failed`` says why. Of one that refuses its settings or its data nothing
-    is written, as these may be mended.
+    A training that diverged is finished too: ``failed`` says why. Of one that refuses its settings or its data, or has
+    too little memory, nothing is written, as these may be mended. Of one that another process is at nothing is
+    returned.
 
     Raises:
         KeyboardInterrupt: it was stopped; it goes on when it is carried out again.
@@ -115,8 +116,13 @@ def carry_out(job: Job) -> Found:
             workers=0,
             progress=False,
         )
-    except UsageError as error:
-        return {**found, "failed": f"{error}", "refused": True, "took": round(time.perf_counter() - started, 2)}
+    except InUseError:
+        return None
+    except (UsageError, MemoryError, RuntimeError) as error:
+        told = f"{error}" if isinstance(error, UsageError) else lacks_memory(error)
+        if told is None:
+            raise
+        return {**found, "failed": told, "refused": True, "took": round(time.perf_counter() - started, 2)}
     except FloatingPointError as error:
         found |= {"failed": f"{error}"}
     else:
@@ -156,31 +162,39 @@ class Clock:
 
 
 def carried_out(jobs: Sequence[Job], *, processes: int, clock: Clock) -> Iterator[tuple[Job, Found]]:
-    """Yield what was found of each job, as they end; those that no budget is left for are left out."""
+    """Yield what was found of each job, as they end.
+
+    Those that no budget is left for are left out, and those that another process is still at when all others are done.
+    """
     waiting = []
     for job in jobs:
         if (found := job.found) is not None:
             yield job, found
         else:
             waiting.append(job)
-    several = min(processes, len(waiting))
-    for job, found in _in_turn(waiting, clock) if several < 2 else _at_once(waiting, several, clock):
-        clock.took.append(found["took"])
-        yield job, found
+    for _ in range(2):  # what another process is at comes again once all others are done
+        several, passed_over = min(processes, len(waiting)), []
+        for job, result in _in_turn(waiting, clock) if several < 2 else _at_once(waiting, several, clock):
+            if result is None:
+                passed_over.append(job)
+            else:
+                clock.took.append(result["took"])
+                yield job, result
+        waiting = passed_over
 
 
-def _in_turn(jobs: Sequence[Job], clock: Clock) -> Iterator[tuple[Job, Found]]:
+def _in_turn(jobs: Sequence[Job], clock: Clock) -> Iterator[tuple[Job, Found | None]]:
     for job in jobs:
         if not clock.begins():
             return
         yield job, carry_out(job)
 
 
-def _at_once(jobs: Sequence[Job], processes: int, clock: Clock) -> Iterator[tuple[Job, Found]]:
+def _at_once(jobs: Sequence[Job], processes: int, clock: Clock) -> Iterator[tuple[Job, Found | None]]:
     context = get_context("spawn")
     number = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)
-    waiting, running = list(reversed(jobs)), dict[Future[Found], Job]()
+    waiting, running = list(reversed(jobs)), dict[Future[Found | None], Job]()
     pool = ProcessPoolExecutor(
         processes, context, initializer=_begin, initargs=(number, torch.cuda.device_count(), threads)
     )

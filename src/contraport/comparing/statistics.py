@@ -77,17 +77,17 @@ def spread_of(values: Array, likely: VarianceEstimate | None = None) -> Variance
     return VarianceEstimate(float(values.var(ddof=1)), len(values) - 1).moderated(likely)
 
 
-def over_seeds(values: Array, items: Array | None = None, *, likely: VarianceEstimate | None = None) -> Interval:
+def over_seeds(values: Array, items: Array | None = None, *, likely: VarianceEstimate | None = None) -> Interval | None:
     """Return the interval of a mean over seeds ``(s,)``.
 
-    Of one seed where nothing is known of others, it is that over its items ``(1, n)``, or has no width.
+    Of one seed where nothing is known of others, it is that over its items ``(1, n)``; without items there is none.
 
     >>> over_seeds(np.array([0.9, 0.91, 0.92]))
     Interval(low=0.885..., high=0.934...)
     """
     mean, spread = float(values.mean()), spread_of(values, likely)
     if spread is None:
-        return Interval(mean, mean) if items is None else interval(Finding(items[0]))
+        return None if items is None else interval(Finding(items[0]))
     half = float(student.ppf((1 + LEVEL) / 2, spread.freedom)) * (spread.variance / len(values)) ** 0.5
     return Interval(mean - half, mean + half)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,7 +79,7 @@ class Comparison:
         value = self.references.get(name, {}).get(column, {}).get(measure.key)
         if value is None:
             return "—"
-        return f"{100 * value:.1f}" if measure.unit.startswith("share") else f"{value:.3f}"
+        return _bare(measure, value)
 
     def searched_of(self, row: str) -> str:
         """Say what was searched of a row."""
@@ -140,7 +140,10 @@ class Comparison:
                 | {"seeds": one.seeds, "found": {name: list(apart) for name, apart in one.found.items()}}
                 for one in self.verdicts
             ],
-            "waypoints": [one._asdict() | {"interval": list(one.interval)} for one in self.waypoints],
+            "waypoints": [
+                one._asdict() | {"interval": None if one.interval is None else list(one.interval)}
+                for one in self.waypoints
+            ],
             "references": self.references,
             "spaces": self.spaces,
             "trials": self.trials,
@@ -186,19 +189,28 @@ def size(measure: Measure, found: Difference) -> str:
     >>> size(chosen_in_order(["knn"])[0], Difference(0.012, 0.003, 0.021))
     '+1.2 points (+0.3 to +2.1)'
     """
-    share = measure.unit.startswith("share")
-    scale, digits, unit = (100, 1, " points") if share else (1, 3, "")
-    value, low, high = (f"{round(scale * number, digits) + 0.0:+.{digits}f}".replace("-", "−") for number in found)
-    return f"{value}{unit} ({low} to {high})"
+    signed = replace(measure, pattern=measure.pattern.replace("{:", "{:+", 1))
+    value, low, high = (_with_minus(_bare(signed, number)) for number in found)
+    return f"{value}{' points' if measure.in_percent else ''} ({low} to {high})"
+
+
+def _bare(measure: Measure, value: float) -> str:
+    """Write a value without the sign of per cent, which stands where the measure is named."""
+    return measure.written(value).removesuffix("%")
+
+
+def _with_minus(text: str) -> str:
+    """Return a signed number with a minus; what is rounded to nothing has none."""
+    return text.replace("-", "−" if any(digit in text for digit in "123456789") else "+")
 
 
 def written(measure: Measure, entry: Entry | Waypoint | None) -> str:
-    """Write a mean over seeds with half the width of its interval; in per cent where the measure is a share."""
-    if entry is None or entry.mean is None or entry.interval is None:
+    """Write a mean over seeds with half the width of its interval, where it has one."""
+    if entry is None or entry.mean is None:
         return "failed" if isinstance(entry, Entry) and entry.failed else "—"
-    half = (entry.interval.high - entry.interval.low) / 2
-    share = measure.unit.startswith("share")
-    return f"{100 * entry.mean:.1f} ± {100 * half:.1f}" if share else f"{entry.mean:.3f} ± {half:.3f}"
+    if entry.interval is None:
+        return _bare(measure, entry.mean)
+    return f"{_bare(measure, entry.mean)} ± {_bare(measure, (entry.interval.high - entry.interval.low) / 2)}"
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
@@ -260,8 +272,9 @@ def _tables(of: Comparison) -> list[str]:
     """Return the table of each measure, and the differences by the first."""
     told = []
     for measure in of.measures:
-        unit = "%" if measure.unit.startswith("share") else measure.unit
-        mean = f"{measure.title}, {unit}: mean over seeds ± half of its 95 % interval"
+        unit = "%" if measure.in_percent else measure.unit
+        better = "" if measure.better == "neither" else f" ({measure.better} is better)"
+        mean = f"{measure.title}, {unit}{better}: mean over seeds ± half of its 95 % interval"
         told += [f"{mean}; ▲ ▼: surely above or below {of.baseline}", table_of(of, measure)]
     if of.measures:
         measure = of.measures[0]
@@ -283,16 +296,40 @@ def _apart(of: Comparison, row: str, column: str, measure: Measure) -> str:
 
 def _sentence(of: Comparison, column: str) -> str:
     measure = of.measures[0]
-    found = [one for one in of.entries if (one.column, one.measure) == (column, measure.key) and one.mean is not None]
+    cells = [one for one in of.entries if (one.column, one.measure) == (column, measure.key)]
+    found = [one for one in cells if one.mean is not None]
+    failed = [one.row for one in cells if one.mean is None and one.failed]
+    parts = [_lead(of, measure, found), *(_beside_baseline(of, measure, found) if found else [])]
+    parts += [f"{_shortened(failed)} failed"] if failed else []
+    return f"{column}: {'; '.join(parts)}."
+
+
+def _lead(of: Comparison, measure: Measure, found: Sequence[Entry]) -> str:
     if not found:
-        return f"{column}: nothing was measured."
-    higher = measure.better != "lower"
-    best = max(found, key=lambda one: (one.mean or 0.0) if higher else -(one.mean or 0.0))
+        return "nothing was measured"
+    best, unit = _first(measure, found), "%" if measure.in_percent else ""
+    if len(of.rows) == 1:
+        return f"{best.row} has {written(measure, best)}{unit} on {_name(measure)}"
+    most = "highest" if measure.better == "neither" else "best"
+    return f"{best.row} has the {most} {_name(measure)}, {written(measure, best)}{unit}"
+
+
+def _first(measure: Measure, found: Sequence[Entry]) -> Entry:
+    """Return what is the best, or the highest where neither direction is better."""
+    sign = -1 if measure.better == "lower" else 1
+    return max(found, key=lambda one: sign * (one.mean or 0.0))
+
+
+def _beside_baseline(of: Comparison, measure: Measure, found: Sequence[Entry]) -> list[str]:
+    """Return what is surely better and worse than the baseline, or above and below, and of what that is not known."""
+    more, less = ("above", "below") if measure.better == "neither" else ("better than", "worse")
     apart = {one.row: one.difference for one in found if one.difference is not None}
-    above = [name for name, one in apart.items() if (one.low > 0 if higher else one.high < 0)]
-    below = [name for name, one in apart.items() if (one.high < 0 if higher else one.low > 0)]
-    parts = [f"{_several(above, best.row)} surely better than {of.baseline}"] if above else []
-    parts += [f"{_several(below)} surely worse"] if below else []
+    above = [name for name, one in apart.items() if one.low > 0]
+    below = [name for name, one in apart.items() if one.high < 0]
+    if measure.better == "lower":
+        above, below = below, above
+    parts = [f"{_several(above, _first(measure, found).row)} surely {more} {of.baseline}"] if above else []
+    parts += [f"{_several(below)} surely {less}"] if below else []
     rest = [name for name in apart if name not in above and name not in below]
     if len(rest) == 1:
         parts.append(f"{rest[0]} cannot be told from {of.baseline}")
@@ -300,15 +337,17 @@ def _sentence(of: Comparison, column: str) -> str:
         parts.append(f"the other {len(rest)} cannot be told from it")
     elif rest:
         parts.append(f"none of the other {len(rest)} can be told from {of.baseline}")
-    unit = "%" if measure.unit.startswith("share") else ""
-    lead = f"{column}: {best.row} has the best {_name(measure)}, {written(measure, best)}{unit}"
-    return f"{lead}; {'; '.join(parts)}." if parts else f"{lead}."
+    unknown = [one.row for one in found if one.row not in apart and one.row != of.baseline]
+    return [*parts, f"how sure that is of {_shortened(unknown)} is not known"] if unknown else parts
 
 
 def _several(names: Sequence[str], first: str = "") -> str:
     ordered = sorted(names, key=lambda name: name != first)
-    shown = ordered if len(ordered) <= 4 else [*ordered[:3], f"{len(ordered) - 3} others"]
-    return f"{listed(shown)} {'is' if len(ordered) == 1 else 'are'}"
+    return f"{_shortened(ordered)} {'is' if len(ordered) == 1 else 'are'}"
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return listed(names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} others"])
 
 
 def _name(measure: Measure) -> str:

@@ -129,6 +129,11 @@ class Measure:
         """Return what the subject lacks for this measure, if it lacks something."""
         return next((need for need in self.needs if not need.met(subject)), None)
 
+    @property
+    def in_percent(self) -> bool:
+        """Whether its values are written in per cent, and differences of them are points."""
+        return self.pattern.endswith("%}")
+
     def written(self, value: float) -> str:
         """Return a value as it is written."""
         return self.pattern.format(value)

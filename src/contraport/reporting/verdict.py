@@ -199,7 +199,7 @@ def _gain(measure: Measure, run: ShownRun, other: str | ShownRun) -> Difference 
 def _worth_of_an_item(runs: Sequence[ShownRun], headlines: Sequence[Measure]) -> list[str]:
     evaluation = runs[0].evaluation or {}
     items = evaluation.get("test_items", FEW_TEST_ITEMS)
-    shares = any(measure.unit.startswith("share") for measure in headlines)
+    shares = any(measure.in_percent for measure in headlines)
     if items >= FEW_TEST_ITEMS or not shares:
         return []
     return [f"One of the {items:,} test items is worth {100 / items:.2g} points: look at nothing smaller."]
@@ -227,7 +227,7 @@ def _what_differs(runs: Sequence[ShownRun]) -> list[str]:
 def _size(measure: Measure, found: Difference, *, signed: bool = False) -> str:
     """Write a difference with its interval: in points where the measure is a share."""
     value, low, high = found if signed or measure.better == "higher" else (-found.value, -found.high, -found.low)
-    if measure.unit.startswith("share"):
+    if measure.in_percent:
         return f"{100 * value:.1f} points ({100 * low:.1f} to {100 * high:.1f})".replace("-", "−")
     return f"{value:.3f} ({low:.3f} to {high:.3f})".replace("-", "−")
 

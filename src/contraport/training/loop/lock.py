@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport.distributed import is_first, together
-from contraport.errors import UsageError, check, check_regular, explained
+from contraport.errors import InUseError, UsageError, check, check_regular, explained
 from contraport.runs import Run
 
 BEAT = 20.0
@@ -36,7 +36,7 @@ def locked(run: Run) -> Iterator[None]:
     has given no sign of life for `STALE` seconds.
 
     Raises:
-        UsageError: another training is at work there.
+        InUseError: another training is at work there.
     """
     lock = _Lock(run)
     with together():
@@ -97,7 +97,8 @@ class _Lock:
         """Put a lock aside that nobody holds any more.
 
         Raises:
-            UsageError: it is held, or is no file.
+            InUseError: it is held.
+            UsageError: it is no file.
         """
         text = _read(self._path)
         if text is None:
@@ -108,7 +109,7 @@ class _Lock:
             who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
             told = f"out: {self._run.path} is being trained by {who}; wait for its end, or stop it."
             unknown = f" If it was killed, its lock ends {STALE / 60:.0f} minutes after its last sign of life."
-            raise UsageError(told if lives else told + unknown)
+            raise InUseError(told if lives else told + unknown)
         aside = self._path.with_name(f".lock-{uuid.uuid4().hex}.json")
         try:
             self._path.rename(aside)
