@@ -167,3 +167,14 @@ def test_an_audit_writes_what_a_training_takes(tmp_path: Path) -> None:
     assert run.metrics()
     with pytest.raises(UsageError, match="drop: writes data into `out`; expected a folder"):
         contraport.audit(data=tmp_path / "pairs.npz", method="frozen", drop=True)
+
+
+def test_cells_of_a_csv_that_nothing_happens_to_stay_as_they_are_written(tmp_path: Path) -> None:
+    rows = [f'{row:03d},{row}.50,"a, ""b""",{row % 7 - 3}.0,{row}' for row in range(ITEMS)]
+    data = tmp_path / "pairs.csv"
+    data.write_text("\n".join(["id,view0,note,view1,label", *rows]) + "\n")
+    columns = {"views": ["view0", "view1"]}
+    dataset = load(data, columns=columns, test_fraction=0)
+    path = write_cleaned(found(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
+    expected = [row for number, row in enumerate(rows) if number not in WRONG]
+    assert path.read_text().splitlines()[1:] == expected

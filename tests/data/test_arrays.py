@@ -128,3 +128,15 @@ def test_items_that_lack_a_view_by_rows_of_nan_or_by_marks():
 def test_marks_that_do_not_fit(views, present, message):
     with pytest.raises(UsageError, match=message):
         from_arrays(views, present=present)
+
+
+@pytest.mark.parametrize("values", [["b", "a", "b"], [2, 1, 2]])
+def test_classes_may_be_kept_as_objects(values):
+    dataset = from_arrays(np.ones((3, 2)), labels=np.array(values, dtype=object))
+    assert (dataset.labels.tolist(), dataset.class_names) == ([1, 0, 1], tuple(map(str, sorted(set(values)))))
+
+
+@pytest.mark.parametrize("values", [["b", None, "b"], ["b", 1, "a"], [1, float("nan"), 2]])
+def test_classes_that_are_kept_as_objects_and_are_none_are_told(values):
+    with pytest.raises(UsageError, match=r"labels: expected one integer or string per item, got .* in row 1"):
+        from_arrays(np.ones((3, 2)), labels=np.array(values, dtype=object))

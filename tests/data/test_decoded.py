@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from PIL import Image
 
 from contraport import train
-from contraport.data import load
+from contraport.data import Dataset, load
 from contraport.data.decoded import decoded_once, holds_encoded
 from contraport.errors import UsageError
 
@@ -86,3 +87,30 @@ def test_a_training_is_the_same_with_and_without(photos: Path, tmp_path: Path) -
     assert all(torch.equal(one[name], other[name]) for name in one)
     train(**given | {"epochs": 1}, out=tmp_path / "with", overwrite=True)
     assert not with_them.decoded_path.exists()
+
+
+@pytest.mark.parametrize("kind", ["shard", "second column"])
+def test_they_are_decoded_again_where_a_file_has_changed_that_no_item_is_called_by(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contraport.data.decoded.SAMPLED", 1)
+
+    def written(value: int) -> Dataset:
+        for number in range(3):
+            Image.new("L", (8, 8), 9).save(tmp_path / f"{number}.png")
+            Image.new("L", (8, 8), value if number == 1 else 7).save(tmp_path / f"other{number}.png")
+        if kind == "shard":
+            with tarfile.open(tmp_path / "all.tar", "w") as tar:
+                for number in range(3):
+                    tar.add(tmp_path / f"other{number}.png", f"{number}.png")
+            os.utime(tmp_path / "all.tar", ns=(value, value))
+            return load(tmp_path / "all.tar", test_fraction=0)
+        os.utime(tmp_path / "other1.png", ns=(value, value))
+        (tmp_path / "all.csv").write_text("one,other\n" + "".join(f"{i}.png,other{i}.png\n" for i in range(3)))
+        for number in range(3):
+            os.utime(tmp_path / f"{number}.png", ns=(1, 1))
+        return load(tmp_path / "all.csv", test_fraction=0)
+
+    for value in (50, 90):
+        kept = decoded_once(written(value), tmp_path / "kept", workers=0)
+        assert kept.__getitems__([1]).views[-1].unique().tolist() == [value]

@@ -82,11 +82,13 @@ def write_cleaned(
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if suffix in tables.SUFFIXES:
         path = folder / f"{FILES[way]}{suffix}"
-        table, sources = tables.a_text_each(tables.read_table(data), columns, str(data))
+        table, sources = tables.a_text_each(tables.read_table(data, columns), columns, str(data))
+        written = tables.read_texts_of_csv(Path(data)) if suffix == ".csv" else table
         edit = Edit.of(found, way, np.flatnonzero(np.isin(sources, rows)), len(table))
         changed = tables.rearranged(
-            table, columns, str(data), view=second, partners=edit.partners, kept=edit.kept, here=Path(data), there=path
-        )
+            table, written, columns, str(data),
+            view=second, partners=edit.partners, kept=edit.kept, here=Path(data), there=path,
+        )  # fmt: skip
         if edit.weights is not None:
             changed = tables.with_numbers(changed, WEIGHTS, edit.weights)
         tables.write_table(changed, path)

@@ -276,7 +276,7 @@ def codes_of(argument: str, values: ArrayLike | Tensor) -> tuple[Codes, tuple[st
     >>> codes_of("labels", ["dog", "cat", "dog"])
     (array([1, 0, 1]), ('cat', 'dog'))
     """
-    array = _array(argument, values)
+    array = _strings_or(argument, values)
     check(
         array.ndim == 1 and array.dtype.kind in "iubU",
         f"{argument}: expected one integer or string per item, got {array.dtype} of shape {array.shape}; "
@@ -284,6 +284,18 @@ def codes_of(argument: str, values: ArrayLike | Tensor) -> tuple[Codes, tuple[st
     )
     names, codes = np.unique(array, return_inverse=True)
     return codes.astype(np.int64), tuple(str(name) for name in names)
+
+
+def _strings_or(argument: str, values: Any) -> np.ndarray:
+    """Return strings, which other libraries keep as objects, as an array of strings, and all else as an array."""
+    if isinstance(values, Tensor) or (array := np.asarray(values)).dtype.kind not in "OT" or array.ndim != 1:
+        return _array(argument, values)
+    own = array.tolist()
+    kind = str if not own or isinstance(own[0], str) else int
+    wrong = next((row for row, value in enumerate(own) if not isinstance(value, kind)), None)
+    told = f"{argument}: expected one integer or string per item, got {own[wrong or 0]!r} in row {wrong}."
+    check(wrong is None, told)
+    return np.array(own)
 
 
 def tensor_codes_of(argument: str, values: ArrayLike | Tensor | None) -> tuple[Tensor | None, tuple[str, ...] | None]:

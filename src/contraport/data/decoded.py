@@ -6,9 +6,10 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from contraport.data.stores import JoinedStore, Store, as_one
 from contraport.kept import opened, size_of, taken_or_made
 
 SAMPLED = 1_000
-"""Of data in files so many items are read to tell whether they are still the same, beside their names."""
+"""Of data in files so many items are read to tell whether they are still the same, beside the names of all."""
 
 TOGETHER = 256
 LARGEST_SHARE = 0.5
@@ -125,24 +126,35 @@ def _stores(dataset: Dataset) -> tuple[Store, ...]:
 
 
 def digest_of(dataset: Dataset) -> str:
-    """Return a digest of items: of all in memory; else of some, and of the names, sizes and times of their files."""
+    """Return a digest of items: of all in memory; else of some, and of their names and the state of their files."""
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
     if dataset.in_memory:
         read = torch.arange(len(dataset))
     else:
         read = torch.linspace(0, len(dataset) - 1, min(SAMPLED, len(dataset)), dtype=torch.float64).round().long()
         for key in dataset.keys or ():
-            digest.update(f"{key} {_state_of_file(key)}".encode())
+            digest.update(f"{key} ".encode())
+        for file in dict.fromkeys(_read_from(dataset.store)):
+            digest.update(f"{file} {_state_of_file(file)}".encode())
     for positions in read.split(256):
         for view in dataset.store.fetch(positions):
             digest.update(view.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
-def _state_of_file(key: str) -> tuple[int, int] | None:
-    """Return the size and the time of the file that an item is, None where it is none."""
+def _read_from(store: Any) -> Iterator[str]:
+    """Yield the files that a store reads when items are fetched, as far as they are known."""
+    for below in getattr(store, "stores", ()):
+        yield from _read_from(below)
+    for name in ("store", "images", "members"):
+        if (below := getattr(store, name, None)) is not None:
+            yield from below.read_from() if hasattr(below, "read_from") else _read_from(below)
+
+
+def _state_of_file(path: str) -> tuple[int, int] | None:
+    """Return the size and the time of a file, None where there is none."""
     try:
-        state = os.stat(key)
+        state = os.stat(path)
     except OSError:
         return None
     return state.st_size, state.st_mtime_ns

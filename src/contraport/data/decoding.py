@@ -44,6 +44,9 @@ class EncodedImages(Protocol):
     def name(self, position: int) -> str:
         """Return what messages call an image."""
 
+    def read_from(self) -> Sequence[str]:
+        """Return the files whose content they are."""
+
 
 @dataclass(frozen=True)
 class FileImages:
@@ -64,6 +67,10 @@ class FileImages:
     def name(self, position: int) -> str:
         """Return the path of an image."""
         return self.files[position]
+
+    def read_from(self) -> Sequence[str]:
+        """Return the files whose content they are."""
+        return self.files
 
 
 @dataclass(frozen=True)
@@ -87,14 +94,13 @@ class ImageStore:
         return (torch.stack([_pixels(self.images, position, self.size) for position in positions.tolist()]),)
 
 
-def unreadable(views: Sequence[EncodedImages], positions: Sequence[int], *, what: str) -> dict[int, str]:
-    """Return which of some positions have an image that cannot be decoded in any view, with its name.
+def unreadable(views: Sequence[tuple[EncodedImages, Positions]], *, what: str) -> dict[int, str]:
+    """Return which positions have an image that cannot be decoded in any view, with its name.
 
     The log says how many, and why the first.
 
     Args:
-        views: the images.
-        positions: which of them are looked at.
+        views: of each the images, and the positions of those that are looked at.
         what: what messages call these.
 
     Raises:
@@ -102,21 +108,19 @@ def unreadable(views: Sequence[EncodedImages], positions: Sequence[int], *, what
     """
     reasons: dict[int, tuple[str, str]] = {}
     with ThreadPoolExecutor() as pool:  # decoders release the interpreter's lock
-        for first in range(0, len(positions), _CHECKED_TOGETHER):
-            together = positions[first : first + _CHECKED_TOGETHER]
-            for images in views:
+        for images, positions in views:
+            for first in range(0, len(positions), _CHECKED_TOGETHER):
+                together = positions[first : first + _CHECKED_TOGETHER].tolist()
                 found = pool.map(partial(why_unreadable, images), together)
                 for position, reason in zip(together, found, strict=True):
                     if reason is not None:
                         reasons[position] = (images.name(position), reason)
     described = [f"{name} ({reason})" for name, reason in reasons.values()]
-    check(
-        len(reasons) < len(positions),
-        f"data: none of {len(positions):,} {what} can be read, first {described[:1]}.",
-    )
+    looked_at = len(np.unique(np.concatenate([positions for _, positions in views])))
+    check(len(reasons) < looked_at, f"data: none of {looked_at:,} {what} can be read, first {described[:1]}.")
     if reasons:
         shown = "; ".join(described[:_NAMED_IMAGES]) + ("; ..." if len(described) > _NAMED_IMAGES else "")
-        told = f"{len(reasons)} of {len(positions):,} {what}"
+        told = f"{len(reasons)} of {looked_at:,} {what}"
         _log.warning("%s cannot be read and %s left out: %s", told, "is" if len(reasons) == 1 else "are", shown)
     return {position: name for position, (name, _) in sorted(reasons.items())}
 
@@ -138,7 +142,7 @@ def median_size(sides: Sequence[int]) -> int:
 
 def as_pixels(image: Image.Image, size: int) -> Tensor:
     """Return the centre of an upright image, resized, as uint8 RGB, ``(3, size, size)``."""
-    square = ImageOps.fit(_eight_bits(image).convert("RGB"), (size, size), Image.Resampling.BILINEAR)
+    square = ImageOps.fit(eight_bits(image).convert("RGB"), (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
@@ -179,6 +183,6 @@ def _pixels(images: EncodedImages, position: int, size: int) -> Tensor:
         raise UsageError(f"data: {images.name(position)} could be read before and cannot be now: {error}") from error
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def eight_bits(image: Image.Image) -> Image.Image:
     """Return a 16-bit grey image with 8 bits; Pillow itself would cut bright pixels off at 255."""
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I;16") else image

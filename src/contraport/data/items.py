@@ -76,10 +76,10 @@ class Items:
         if len(views) > 1 and self.shown is None:
             return self._with_what_is_shown(views).dataset(split, views, image_size=image_size, view_names=view_names)
         chosen = self.positions(split)
-        encoded = [view for view in views if not callable(view)]
-        bad = unreadable(encoded, chosen.tolist(), what=f"images of the {split} split") if encoded else {}
+        encoded = [(view, self._having(number, chosen)) for number, view in enumerate(views) if not callable(view)]
+        bad = unreadable(encoded, what=f"images of the {split} split") if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
-        stores = tuple(self._store(view, good, image_size) for view in views)
+        stores = tuple(self._store(number, view, good, image_size) for number, view in enumerate(views))
         return Dataset(
             as_one(stores),
             name=self.name,
@@ -115,8 +115,15 @@ class Items:
         ]
         return replace(self, shown=shown, together=of_files[0] if of_files else None)
 
-    def _store(self, view: View, positions: Positions, image_size: int | None) -> Store:
+    def _having(self, number: int, positions: Positions) -> Positions:
+        """Return those of some positions whose items have a view."""
+        return positions if self.present is None else positions[self.present[positions, number]]
+
+    def _store(self, number: int, view: View, positions: Positions, image_size: int | None) -> Store:
         if callable(view):
             return view(positions)
-        size = image_size or common_size(view, self.positions("train").tolist())
+        size = image_size or common_size(view, self._having(number, self.positions("train")).tolist())
+        if self.present is not None and len(having := self._having(number, positions)) > 0:
+            # An image that is there in place of each that is not: nobody will look at it, but it has to be readable.
+            positions = np.where(self.present[positions, number], positions, having[0])
         return ImageStore(view.take(positions), size)

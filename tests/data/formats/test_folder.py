@@ -303,3 +303,26 @@ def test_each_line_of_a_file_is_a_text(tmp_path):
     (tmp_path / "none.txt").write_text(" \n\n")
     with pytest.raises(UsageError, match=r"none\.txt has no line"):
         load(tmp_path / "none.txt")
+
+
+def test_class_folders_may_be_links(classes, tmp_path_factory):
+    linked = tmp_path_factory.mktemp("links") / "linked"
+    linked.mkdir()
+    for name in ("cat", "dog"):
+        (linked / name).symlink_to(classes / name)
+    there, here = load(classes), load(linked)
+    assert (here.class_names, here.labels.tolist()) == (there.class_names, there.labels.tolist())
+    assert [Path(key).name for key in here.keys] == [Path(key).name for key in there.keys]
+
+
+def test_folders_of_splits_are_known_in_capitals(tmp_path):
+    for split, count in (("Train", 4), ("Test", 2)):
+        for number in range(count):
+            save(tmp_path / split / ("cat", "dog")[number % 2] / f"{number}.png")
+    train, test = load(tmp_path), load(tmp_path, "test")
+    assert (len(train), len(test), train.class_names, train.domains) == (4, 2, ("cat", "dog"), None)
+
+
+def test_rows_are_the_lines_of_a_file(tmp_path):
+    (tmp_path / "texts.txt").write_text("\n\nfirst\n\nsecond\n")
+    assert load(tmp_path / "texts.txt", test_fraction=0).rows.tolist() == [2, 4]

@@ -272,3 +272,22 @@ def test_a_member_that_is_no_text_is_told(tmp_path):
     assert dataset.shapes == ((),)
     with pytest.raises(UsageError, match=r"data\.tar: 2\.txt cannot be read as a text of UTF-8"):
         [part.__getitems__(list(range(len(part)))) for part in whole]
+
+
+def test_classes_that_begin_with_a_zero_are_texts(tmp_path):
+    names = ("01", "1", "2", "10")
+    files = [(f"{i}.{field}", content) for i, name in enumerate(names) for field, content in
+             (("png", encoded(i)), ("cls", name.encode()))]  # fmt: skip
+    whole = load(write(tmp_path / "all.tar", files), test_fraction=0)
+    assert [whole.class_names[label] for label in whole.labels] == list(names)
+
+
+def test_rows_count_samples_that_are_left_out(tmp_path):
+    files = [("a.png", encoded(1)), ("a.txt", b"one"), ("b.png", encoded(2)), ("c.png", encoded(3)), ("c.txt", b"two")]
+    assert load(write(tmp_path / "all.tar", files), test_fraction=0).rows.tolist() == [0, 2]
+
+
+def test_archives_whose_names_only_begin_as_those_of_a_test_split_are_none(tmp_path):
+    for name, count in (("valley.tar", 4), ("testament.tar", 3), ("mountains.tar", 5), ("testing-0.tar", 2)):
+        write(tmp_path / name, [(f"{i}.png", encoded(i)) for i in range(count)])
+    assert (len(load(tmp_path)), len(load(tmp_path, "test"))) == (12, 2)

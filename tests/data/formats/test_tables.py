@@ -2,6 +2,7 @@ import io
 import json
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -87,6 +88,44 @@ def test_a_column_of_keys_says_what_each_row_is_called(tmp_path):
             assert part.shapes == ((1,),)
             assert list(part.keys) == [name.format(row) for row in part.rows.tolist()]
     assert load(path, columns={"views": ["x"], "keys": None}).keys is None
+
+
+def test_names_that_look_like_numbers_are_the_texts_that_stand_in_the_file(tmp_path):
+    rows = ["007,01,1,2", "7,1,1,2", "1e5,01,3,4", "12345678901234567890,1,3,4", "2020-01-02,1,5,6"]
+    whole = load(write(tmp_path, lines("id,label,x,z", [[row] for row in rows])), test_fraction=0)
+    assert list(whole.keys) == ["007", "7", "1e5", "12345678901234567890", "2020-01-02"]
+    assert (whole.class_names, whole.labels.tolist()) == (("01", "1"), [0, 1, 0, 1, 1])
+    asked = load(write(tmp_path, lines("zip,x", [["01", 1], ["1", 2]])), test_fraction=0, columns={"labels": "zip"})
+    assert asked.class_names == ("01", "1")
+
+
+def test_classes_that_are_whole_numbers_and_numbers_to_be_told_stay_so(tmp_path):
+    whole = load(write(tmp_path, lines("label,x", [[10, 1], [" 9", 2], [100, 3]])), test_fraction=0)
+    assert whole.class_names == ("9", "10", "100")
+    sized = load(write(tmp_path, lines("size,x", [[1.5, 1], ["2.50", 2]])), test_fraction=0, columns={"labels": "size"})
+    assert (sized.labels, sized.numbers.tolist()) == (None, [1.5, 2.5])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "message"),
+    [
+        ("latin-1", "column 'text': expected text of UTF-8, got other bytes; save the file as UTF-8"),
+        ("utf-16", "expected text of UTF-8, got UTF-16; save it as UTF-8"),
+    ],
+)
+def test_a_csv_of_another_encoding_is_told(tmp_path, encoding, message):
+    (tmp_path / "data.csv").write_bytes("text,label\nein Müller,a\nkein,b\n".encode(encoding))
+    with pytest.raises(UsageError, match=message):
+        load(tmp_path / "data.csv")
+
+
+def test_the_index_of_a_data_frame_is_no_feature(tmp_path):
+    frame = pandas.DataFrame({"x": np.arange(10.0), "z": np.ones(10)})
+    for index in (None, "sample"):
+        frame.iloc[[0, 1, 5, 7, 8, 9]].rename_axis(index).to_parquet(tmp_path / "data.parquet")
+        assert load(tmp_path / "data.parquet").shapes == ((2,),)
+    frame.set_index(frame.x.map("row {}".format).rename("text"))[["z"]].to_parquet(tmp_path / "data.parquet")
+    assert load(tmp_path / "data.parquet").view_names == ("text", "z")
 
 
 def test_rows_without_a_key_are_known_by_their_numbers(tmp_path, caplog):
@@ -449,3 +488,19 @@ def test_a_column_that_is_called_as_texts_are_and_holds_numbers_is_told(tmp_path
     (tmp_path / "numbers.csv").write_text("answer,weight\n" + rows.replace(".png", ""))
     load(tmp_path / "numbers.csv")
     assert len(caplog.messages) == 1
+
+
+def test_items_without_an_image_do_not_depend_on_the_images_of_others(tmp_path):
+    for name, colour in (("a.png", 40), ("b.png", 90)):
+        Image.new("L", (20, 20), colour).save(tmp_path / name)
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    rows = ["bad.png,zero", ",one", "b.png,two", ",three", "a.png,four"]
+    path = write(tmp_path, lines("image,caption", [[row] for row in rows]))
+    whole = load(path, test_fraction=0)
+    assert whole.skipped == (str(tmp_path / "bad.png"),)
+    assert whole.rows.tolist() == [1, 2, 3, 4]
+    assert whole.present.tolist() == [[False, True], [True, True], [False, True], [True, True]]
+    assert list(whole.keys) == [f"{path}, row 1", str(tmp_path / "b.png"), f"{path}, row 3", str(tmp_path / "a.png")]
+    images, captions = whole.__getitems__([0, 1, 2, 3]).views
+    assert decoded(captions) == ["one", "two", "three", "four"]
+    assert images[[1, 3], 0, 0, 0].tolist() == [90, 40]

@@ -183,3 +183,19 @@ def test_a_pipeline_of_webdataset(tmp_path: Path) -> None:
     whole = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False)
     features = read_features(embed(run, data=whole, out=tmp_path / "a.npz", progress=False))
     assert features.keys.tolist() == [f"sample{number}" for number in range(9)]
+
+
+def test_encoded_images_are_upright_and_of_eight_bits_as_those_in_a_folder(tmp_path: Path) -> None:
+    turned = Image.Exif()
+    turned[0x112] = 6
+    corner = np.zeros((12, 12, 3), np.uint8)
+    corner[:4, :4] = 250
+    Image.fromarray(corner).save(tmp_path / "0.png", exif=turned)
+    Image.fromarray(np.full((12, 12), 30_000, np.uint16)).save(tmp_path / "1.png")
+
+    class Encoded:
+        def __iter__(self) -> Iterator[dict[str, bytes]]:
+            return ({"png": (tmp_path / f"{number}.png").read_bytes()} for number in range(2))
+
+    in_folder = load(tmp_path, test_fraction=0).__getitems__([0, 1]).views[0]
+    assert torch.equal(load(Encoded()).__getitems__([0, 1]).views[0], in_folder)

@@ -133,3 +133,9 @@ def test_an_iterable_dataset_is_told():
 
     with pytest.raises(UsageError, match="map-style"):
         from_torch(Stream())
+
+
+def test_an_image_of_16_bits_is_one_of_8():
+    deep = Image.fromarray(np.full((6, 6), 30_000, np.uint16))
+    for size in (None, 6):
+        assert load(Listed([deep]), image_size=size).__getitems__([0]).views[0].unique().tolist() == [30_000 >> 8]

@@ -134,6 +134,11 @@ class RowImages:
         """Return the column and the row of an image."""
         return f"{self.where}, column {self.column!r}, row {position}"
 
+    def read_from(self) -> Sequence[str]:
+        """Return the files whose content they are: that of the table, or all in its folder."""
+        below = sorted(str(file) for file in Path(self.where).rglob("*") if file.is_file())
+        return below or [self.where]
+
 
 def dataset_of_rows(
     rows: ArrowRows,
@@ -191,7 +196,7 @@ def dataset_of_rows(
         _view(chosen, names, folder, where, doubtful=names[0] in roles.doubtful)
         for chosen, names in zip(columns_of, roles.views, strict=True)
     ]
-    files = next((view.files for view in views if isinstance(view, FileImages)), None)
+    files = _files(views, present, in_source, where)
     asked = (columns or {}).get("keys")
     check(
         asked is None or files is None,
@@ -202,6 +207,18 @@ def dataset_of_rows(
         where, len(rows), *known, is_test, test_fraction, present, weights, numbers, rows=in_source, keys=named
     )
     return items.dataset(split, views, image_size=image_size, view_names=called)
+
+
+def _files(views: Sequence[View], present: np.ndarray | None, in_source: Positions, where: str) -> Sequence[str] | None:
+    """Return the first image file that each row has, or else its number; None where no view is of files."""
+    of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, FileImages)]
+    if not of_files or present is None:
+        return of_files[0][1] if of_files else None
+    names = np.array([f"{where}, row {row}" for row in in_source.tolist()], dtype=np.object_)
+    for number, files in reversed(of_files):
+        names = np.where(present[:, number], np.array(files, dtype=np.object_), names)
+    own: list[str] = names.tolist()
+    return own
 
 
 def _keys(rows: ArrowRows, name: str | None, columns: Mapping[str, Any], where: str) -> np.ndarray | None:

@@ -84,8 +84,10 @@ def folders_of_splits(folder: Path) -> tuple[Path, Path | None]:
     Raises:
         UsageError: a folder of test items alone.
     """
-    train = folder / "train" if (folder / "train").is_dir() else folder
-    found = [folder / name for name in TEST_NAMES if (folder / name).is_dir()]
+    below = sorted(child.name for child in folder.iterdir() if child.is_dir())
+    by_name = {name.lower(): folder / name for name in below}  # of Test and test the latter
+    train = by_name.get("train", folder)
+    found = [by_name[name] for name in TEST_NAMES if name in by_name]
     check(
         train != folder or not found,
         f"data: expected a folder train/ beside {folder}/{found and found[0].name}, found none.",
@@ -96,10 +98,21 @@ def folders_of_splits(folder: Path) -> tuple[Path, Path | None]:
 
 
 def files_below(folder: Path, suffixes: Collection[str]) -> list[str]:
-    """Return the files below a folder with certain suffixes, as sorted paths within it; the hidden are left out."""
+    """Return the files below a folder with certain suffixes, as sorted paths within it; the hidden are left out.
+
+    Links are followed, but for those that lead back to a folder that they are in.
+    """
     files: list[str] = []
-    for parent, children, names in os.walk(folder):
-        children[:] = [child for child in children if not child.startswith(".")]
+    ways = {os.fspath(folder): {os.path.realpath(folder)}}  # of each folder to come what it is in
+    for parent, children, names in os.walk(folder, followlinks=True):
+        shown = {os.path.join(parent, child): child for child in children if not child.startswith(".")}
+        real = {path: os.path.realpath(path) for path in shown}
+        way = ways.pop(parent)
+        round_about = [path for path in shown if real[path] in way]
+        if round_about:
+            _log.info("%s: links that lead back are left out: %s", folder, ", ".join(round_about))
+        children[:] = [child for path, child in shown.items() if real[path] not in way]
+        ways |= {path: way | {real[path]} for path in shown if real[path] not in way}
         inside = os.path.relpath(parent, folder)
         files += [
             os.path.normpath(os.path.join(inside, name))
@@ -115,9 +128,18 @@ def read_text(file: str) -> str:
     Raises:
         UsageError: the file is not UTF-8, or no regular file.
     """
+    return read_whole(file).strip()
+
+
+def read_whole(file: str) -> str:
+    """Return all of the text in a file.
+
+    Raises:
+        UsageError: the file is not UTF-8, or no regular file.
+    """
     check_regular("data", file)
     try:
-        return Path(file).read_text("utf-8-sig").strip()
+        return Path(file).read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise cannot_read(f"data: {file}", "a text of UTF-8", error) from error
 

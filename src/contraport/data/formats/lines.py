@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from contraport.data.dataset import Dataset
-from contraport.data.formats.folder import read_text
+from contraport.data.formats.folder import read_whole
 from contraport.data.formats.format import data_format
 from contraport.data.items import Items
 from contraport.data.text_store import Texts
@@ -21,7 +21,7 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
     Raises:
         UsageError: the file is no text, or has no line.
     """
-    lines = [line.strip() for line in read_text(path).split("\n")]
+    lines = [line.strip() for line in read_whole(path).split("\n")]
     rows = [row for row, line in enumerate(lines) if line]
     check(len(rows) > 0, f"data: {path} has no line.")
     items = Items(path, len(rows), rows=np.array(rows), test_fraction=test_fraction)

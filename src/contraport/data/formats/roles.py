@@ -22,6 +22,8 @@ SPLIT_NAMES = ("split",)
 KEY_NAMES = ("id",)
 ROW_NAMES = ("", "id", "index", "unnamed: 0")
 """Columns that number the rows; they are no features."""
+_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls an index without a name where it writes it to a file."""
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +106,7 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
         single |= {"labels": None, "numbers": single["labels"]}
     taken = [name for name in single.values() if name is not None]
     if given.get("views") is None:
-        rest = [name for name in names if name not in taken and name.lower() not in ROW_NAMES]
+        rest = [name for name in names if name not in taken and not _numbers_rows(schema, name)]
         views, doubtful = _guess_views(schema, rest, where)
     else:
         doubtful = ()
@@ -123,6 +125,13 @@ def names_of_views(views: Sequence[Sequence[str]]) -> list[str]:
     """
     begun = [os.path.commonprefix(list(names)).rstrip("._-") if len(names) > 1 else names[0] for names in views]  # noqa: RUF071
     return [name if name and begun.count(name) == 1 else f"view{number}" for number, name in enumerate(begun)]
+
+
+def _numbers_rows(schema: pa.Schema, name: str) -> bool:
+    """Return whether a column numbers the rows, by its name or because it was the index of a data frame."""
+    index = (schema.pandas_metadata or {}).get("index_columns", [])
+    was_index = _INDEX.fullmatch(name) is not None or (name in index and not _stands_alone(schema.field(name)))
+    return name.lower() in ROW_NAMES or was_index
 
 
 def _named(name: Any, role: str, names: list[str], where: str) -> str | None:

@@ -33,7 +33,7 @@ _IMAGE, _ARRAY, _TEXT, _CLASS, _JSON = "image", "npy", "txt", "cls", "json"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_ARCHIVES = 1_000_000
-_WHOLE = re.compile(r"-?\d{1,18}")
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 
 _log = logging.getLogger(__name__)
 
@@ -86,16 +86,16 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         samples += _samples(number, archive, ignored)
     check(len(samples) > 0, f"data: {data} holds no image (.jpg, .png, ...), no array (.npy) and no text (.txt).")
     fields = _views(samples)
-    whole = [sample for sample in samples if fields <= sample.views.keys()]
+    rows = np.array([row for row, sample in enumerate(samples) if fields <= sample.views.keys()], dtype=np.int64)
+    whole = [samples[row] for row in rows.tolist()]
     _tell_left_out(data, ignored, len(samples) - len(whole), fields)
     labels, class_names = _codes(whole, "label", data)
     domains, domain_names = _codes(whole, "domain", data)
     held_out = named[[sample.archive for sample in whole]]
     is_test = held_out if held_out.any() and not held_out.all() else None
     keys = [f"{archives[sample.archive]}:{sample.key}" for sample in whole]
-    items = Items(
-        data, len(whole), labels, class_names, domains, domain_names, is_test, keys=keys, test_fraction=test_fraction
-    )
+    known = (labels, class_names, domains, domain_names)
+    items = Items(data, len(whole), *known, is_test, rows=rows, keys=keys, test_fraction=test_fraction)
     views = [_view(archives, whole, field) for field in sorted(fields)]
     names = names_of_fields(sorted(fields))
     return items.dataset(split, views, image_size=image_size, view_names=names)
@@ -213,7 +213,8 @@ def _dealt(archives: list[str], data: str) -> tuple[list[str], np.ndarray]:
 def _held_out_name(archive: str) -> str | None:
     """Return the name of a split that is held out by which an archive is called, or None."""
     path = PurePath(archive)
-    return next((name for name in TEST_NAMES if path.name.startswith(name) or path.parent.name == name), None)
+    begins = next((name for name in TEST_NAMES if re.match(rf"{name}(s|ing|set)?(?![a-z])", path.name)), None)
+    return begins or next((name for name in TEST_NAMES if path.parent.name == name), None)
 
 
 def _samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[_Sample]:

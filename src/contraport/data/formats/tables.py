@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import textwrap
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
@@ -19,13 +21,22 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats.arrow import TableRows, dataset_of_rows, one_text_each
 from contraport.data.formats.columns import holds_strings, holds_texts, tells_number
 from contraport.data.formats.format import data_format
-from contraport.data.formats.roles import assign_roles
+from contraport.data.formats.roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES, assign_roles
 from contraport.errors import UsageError, cannot_read, check
 from contraport.files import replacing
 
 _LARGEST_BLOCK = 2**31 - 1
 _LONGEST_HEADING = 100_000
 
+
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_NAMING = ("labels", "domains", "keys", "sequence")
+_NAMED = {
+    name: role
+    for role, names in zip(_NAMING[:3], (LABEL_NAMES, DOMAIN_NAMES, KEY_NAMES), strict=True)
+    for name in names
+}
+"""What columns of names are for, and what they are called that are for it unless it is said."""
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 
@@ -47,21 +58,26 @@ def load_table(
     Raises:
         UsageError: the file is corrupt, or a column or its values are not what they should be.
     """
-    rows = TableRows(read_table(path))
+    rows = TableRows(read_table(path, columns))
     return dataset_of_rows(
         rows, split, path=Path(path), columns=columns, image_size=image_size, test_fraction=test_fraction
     )
 
 
-def read_table(path: str | Path) -> pa.Table:
+def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa.Table:
     """Return the table in a file.
+
+    Args:
+        path: the file.
+        columns: what its columns are for; see `assign_roles`. Of `.csv`, where all is text, those of names (of classes,
+            domains, sequences and rows) are texts unless they are whole numbers as one writes them: 007 is no 7.
 
     Raises:
         UsageError: it is corrupt, or has no names of columns.
     """
     file = Path(path)
     try:
-        table = _READERS[file.suffix](file)
+        table = _read_csv(file, columns or {}) if file.suffix == ".csv" else _READERS[file.suffix](file)
         table.validate(full=True)  # Arrow itself follows corrupt offsets out of the memory that it has
     except UsageError:
         raise
@@ -74,7 +90,10 @@ def write_table(table: pa.Table, path: Path) -> None:
     """Write a table to a `.csv`, `.jsonl` or `.parquet` file, whole or not at all."""
     with replacing(path) as temporary:
         if path.suffix == ".csv":
-            pa.csv.write_csv(table, temporary)
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                rows = csv.writer(file, lineterminator="\n")
+                rows.writerow(table.schema.names)
+                rows.writerows(zip(*(column.to_pylist() for column in table.columns), strict=True))
         elif path.suffix == ".parquet":
             pa.parquet.write_table(table, temporary)
         else:
@@ -96,6 +115,7 @@ def a_text_each(table: pa.Table, columns: Mapping[str, Any] | None, where: str) 
 
 def rearranged(
     table: pa.Table,
+    written: pa.Table,
     columns: Mapping[str, Any] | None,
     where: str,
     *,
@@ -109,6 +129,7 @@ def rearranged(
 
     Args:
         table: with all rows.
+        written: the same as it stands in its file, which is changed: of `.csv`, texts.
         columns: what its columns are for; see `assign_roles`.
         where: what messages call it.
         view: the number of the view.
@@ -120,14 +141,14 @@ def rearranged(
     roles = assign_roles(table.schema, columns, where)
     check(roles.sequence is None, f"data: {where}: expected an item in each row, got sequences of rows.")
     for name in roles.views[view]:
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, table.schema.field(place), table.column(name).take(pa.array(partners)))
+        place = written.schema.get_field_index(name)
+        written = written.set_column(place, written.schema.field(place), written.column(name).take(pa.array(partners)))
     for name in {name for names in roles.views for name in names}:
         if holds_strings(table.schema.field(name)) and not holds_texts(table, name):
-            place = table.schema.get_field_index(name)
-            files = [name and os.path.relpath(here.parent / name, there.parent) for name in table[name].to_pylist()]
-            table = table.set_column(place, name, pa.array(files, pa.string()))
-    return table.filter(pa.array(kept))
+            place = written.schema.get_field_index(name)
+            files = [name and os.path.relpath(here.parent / name, there.parent) for name in written[name].to_pylist()]
+            written = written.set_column(place, name, pa.array(files, pa.string()))
+    return written.filter(pa.array(kept))
 
 
 def with_numbers(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
@@ -136,11 +157,17 @@ def with_numbers(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
     return rest.append_column(name, pa.array(numbers))
 
 
-def _read_csv(path: Path) -> pa.Table:
+def read_texts_of_csv(path: Path) -> pa.Table:
+    """Return the table in a `.csv` file, each cell the text that stands there."""
+    return _parsed(path, dict.fromkeys(_parsed(path, {}).schema.names, pa.string()))
+
+
+def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
     size = path.stat().st_size
     check(size > 0, f"data: {path} is empty.")
     with path.open("rb") as file:
         heading = file.readline(_LONGEST_HEADING)
+    check(not heading.startswith(_UTF16), f"data: {path}: expected text of UTF-8, got UTF-16; save it as UTF-8.")
     # Else a row would be one text, which can be learned from as any other.
     commas = b"," in heading or not (b";" in heading or b"\t" in heading)
     got = repr(heading.decode("utf-8", "replace").rstrip("\r\n"))
@@ -149,10 +176,44 @@ def _read_csv(path: Path) -> pa.Table:
         f"data: {path}: expected commas between columns, got the first line {textwrap.shorten(got, 60)}; save it with "
         "commas, or read it with pandas and pass the data frame.",
     )
-    one_block = pa.csv.ReadOptions(block_size=min(size + 1, _LARGEST_BLOCK))  # types are guessed from the first block
-    table = pa.csv.read_csv(path, read_options=one_block)
+    table = _parsed(path, {})
     headed = not all(tells_number(name) for name in table.schema.names)
     check(headed, f"data: {path}: expected the names of the columns in the first line, got {table.schema.names[:5]}.")
+    foreign = next((field.name for field in table.schema if pa.types.is_binary(field.type)), None)
+    told = f"data: {path}: column {foreign!r}: expected text of UTF-8, got other bytes; save the file as UTF-8."
+    check(foreign is None, told)
+    return _with_names(table, path, columns)
+
+
+def _parsed(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
+    """Return the table in a `.csv` file; of columns whose types are given, these alone."""
+    whole = min(path.stat().st_size + 1, _LARGEST_BLOCK)  # types are guessed from the first block
+    return pa.csv.read_csv(
+        path,
+        read_options=pa.csv.ReadOptions(block_size=whole),
+        convert_options=pa.csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
+    )
+
+
+def _with_names(table: pa.Table, path: Path, columns: Mapping[str, Any]) -> pa.Table:
+    """Return a table whose columns of names are the texts in the file, unless these are no more than their values."""
+    roles = {name: role for role, name in columns.items() if isinstance(name, str)}
+    called = {name: roles.get(name, _NAMED.get(name.lower())) for name in table.schema.names}
+    names = [name for name, role in called.items() if role in _NAMING]
+    guessed = [name for name in names if not holds_strings(table.schema.field(name))]
+    if not guessed or len(set(table.schema.names)) < len(table.schema.names):  # those of one name are told elsewhere
+        return table
+    texts = _parsed(path, dict.fromkeys(guessed, pa.string()))
+    for name in guessed:
+        kind, written = table.schema.field(name).type, pc.utf8_trim_whitespace(texts.column(name))
+        if pa.types.is_integer(kind):
+            as_texts = pc.fill_null(pc.cast(table.column(name), pa.string()), written)
+            stays = bool(pc.all(pc.equal(as_texts, written)).as_py())
+        else:  # numbers may be what is to be told of the items, and truth values are two classes in any writing
+            numbers = pa.types.is_floating(kind) and called[name] == "labels"
+            stays = numbers or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+        if not stays:
+            table = table.set_column(table.schema.get_field_index(name), name, written)
     return table
 
 
@@ -166,4 +227,4 @@ def _read_parquet(path: Path) -> pa.Table:
     return pa.parquet.read_table(path, partitioning=None)
 
 
-_READERS = {".csv": _read_csv, ".jsonl": _read_json_lines, ".parquet": _read_parquet}
+_READERS = {".jsonl": _read_json_lines, ".parquet": _read_parquet}

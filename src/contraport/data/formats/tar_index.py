@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,6 +82,10 @@ class Members:
     def name(self, position: int) -> str:
         """Return the archive and the path of a member."""
         return f"{self.archives[self.numbers[position]]}: {self.keys[position]}.{self.field}"
+
+    def read_from(self) -> Sequence[str]:
+        """Return the files whose content they are."""
+        return self.archives
 
 
 def _check_end(archive: str, offset: int) -> None:
