@@ -21,7 +21,8 @@ contraport train --data photos/ --monitor knn:every=5           # while it is tr
 
 Every number is measured on the features of the frozen encoder and shown beside the numbers of the same encoder without
 training and of the raw inputs. Only two measures use the projections: the bound of mutual information and, if each view
-has its own encoder, retrieval. All numbers are in `evaluation.json` in the run folder.
+has its own encoder, retrieval. All numbers are in `evaluation.json` in the run folder; in Python,
+`contraport.evaluate` returns them as a dictionary, which a notebook shows as tables.
 
 ## What is measured
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def html_table(title: str, rows: Mapping[str, object], note: str = "") -> str:
@@ -17,11 +17,34 @@ def html_table(title: str, rows: Mapping[str, object], note: str = "") -> str:
     >>> html_table("x < y", {"x": 1})
     '<table><caption ...>x &lt; y</caption><tr><th ...>x</th><td ...>1</td></tr></table>'
     """
-    cell = 'style="text-align: left; vertical-align: top; overflow-wrap: break-word"'
-    lines = [
-        f"<tr><th {cell}>{html.escape(name)}</th><td {cell}>{html.escape(str(value))}</td></tr>"
-        for name, value in rows.items()
-    ]
-    end = f'<tr><td colspan="2" {cell}><small>{html.escape(note)}</small></td></tr>' if note else ""
+    lines = [f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in rows.items()]
+    return _table(title, lines, [note] if note else [], columns=2)
+
+
+def html_columns(title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str] = ()) -> str:
+    """Return a table of rows that have the same keys, which head the columns, as HTML.
+
+    Args:
+        title: the first line.
+        rows: one or more.
+        notes: the last lines.
+
+    >>> html_columns("digits", [{"measure": "kNN", "trained": "97%"}])
+    '<table>...<th ...>measure</th><th ...>trained</th></tr><tr><th ...>kNN</th><td ...>97%</td></tr></table>'
+    """
+    lines = ["".join(_cell("th", heading) for heading in rows[0])]
+    for first, *others in (list(row.values()) for row in rows):
+        lines.append(_cell("th", first) + "".join(_cell("td", value) for value in others))
+    return _table(title, [f"<tr>{line}</tr>" for line in lines], notes, columns=len(rows[0]))
+
+
+def _cell(tag: str, value: object, columns: int = 1) -> str:
+    over = f' colspan="{columns}"' if columns > 1 else ""
+    style = 'style="text-align: left; vertical-align: top; overflow-wrap: break-word"'
+    return f"<{tag}{over} {style}>{html.escape(str(value))}</{tag}>"
+
+
+def _table(title: str, lines: Sequence[str], notes: Sequence[str], *, columns: int) -> str:
+    ends = [f"<tr>{_cell('td', note, columns)}</tr>" for note in notes]
     caption = f'<caption style="text-align: left; font-weight: bold">{html.escape(title)}</caption>'
-    return f"<table>{caption}{''.join(lines)}{end}</table>"
+    return f"<table>{caption}{''.join(lines)}{''.join(ends)}</table>"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from contraport.cli.console import evaluation_rows, print_groups, print_neighbors, print_table, result_rows
+from contraport.cli.console import print_groups, print_neighbors, print_table
+from contraport.evaluation.tables import evaluation_rows, result_rows
 from contraport.measures import MEASURES
 from contraport.searching.duplicates import Group
 from contraport.searching.neighbors import Neighbor

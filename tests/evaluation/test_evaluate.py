@@ -1,5 +1,6 @@
 import json
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -423,6 +424,12 @@ def test_several_runs_are_compared_item_by_item(tmp_path: Path, capsys: pytest.C
     difference = b["differences"][str(first.path)]["uniformity"]
     assert difference["value"] == pytest.approx(b["rows"]["trained"]["uniformity"] - a["rows"]["trained"]["uniformity"])
     assert set(b["intervals"]["trained"]) == set(b["rows"]["trained"])
+    html = results._repr_html_()
+    assert html.count("<table>") == html.count("</table>") == 3
+    told = b["rows"]["trained"]["effective_rank"]
+    assert f"<td {html.partition('<td ')[2].partition('>')[0]}>{told:.1f}</td>" in alone._repr_html_()
+    assert f"{second.path} less {first.path}, item by item" in html
+    assert escape(alone["notes"][0]) in alone._repr_html_()
     print_evaluation(results)
     printed = capsys.readouterr().out
     assert f"{second.path} less {first.path}, item by item" in printed

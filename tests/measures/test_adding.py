@@ -8,10 +8,10 @@ import pytest
 import torch
 from tests.evaluation.making import make_run, vector_model, vectors
 
-from contraport.cli.console import result_rows
 from contraport.cli.listing import list_names, print_names
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
+from contraport.evaluation.tables import result_rows
 from contraport.measures import MEASURES, chosen, measure, measure_of
 from contraport.measures.measure import LABELS
 from contraport.reporting import report

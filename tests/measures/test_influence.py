@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from contraport.measures import geometry, influence
-from contraport.measures.intervals import Finding, interval, mean_below_one
+from contraport.measures.intervals import Finding, interval, mean_below_one, mean_of_share
 from contraport.measures.probes import calibration_gaps
 
 ITEMS = 150
@@ -137,3 +137,11 @@ def test_the_interval_of_classes_found_by_clusters_does_not_pass_one(wrong: int)
     assert (interval(Finding(plain)).high > 1) == (wrong == 1)
     assert (low < value - 0.03) == (wrong > 0)
     assert Finding(plain, mean_below_one).value == pytest.approx(value)
+
+
+def test_the_interval_of_information_by_chance_does_not_go_below_none() -> None:
+    labels, found = torch.arange(60) % 3, np.arange(60) // 7 % 3
+    value = normalized_mutual_info_score(labels, found)
+    plain = influence.of_shared_information(value, labels, found)
+    low, high = interval(Finding(plain, mean_of_share))
+    assert interval(Finding(plain)).low < 0 <= low < value < high < 0.3

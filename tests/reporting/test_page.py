@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from contraport.cli.console import evaluation_rows
 from contraport.errors import UsageError
+from contraport.evaluation.tables import evaluation_rows
 from contraport.files import write_json
 from contraport.measures import chosen, measure_of
 from contraport.reporting import report

@@ -10,16 +10,13 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from contraport.measures import Measure, measures_of
+from contraport.evaluation.tables import course_rows, difference_rows, direction_rows, evaluation_rows
 from contraport.wording import counted
 
 if TYPE_CHECKING:
     from contraport.auditing import Audit
     from contraport.comparing import Comparison
     from contraport.searching import Clusters, Group, Neighbor
-
-EPOCHS_SHOWN = 5
-"""Of more models that were kept, so many are in the console's table; `evaluation.json` has them all."""
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -88,69 +85,6 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
             print_table(f"{name} less {first}, item by item", rows)
     for sentence in of_numbers(shown(list(results))):
         print(sentence)
-
-
-def evaluation_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the rows of an evaluation as texts, with the interval of what the trained encoder reaches.
-
-    A baseline of which nothing was measured, as raw inputs of two kinds that cannot be compared, has no column.
-    """
-    found = {name: result["rows"].get(name, {}) for name in ("raw", "untrained", "trained")}
-    columns = {name: values for name, values in found.items() if any(value is not None for value in values.values())}
-    rows = result_rows(columns)
-    for row, measure in zip(rows, measures_of(columns.values()), strict=True):
-        ends = result["intervals"]["trained"].get(measure.key)
-        row["95% interval"] = "-" if ends is None else _interval(measure, ends)
-    return rows
-
-
-def direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what the trained encoder reaches from one view to another as texts, a row for each direction."""
-    directions = result["directions"]
-    return [
-        {"from to": direction}
-        | {measure.title: measure.written(found[measure.key]["value"]) for measure in measures_of([found])}
-        for direction, found in directions.items()
-    ]
-
-
-def course_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what was measured of the checkpoints that were kept, at most `EPOCHS_SHOWN` spread evenly, as texts."""
-    kept = [name for name in result["rows"] if name.startswith("epoch ")]
-    places = {round(place * (len(kept) - 1) / max(1, EPOCHS_SHOWN - 1)) for place in range(EPOCHS_SHOWN)}
-    shown = kept if len(kept) <= EPOCHS_SHOWN else [kept[place] for place in sorted(places)]
-    return result_rows({name: result["rows"][name] for name in (*shown, "trained")}) if kept else []
-
-
-def _interval(measure: Measure, ends: Mapping[str, float]) -> str:
-    return f"{measure.written(ends['low'])} to {measure.written(ends['high'])}"
-
-
-def difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
-    """Return how much larger the numbers of one run are than those of another, as texts."""
-    return [
-        {
-            "measure": measure.title,
-            "difference": measure.written(differences[measure.key]["value"]),
-            "95% interval": _interval(measure, differences[measure.key]),
-        }
-        for measure in measures_of([differences])
-    ]
-
-
-def result_rows(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
-    """Return what was measured as texts, a row for each measure and a column for each encoder.
-
-    What was not measured of one of them is a dash.
-    """
-    return [
-        {"measure": measure.title} | {name: _text(measure, values.get(measure.key)) for name, values in columns.items()}
-        for measure in measures_of(columns.values())
-    ]
-
-
-def _text(measure: Measure, value: float | None) -> str:
-    return "-" if value is None else measure.written(value)
 
 
 def print_neighbors(found: Sequence[Neighbor]) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contraport.cli.console import print_table, result_rows
+from contraport.cli.console import print_table
 from contraport.evaluation.evaluate import evaluate
+from contraport.evaluation.tables import result_rows
 from contraport.reporting import report
 from contraport.training.train import train
 from contraport.verbs.demo import VERB, DemoOptions

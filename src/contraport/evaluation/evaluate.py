@@ -15,6 +15,7 @@ from contraport.embedding import RawInputs
 from contraport.encoders import Model
 from contraport.errors import UsageError, check
 from contraport.evaluation.bench import Bench
+from contraport.evaluation.evaluation import Evaluation, Evaluations
 from contraport.evaluation.kept import kept_files, kept_models
 from contraport.evaluation.mistaken import most_mistaken
 from contraport.evaluation.opening import are_same_items
@@ -51,7 +52,7 @@ Numbers = Mapping[str, tuple[float, ByItem]]
 
 @VERB.keywords
 @torch.random.fork_rng(devices=[])
-def evaluate(given: dict[str, Any]) -> dict[str, Any]:
+def evaluate(given: dict[str, Any]) -> Evaluation | Evaluations:
     """Return what the frozen encoder of a run is worth; of several runs in a sequence, what each is, by its path.
 
     The caller's random state stays as it is.
@@ -69,7 +70,7 @@ def evaluate(given: dict[str, Any]) -> dict[str, Any]:
     for one in judged if len(judged) > 1 else ():
         one.result["differences"] |= _between_runs(one, judged)
         _write(one)
-    results = {str(one.run.path): one.result for one in judged}
+    results = Evaluations({str(one.run.path): one.result for one in judged})
     return judged[0].result if isinstance(asked.run, str | Path | Run) else results
 
 
@@ -87,7 +88,7 @@ class Evaluated(NamedTuple):
 
     run: Run
     test: Dataset
-    result: dict[str, Any]
+    result: Evaluation
     samples: Arrays
     numbers: dict[str, tuple[float, ByItem]]
     items: Arrays
@@ -157,7 +158,7 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
         "directions": _directions(found["trained"]),
     }
     items = {key: of.items for key, of in found["trained"].items() if isinstance(of, Finding) and of.is_mean}
-    return Evaluated(run, bench.test, result, samples, numbers["trained"], items)
+    return Evaluated(run, bench.test, Evaluation(result), samples, numbers["trained"], items)
 
 
 def _drawn(

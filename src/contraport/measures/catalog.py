@@ -234,11 +234,11 @@ def nmi(subject: Subject) -> Finding:
     """Normalised mutual information between k-means clusters (as many as classes) and the classes."""
     from contraport.measures.clusters import shared_information
     from contraport.measures.influence import of_shared_information
-    from contraport.measures.intervals import Finding, mean_below_one
+    from contraport.measures.intervals import Finding, mean_of_share
 
     found = subject.clusters
     by_item = of_shared_information(shared_information(subject.test_y, found), subject.test_y, found)
-    return Finding(by_item, mean_below_one)
+    return Finding(by_item, mean_of_share)
 
 
 @clustering("ARI", unit="share of pairs above chance")

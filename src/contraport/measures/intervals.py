@@ -53,6 +53,15 @@ def mean_below_one(items: ByItem, counts: ByItem) -> ByItem:
     return np.asarray(1 - lacking * np.exp(-moved / lacking) if lacking > 0 else value + moved)
 
 
+def mean_of_share(items: ByItem, counts: ByItem) -> ByItem:
+    """Return `mean_below_one`, and 0 where that is below 0.
+
+    >>> mean_of_share(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
+    [0.1, 0.0]
+    """
+    return mean_below_one(items, counts).clip(min=0)
+
+
 def root_mean(items: ByItem, counts: ByItem) -> ByItem:
     """Return the root of the mean of items `(n,)` under each row of counts `(b, n)`, 0 where that is below 0.
 
@@ -102,7 +111,7 @@ class Finding:
     @property
     def is_mean(self) -> bool:
         """Whether the number is the mean of the items."""
-        return self.statistic in (mean, mean_below_one)
+        return self.statistic in (mean, mean_below_one, mean_of_share)
 
     def by_part(self) -> dict[str, Finding]:
         """Return the finding of each part alone."""

@@ -135,8 +135,14 @@ class Measure:
         return self.pattern.endswith("%}")
 
     def written(self, value: float) -> str:
-        """Return a value as it is written."""
-        return self.pattern.format(value)
+        """Return a value as it is written, without the sign of one that is written as zero.
+
+        >>> from contraport.measures import measure_of
+        >>> measure_of("tolerance").written(-0.0004), measure_of("tolerance").written(-0.004)
+        ('0.000', '-0.004')
+        """
+        text = self.pattern.format(value)
+        return text.removeprefix("-") if not set(text) & set("123456789") else text
 
     def is_worse(self, value: float, other: float) -> bool:
         """Return whether a value is worse than another, and is not written like it.
