@@ -7,6 +7,7 @@ import select
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -99,6 +100,18 @@ class Browser:
         while not self.tell(condition):
             assert time.monotonic() < until, f"never true: {condition}"
             time.sleep(0.05)
+
+    def insist(self, act: Callable[[], None], condition: str) -> None:
+        """Do something, and again every few seconds, until an expression is true: a busy machine may lose a click."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            act()
+            again = time.monotonic() + 5
+            while time.monotonic() < again:
+                if self.tell(condition):
+                    return
+                time.sleep(0.05)
+            assert time.monotonic() < until, f"never true: {condition}"
 
     def resize(self, width: int, height: int) -> None:
         """Make the page as large as a window of so many pixels, however few."""

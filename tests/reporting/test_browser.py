@@ -59,12 +59,14 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
     browser.open(report(runs, out=tmp_path / "page.html"))
 
     # A point shows its picture, and a click its neighbours in both maps, as these have the same items.
-    browser.point(*middle(browser, "#map-0 .trace.scatter .point:nth-child(4)"))
-    browser.wait("!document.getElementById('tip').hidden")
+    fourth = "#map-0 .trace.scatter .point:nth-child(4)"
+    browser.insist(lambda: browser.point(*middle(browser, fourth)), "!document.getElementById('tip').hidden")
     assert "test item 1" in text(browser, "#tip")
     assert browser.tell("document.querySelector('#tip i').className").startswith("pic sheet-")
-    browser.point(*middle(browser, "#map-0 .trace.scatter .point:nth-child(4)"), click=True)
-    browser.wait("document.querySelector('[data-map=\"map-0\"]').value !== '1'")
+    browser.insist(
+        lambda: browser.point(*middle(browser, fourth), click=True),
+        "document.querySelector('[data-map=\"map-0\"]').value !== '1'",
+    )
     chosen = browser.tell("document.querySelector('[data-map=\"map-0\"]').value")
     assert browser.tell("document.querySelector('[data-map=\"map-1\"]').value") == chosen
     assert browser.tell("document.querySelectorAll('[data-strip=\"map-1\"] .pic').length") == 1 + 3
