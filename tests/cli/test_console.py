@@ -3,7 +3,7 @@
 import pytest
 
 from contraport.cli.console import print_groups, print_neighbors, print_table
-from contraport.evaluation.tables import evaluation_rows, result_rows
+from contraport.evaluation.tables import difference_rows, evaluation_rows, result_rows
 from contraport.measures import MEASURES
 from contraport.searching.duplicates import Group
 from contraport.searching.neighbors import Neighbor
@@ -67,3 +67,11 @@ def test_a_baseline_of_which_nothing_was_measured_has_no_column() -> None:
     for known in (rows, {**rows, "raw": {}}, {key: rows[key] for key in ("untrained", "trained")}):
         (row,) = evaluation_rows({"rows": known, "intervals": {"trained": {}}})
         assert list(row) == ["measure", "untrained", "trained", "95% interval"]
+
+
+def test_a_difference_of_per_cent_is_told_in_points() -> None:
+    known = {"value": 0.013, "low": -0.004, "high": 0.03}
+    assert difference_rows({"knn": known, "nmi": known}) == [
+        {"measure": "kNN", "difference": "1.3 points", "95% interval": "-0.4 to 3.0"},
+        {"measure": "NMI", "difference": "0.013", "95% interval": "-0.004 to 0.030"},
+    ]

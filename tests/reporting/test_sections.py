@@ -212,7 +212,7 @@ def test_directions_are_a_table_of_their_own(make_run) -> None:
 
 def test_the_worst_confusions_are_said(make_run) -> None:
     ((_, plot, worst, *_),) = confusion(canvas_of(make_run())).values["shown"]
-    assert worst == ["20% of zero taken for one", "10% of two taken for zero"]
+    assert worst == ["20% of zero taken for one (2 of 10)", "10% of two taken for zero (1 of 10)"]
     assert worst[0] in plot.label
     assert most_confused(np.eye(2, dtype=int), ["a", "b"]) == []
     assert confusion(canvas_of(make_run("unlabelled", labels=False))) is None
@@ -257,6 +257,41 @@ def test_a_map_is_as_wide_as_its_points_lie(make_run) -> None:
     assert [plot.ratio for _, plot, _ in maps] == [1.5, None]
 
 
+def test_of_confusions_as_frequent_that_of_more_items_is_the_worse() -> None:
+    counts = np.array([[0, 1, 0], [0, 2, 0], [0, 7, 0]])
+    assert most_confused(counts, ["a", "b", "c"]) == [
+        "100% of c taken for b (7 of 7)",
+        "100% of a taken for b (1 of 1)",
+    ]
+
+
+def test_neighbours_are_of_each_class_only_where_they_are(make_run) -> None:
+    told = "nearest to those of a few items"
+    assert f"{told}, each of another class." in render(shown([make_run("three")]))
+    one = make_run("one")
+    write_arrays(one.samples_path, one.samples() | {"labels": np.zeros(30, int)})
+    assert f"{told}." in render(shown([one]))
+    assert f"{told}." in render(shown([make_run("none", labels=False)]))
+
+
+def test_only_shares_of_items_are_drawn_in_points(make_run) -> None:
+    one, two = make_run("one"), make_run("two")
+    for run, other in ((one, two), (two, one)):
+        known = run.evaluation()
+        for key in ("knn", "nmi", "ari"):
+            known["rows"]["trained"][key] = 0.5
+        gain = {"value": 0.0, "low": -0.1, "high": 0.1}
+        known["differences"][str(other.path)] = dict.fromkeys(("knn", "nmi", "ari"), gain)
+        write_json(run.evaluation_path, known)
+    ((_, plot),) = results(canvas_of(one, two)).values["differences"]
+    assert plot.label == "Differences from one on digits: kNN, two: 0.0 points (−10.0 to 10.0)."
+
+
+def test_of_several_epochs_the_caption_of_a_plan_says_which_it_is_of(make_run) -> None:
+    assert "After epoch 4: 10.0% of the pairs’ mass was let go." in render(shown([make_run("kept", kept=3)]))
+    assert "<figcaption>10.0% of the pairs’ mass was let go." in render(shown([make_run("end")]))
+
+
 def test_of_very_many_classes_only_the_worst_confusions_are_told(make_run) -> None:
     made = make_run(class_names=tuple(f"class {k}" for k in range(200)))
     counts = np.diag(np.full(200, 9)) + np.roll(np.eye(200, dtype=int), 1, axis=1)
@@ -264,7 +299,7 @@ def test_of_very_many_classes_only_the_worst_confusions_are_told(make_run) -> No
     ((_, plot, worst, *_),) = confusion(canvas_of(made)).values["shown"]
     assert plot is None
     assert len(worst) == 12
-    assert worst[0] == "10% of class 0 taken for class 1"
+    assert worst[0] == "10% of class 0 taken for class 1 (1 of 10)"
     assert "class 0 taken for class 1" in render(shown([made]))
 
 

@@ -121,13 +121,66 @@ def test_runs_that_were_measured_apart_are_told_how_to_be_compared(make_run):
     assert said[1] == f"To know how sure that is, measure all together: contraport evaluate {paths}"
 
 
+def test_a_command_quotes_the_folders(make_run):
+    runs = [evaluated(make_run(name), 0.9, **BASELINES) for name in ("a run", "$b")]
+    assert f"contraport evaluate '{runs[0].path}' '{runs[1].path}'" in verdict(shown(runs))[1]
+
+
+def test_runs_judged_on_other_test_items_are_not_compared(make_run):
+    one, two = pair(make_run, (0.012, 0.004, 0.02))
+    third = evaluated(make_run("three"), 0.97, **BASELINES)
+    write_json(third.evaluation_path, third.evaluation() | {"test_items": 900, "train_items": 2000})
+    runs = [one, two, *shown([third])]
+    said = verdict(runs)
+    assert said[0].startswith("one is better than two on the linear probe")
+    assert any(sentence.startswith("three has 97.0% on the linear probe: surely better") for sentence in said)
+    assert (
+        "On digits the runs were judged on 400 and 900 test items: those of different numbers are not compared." in said
+    )
+    assert "One of the 900 test items of digits is worth 0.11 points: look at nothing smaller." in said
+    assert not any("measure all together" in sentence or "three has the highest" in sentence for sentence in said)
+    (group,) = table(runs, measured(runs))
+    assert group.sizes == (
+        "On digits: 1,000 training and 400 test items of one and two; 2,000 training and 900 test items (uniformity: a "
+        "random 400 of them) of three."
+    )
+
+
+def test_only_the_best_is_ahead_where_those_beside_it_may_not_be(make_run):
+    runs = [make_run(name) for name in ("a", "b", "c")]
+    to_b, to_c = (0.01, -0.01, 0.03), (0.02, 0.001, 0.05)
+    evaluated(runs[0], 0.95, **BASELINES, **{str(runs[1].path): to_b, str(runs[2].path): to_c})
+    evaluated(runs[1], 0.94, **BASELINES, **{str(runs[0].path): (-0.01, -0.03, 0.01), str(runs[2].path): to_b})
+    evaluated(runs[2], 0.93, **BASELINES, **{str(runs[0].path): (-0.02, -0.05, -0.001)})
+    assert verdict(shown(runs))[0] == "On the linear probe a and b cannot be told apart; a is ahead of c."
+
+
+def test_what_is_rounded_to_nothing_has_no_minus(make_run):
+    told = verdict(pair(make_run, (0.0001, -0.0004, 0.02)))[0]
+    assert told.endswith(": 0.0 points (0.0 to 2.0).")
+
+
+def test_a_measure_that_is_no_per_cent_has_no_points(make_run):
+    run = make_run("one", labels=False)
+    known = run.evaluation()
+    known["rows"] = {row: {"nmi": value} for row, value in (("raw", 0.5), ("untrained", 0.5), ("trained", 0.612))}
+    gain = {"nmi": {"value": 0.112, "low": 0.1, "high": 0.124}}
+    known |= {"differences": {"raw": gain, "untrained": gain}, "test_items": 100}
+    write_json(run.evaluation_path, known)
+    assert verdict(shown([run])) == [
+        "one has 0.612 on NMI: surely better than the untrained encoder, by 0.112 (0.100 to 0.124), and than raw "
+        "inputs, by 0.112 (0.100 to 0.124)."
+    ]
+
+
 @pytest.mark.parametrize("unsure", [0, 1, 2])
 def test_of_several_runs_those_that_cannot_be_told_apart_are_named(make_run, unsure):
     runs = [make_run(name) for name in ("a", "b", "c")]
     found = [(0.01 * (k + 1), -0.01, 0.03) if k < unsure else (0.01 * (k + 1), 0.001, 0.05) for k in range(2)]
     evaluated(runs[0], 0.95, **BASELINES, **{str(run.path): d for run, d in zip(runs[1:], found, strict=True)})
     for run, probe in zip(runs[1:], (0.94, 0.93), strict=True):
-        evaluated(run, probe, **BASELINES, **{str(runs[0].path): (-0.01, -0.02, 0.0)})
+        others = {str(runs[0].path): (-0.01, -0.02, 0.0), str(runs[2].path): (0.01, 0.001, 0.02)}
+        evaluated(run, probe, **BASELINES, **others)
     assert (
         verdict(shown(runs))[0]
         == [

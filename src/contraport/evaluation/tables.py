@@ -52,11 +52,16 @@ def difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict
     return [
         {
             "measure": measure.title,
-            "difference": measure.written(differences[measure.key]["value"]),
-            "95% interval": _interval(measure, differences[measure.key]),
+            "difference": _apart(measure, differences[measure.key]["value"]) + " points" * measure.in_percent,
+            "95% interval": " to ".join(_apart(measure, differences[measure.key][end]) for end in ("low", "high")),
         }
         for measure in measures_of([differences])
     ]
+
+
+def _apart(measure: Measure, value: float) -> str:
+    """Write a difference, of per cent in points, whose unit stands behind."""
+    return measure.written(value).removesuffix("%")
 
 
 def result_rows(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:

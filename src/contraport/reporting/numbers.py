@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from contraport.measures import Measure, measures_of
 from contraport.measures.intervals import Difference
 from contraport.reporting.shown import ShownRun
+from contraport.wording import listed
 
 MISSING = "–"
 
@@ -142,12 +143,15 @@ def _baselines(runs: list[ShownRun]) -> list[_Line]:
 
 
 def _sizes(data: str, runs: Iterable[ShownRun]) -> str:
+    """Say how many items the runs learned and were judged by, and of which runs, where these differ."""
+    of_size: dict[str, list[str]] = {}
     for run in runs:
         if run.evaluation and "test_items" in run.evaluation:
             train, test, pairs = (run.evaluation[f"{part}_items"] for part in ("train", "test", "uniformity"))
             subset = f" (uniformity: a random {pairs:,} of them)" if pairs < test else ""
-            return f"On {data}: {train:,} training and {test:,} test items{subset}."
-    return ""
+            of_size.setdefault(f"{train:,} training and {test:,} test items{subset}", []).append(run.name)
+    told = [size if len(of_size) == 1 else f"{size} of {listed(names)}" for size, names in of_size.items()]
+    return f"On {data}: {'; '.join(told)}." if told else ""
 
 
 def _best(measure: Measure, lines: Sequence[_Line]) -> _Line | None:

@@ -52,6 +52,11 @@ class ShownRun:
         return data_name((self.evaluation or self.config).get("data"))
 
     @property
+    def judged_on(self) -> tuple[str, int | None]:
+        """The data that the run was evaluated on, and how many of its test items, where that is told."""
+        return self.data, (self.evaluation or {}).get("test_items")
+
+    @property
     def seconds(self) -> float | None:
         """How long the training took, in seconds."""
         return self.metrics[-1].get("seconds") if self.metrics else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
 
 from contraport.measures import Measure, families
@@ -37,10 +38,10 @@ def verdict(runs: Sequence[ShownRun]) -> list[str]:
 def of_numbers(runs: Sequence[ShownRun]) -> list[str]:
     """Return which runs and baselines are better and which worse, a sentence each, by the runs' evaluations."""
     told: list[str] = []
-    for data in dict.fromkeys(run.data for run in runs):
-        of_data = [run for run in runs if run.data == data and run.evaluation is not None]
-        if not of_data:
-            continue
+    evaluated = [run for run in runs if run.evaluation is not None]
+    judged_on = dict.fromkeys(run.judged_on for run in evaluated)
+    for data, items in judged_on:
+        of_data = [run for run in evaluated if run.judged_on == (data, items)]
         headlines = _headlines(of_data)
         if len(of_data) == 1:
             told += [_alone(measure, of_data[0]) for measure in headlines]
@@ -49,8 +50,21 @@ def of_numbers(runs: Sequence[ShownRun]) -> list[str]:
             told += _measured_apart(of_data, headlines)
             told += _over_all(of_data)
             told += [sentence for measure in headlines for sentence in _beside_baselines(measure, of_data)]
-        told += _worth_of_an_item(of_data, headlines)
-    return told
+        told += _worth_of_an_item(items, f" of {data}" if len(judged_on) > 1 else "", headlines)
+    return told + _judged_apart(judged_on)
+
+
+def _judged_apart(judged_on: Iterable[tuple[str, int | None]]) -> list[str]:
+    """Say of which data runs were judged on different numbers of test items, so that these runs are not compared."""
+    sizes: dict[str, list[int]] = {}
+    for data, items in judged_on:
+        sizes.setdefault(data, []).extend([] if items is None else [items])
+    return [
+        f"On {data} the runs were judged on {listed([f'{size:,}' for size in of])} test items: those of different "
+        "numbers are not compared."
+        for data, of in sizes.items()
+        if len(of) > 1
+    ]
 
 
 def _headlines(runs: Sequence[ShownRun]) -> list[Measure]:
@@ -95,14 +109,22 @@ def _between(measure: Measure, runs: Sequence[ShownRun]) -> str:
     if not behind:
         return f"On {_name(measure)} none of the {len(runs)} runs can be told from the best, {best.name}."
     others_behind = listed(behind) if len(behind) <= MOST_NAMED else f"{len(behind)} others"
-    return f"On {_name(measure)} {listed([best.name, *level])} cannot be told apart; they are ahead of {others_behind}."
+    beside = [run for run in others if run.name in level]
+    all_ahead = all(
+        (gain := _gain(measure, run, other)) is not None and gain.low > 0
+        for run in beside
+        for other in others
+        if other.name in behind
+    )
+    ahead = "they are" if all_ahead else f"{best.name} is"
+    return f"On {_name(measure)} {listed([best.name, *level])} cannot be told apart; {ahead} ahead of {others_behind}."
 
 
 def _measured_apart(runs: Sequence[ShownRun], headlines: Sequence[Measure]) -> list[str]:
     """Return how runs are measured on the same items, where they were not."""
     pairs = permutations(runs, 2)
     together = all(one.difference(other, measure.key) for one, other in pairs for measure in headlines)
-    paths = " ".join(run.path for run in runs)
+    paths = " ".join(shlex.quote(run.path) for run in runs)
     return [] if together else [f"To know how sure that is, measure all together: contraport evaluate {paths}"]
 
 
@@ -196,13 +218,10 @@ def _gain(measure: Measure, run: ShownRun, other: str | ShownRun) -> Difference 
     return _turned(found)
 
 
-def _worth_of_an_item(runs: Sequence[ShownRun], headlines: Sequence[Measure]) -> list[str]:
-    evaluation = runs[0].evaluation or {}
-    items = evaluation.get("test_items", FEW_TEST_ITEMS)
-    shares = any(measure.in_percent for measure in headlines)
-    if items >= FEW_TEST_ITEMS or not shares:
+def _worth_of_an_item(items: int | None, of_data: str, headlines: Sequence[Measure]) -> list[str]:
+    if items is None or items >= FEW_TEST_ITEMS or not any(measure.in_percent for measure in headlines):
         return []
-    return [f"One of the {items:,} test items is worth {100 / items:.2g} points: look at nothing smaller."]
+    return [f"One of the {items:,} test items{of_data} is worth {100 / items:.2g} points: look at nothing smaller."]
 
 
 def _of_pairs(run: ShownRun) -> str:
@@ -228,8 +247,8 @@ def _size(measure: Measure, found: Difference, *, signed: bool = False) -> str:
     """Write a difference with its interval: in points where the measure is a share."""
     value, low, high = found if signed or measure.better == "higher" else (-found.value, -found.high, -found.low)
     if measure.in_percent:
-        return f"{100 * value:.1f} points ({100 * low:.1f} to {100 * high:.1f})".replace("-", "−")
-    return f"{value:.3f} ({low:.3f} to {high:.3f})".replace("-", "−")
+        return f"{100 * value:z.1f} points ({100 * low:z.1f} to {100 * high:z.1f})".replace("-", "−")
+    return f"{value:z.3f} ({low:z.3f} to {high:z.3f})".replace("-", "−")
 
 
 def _name(measure: Measure) -> str:

@@ -104,9 +104,13 @@ def most_confused(counts: np.ndarray, names: list[str], most: int = WORST) -> li
     """Say which classes are most often taken for which."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
-    worst = np.argsort(-shares, axis=None, kind="stable")[:most]
+    worst = np.lexsort((-counts.ravel(), -shares.ravel()))[:most]
     found = [(float(shares.flat[place]), *divmod(int(place), len(names))) for place in worst]
-    return [f"{share:.0%} of {names[true]} taken for {names[told]}" for share, true, told in found if share > 0]
+    return [
+        f"{share:.0%} of {names[true]} taken for {names[told]} ({counts[true, told]} of {counts[true].sum()})"
+        for share, true, told in found
+        if share > 0
+    ]
 
 
 def _names(run: ShownRun, classes: int) -> list[str]:

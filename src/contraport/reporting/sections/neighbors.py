@@ -47,7 +47,8 @@ def neighbors(canvas: Canvas) -> Section | None:
         if run.samples is None or "neighbors" not in run.samples or run.samples["neighbors"].shape[1] == 0:
             continue
         strips.append(_strips(run, canvas.pictures(run.samples.get("thumbnails"))))
-    return Section("neighbors", "Nearest neighbours", {"strips": strips}) if strips else None
+    by_class = all(of.of_class is not None and len({item.name for item, _ in of.rows}) == len(of.rows) for of in strips)
+    return Section("neighbors", "Nearest neighbours", {"strips": strips, "by_class": by_class}) if strips else None
 
 
 def _strips(run: ShownRun, sheet: str) -> Strips:

@@ -37,7 +37,7 @@ def results(canvas: Canvas) -> Section:
 
 def _differences(canvas: Canvas, measures: Sequence[Measure]) -> list[tuple[ShownRun, Plot]]:
     """Draw of the runs on each data by how many points each is ahead of the first, with the intervals."""
-    shares = [m for m in measures if m.unit.startswith("share of") and m.better != "neither"]
+    shares = [m for m in measures if m.in_percent and m.better != "neither"]
     drawn = []
     for data in dict.fromkeys(run.data for run in canvas.runs):
         first, *others = [run for run in canvas.runs if run.data == data]
