@@ -422,7 +422,7 @@ def test_a_sentence_tells_what_failed_and_of_what_it_is_not_sure() -> None:
             "| *raw inputs* | 0.612 |",
             "NMI, share of information (",
         ),
-        ("median_rank", "0.9 ± 0.0", "+0.0 (+0.0 to +0.0)", "| base | 0.9 ± 0.0 |", "Median rank, place (lower is "),
+        ("median_rank", "0.9 ± 0.0", "0.0 (0.0 to 0.0)", "| base | 0.9 ± 0.0 |", "Median rank, place (lower is "),
     ],
 )
 def test_numbers_have_the_unit_and_the_digits_of_their_measure(

@@ -190,18 +190,13 @@ def size(measure: Measure, found: Difference) -> str:
     '+1.2 points (+0.3 to +2.1)'
     """
     signed = replace(measure, pattern=measure.pattern.replace("{:", "{:+", 1))
-    value, low, high = (_with_minus(_bare(signed, number)) for number in found)
+    value, low, high = (_bare(signed, number).replace("-", "−") for number in found)
     return f"{value}{' points' if measure.in_percent else ''} ({low} to {high})"
 
 
 def _bare(measure: Measure, value: float) -> str:
     """Write a value without the sign of per cent, which stands where the measure is named."""
     return measure.written(value).removesuffix("%")
-
-
-def _with_minus(text: str) -> str:
-    """Return a signed number with a minus; what is rounded to nothing has none."""
-    return text.replace("-", "−" if any(digit in text for digit in "123456789") else "+")
 
 
 def written(measure: Measure, entry: Entry | Waypoint | None) -> str:

@@ -142,7 +142,7 @@ class Measure:
         ('0.000', '-0.004')
         """
         text = self.pattern.format(value)
-        return text.removeprefix("-") if not set(text) & set("123456789") else text
+        return text.lstrip("+-") if not set(text) & set("123456789") else text
 
     def is_worse(self, value: float, other: float) -> bool:
         """Return whether a value is worse than another, and is not written like it.
