@@ -448,6 +448,16 @@ def test_of_one_seed_a_measure_without_items_says_not_how_sure_it_is(tmp_path: P
     assert page.count('<span class="told">') == 2, "a row is drawn all the same"
 
 
+def test_what_cannot_be_measured_is_told_with_each_cell_and_beside_the_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "plain.npz", x=np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32))
+    asked = SMALL | {"data": [tmp_path / "plain.npz"], "seeds": 1, "measures": ["knn"], "train": None, "items": None}
+    found = compare(**asked | {"progress": True}, out=tmp_path / "out")
+    assert found.notes == ["Not measured, as there are no labels: kNN."]
+    assert "info-nce on plain.npz, standard, seed 0: Not measured, as there are no labels" in capsys.readouterr().err
+
+
 def test_a_difference_on_one_seed_says_so_where_others_have_more(tmp_path: Path) -> None:
     compare(**SMALL | {"objectives": ["info-nce"]}, out=tmp_path)
     cells = [one for one in grid_of(SMALL | {"out": tmp_path}).cells if (one.row.name, one.seed) == ("gca-ince", 0)]

@@ -50,6 +50,27 @@ def test_a_measure_of_ones_own_is_evaluated_printed_shown_and_listed(mine, tmp_p
     assert evaluate(run, data=data, measures=["near@7"], progress=False)["rows"]["raw"].keys() == {"near@7"}
 
 
+@pytest.mark.parametrize("wrong", [0, slice(None)])
+def test_one_that_gives_no_numbers_is_left_out_and_told(wrong, tmp_path: Path) -> None:
+    @measure("Broken", group="geometry", better="higher", unit="share of test items", pattern="{:.0%}", usual=False)
+    def broken(subject):
+        """No number of some items."""
+        found = torch.ones(len(subject.test_x))
+        found[wrong] = torch.nan
+        return found.numpy()
+
+    try:
+        run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
+        data = (vectors(60, 3), vectors(40, 3))
+        result = evaluate(run, data=data, measures=["broken", "uniformity"], progress=False)
+        assert all(set(row) == {"uniformity"} for row in result["rows"].values())
+        assert result["not_measured"] == ["Left out, as NaN or infinity came out: Broken."]
+        assert set(result["not_measured"]) <= set(result["notes"])
+        assert "NaN or infinity came out: Broken." in report([run], out=tmp_path / "page.html").read_text()
+    finally:
+        del MEASURES["broken"]
+
+
 def test_what_its_subject_lacks_is_told(mine, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
     result = evaluate(run, data=(vectors(60, None), vectors(40, None)), measures=["near@2"], progress=False)

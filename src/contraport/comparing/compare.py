@@ -212,7 +212,7 @@ def _bar(console: Console | None, total: int) -> Iterator[Moved]:
 def _told(cell: Cell, found: Found) -> str:
     kind = f"seed {cell.seed}" if cell.trial is None else f"trial {cell.trial}"
     values = found.get("values", {})
-    told = str(found.get("failed", ""))
+    told = str(found.get("failed", " ".join(found.get("not_measured", ()))))
     for one in chosen_in_order(found["measures"])[:1]:
         told = f"{one.title} {one.written(values[one.key])}" if one.key in values else told
     return f"{cell.row.name} on {cell.column.name}, {kind}: {told}"
@@ -332,8 +332,9 @@ def _reached(found: Found | None, measure: Measure) -> str:
 
 def _notes(grid: Grid, results: Results, lacking: int, *, begun: bool) -> list[str]:
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
-    seeds = Counter((row, column) for (row, column, _), (_, found) in results.items() if "values" in found)
+    seeds = Counter((row, column) for (row, column, _), (_, found) in results.items() if found.get("values"))
     notes = []
+    notes += dict.fromkeys(told for _, found in results.values() for told in found.get("not_measured", ()))
     if max(seeds.values(), default=0) == 1:
         notes.append("One seed: the intervals are over test items alone, and say nothing of other seeds.")
     elif comparisons > 1 and seeds:

@@ -130,6 +130,7 @@ def carry_out(job: Job) -> Found | None:
         kept = {name: values for name, values in judged["rows"].items() if name.startswith(_KEPT)}
         found |= {
             "values": trained,
+            "not_measured": judged["not_measured"],
             "references": {name: values for name, values in judged["rows"].items() if name not in kept},
             **({"course": {**kept, f"{_KEPT}{judged['epochs']}": trained}} if kept else {}),
             "train_items": judged["train_items"],

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from contraport._version import __version__
@@ -133,8 +134,12 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     rows = {name: {key: _value(finding) for key, finding in of.items()} for name, of in found.items()}
     numbers = _numbers(found)
     differences = {name: _differences(numbers["trained"], numbers[name]) for name in baselines}
-    notes = [
+    not_measured = [
         *_not_measured(measures, trained, by_name=len(asked.measures) > 0),
+        *_no_numbers(possible, found["trained"]),
+    ]
+    notes = [
+        *not_measured,
         *_caveats(bench, baselines),
         *unanimous(found["trained"]),
         *worsened(rows, differences),
@@ -150,6 +155,7 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
         "neighbors": asked.neighbors,
         "seconds": round(time.perf_counter() - started, 3),
         "notes": notes,
+        "not_measured": not_measured,
         "rows": rows,
         "intervals": {
             name: {key: percentiles(draws)._asdict() for key, (_, draws) in of.items()} for name, of in numbers.items()
@@ -212,12 +218,14 @@ def _strange_classes(bench: Bench) -> list[str]:
 
 
 def _measured(subject: Subject, measures: Sequence[Measure], run: Run, step: NextStep) -> dict[str, Finding | float]:
-    """Return what each measure says that the subject allows, and show which is at work."""
+    """Return what each measure says that the subject allows, and show which is at work; what is no number is none."""
     found = {}
     for measure in measures:
         step(f"{run.path.name}, {subject.name}: {measure.title}")
         if measure.lacks(subject) is None:
-            found[measure.key] = finding_of(measure(subject))
+            said = finding_of(measure(subject))
+            if np.isfinite(said.items if isinstance(said, Finding) else said).all():
+                found[measure.key] = said
     return found
 
 
@@ -282,6 +290,12 @@ def _between_runs(one: Evaluated, judged: Sequence[Evaluated]) -> dict[str, dict
         for other in judged
         if other is not one and are_same_items(one.test, other.test)
     }
+
+
+def _no_numbers(measures: Sequence[Measure], found: Mapping[str, Any]) -> list[str]:
+    """Say which measures gave NaN or infinity, as one of somebody's own may."""
+    lacking = [measure for measure in measures if measure.key not in found]
+    return [f"Left out, as NaN or infinity came out: {', '.join(families(lacking).values())}."] if lacking else []
 
 
 def _not_measured(measures: Sequence[Measure], subject: Subject, *, by_name: bool) -> list[str]:

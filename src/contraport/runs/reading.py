@@ -101,6 +101,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
 _EVALUATION: dict[str, tuple[Any, ...]] = {
     "data": (str,),
     "notes": (list,),
+    "not_measured": (list,),
     "intervals": (dict,),
     "differences": (dict,),
     "directions": (dict,),
