@@ -82,7 +82,19 @@ from .conftest import Pull
         ({"momentum": "0.9:1.1"}, "momentum: expected numbers from 0 to 1"),
         ({"objective": "byol", "momentum": 0.9}, "expected predictor=True"),
         ({"objective": Total({byol(): 1.0, byol(): 0.5})}, "expected predictor=True"),
-        ({"objective": Total({nt_xent(): 1.0, guided(): 0.5})}, "objective: it asks for features of a teacher"),
+        ({"objective": Total({nt_xent(): 1.0, guided(): 0.5})}, "teacher: the objective asks for the features of one"),
+        (
+            {"objective": "guided"},
+            "teacher: the objective asks for the features of one; expected a file of them (--teacher FILE), got",
+        ),
+        ({"objective": "guided", "teacher": "no/such.npy"}, "teacher: no/such.npy cannot be read as a file"),
+        ({"objective": "guided", "teacher": 3}, "teacher: expected text or a path, got 3"),
+        (
+            {"teacher": "teacher.npy", "audit": True},
+            "teacher: it knows none of the pairs that audit puts beside",
+        ),
+        ({"teacher": "teacher.npy", "prototypes": 5}, "teacher: prototypes ask for none"),
+        ({"teacher": "teacher.npy", "predict": "l2"}, "teacher: predict compares nothing"),
         ({"predict": "l3"}, "predict: unknown name 'l3'"),
         ({"predict": "l2", "momentum": 0.9}, "predict: compares nothing"),
         ({"predict": "l2", "objective": "nt-xent"}, "objective: predict compares nothing"),
@@ -133,6 +145,15 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(
         train(**{**settings, **wrong})
     assert message in str(raised.value)
     assert not out.exists()
+
+
+def test_features_of_a_teacher_that_nobody_asks_for(settings: dict[str, Any], tmp_path: Path) -> None:
+    np.save(tmp_path / "teacher.npy", np.ones((70, 2)))
+    with pytest.raises(UsageError, match="teacher: the objective asks for no features of one; expected nothing, got"):
+        train(**settings, teacher=tmp_path / "teacher.npy")
+    with pytest.raises(UsageError, match="teacher: the call of Pull has no keyword `features` to take it"):
+        train(**settings, teacher=tmp_path / "teacher.npy", objective=Pull())
+    assert not settings["out"].exists()
 
 
 def test_labels_that_the_data_lack(settings: dict[str, Any]) -> None:

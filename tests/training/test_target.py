@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from contraport import Alike, nt_xent
+from contraport import Alike, nt_xent, objective
 from contraport.data import from_arrays
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
@@ -58,6 +58,41 @@ def test_the_loss_is_that_of_the_target(items: dict[str, Any]) -> None:
         target = Alike(torch.from_numpy(np.load("matrix.npy")), batch.ids)
         expected = nt_xent()(*z.chunk(2), target=target)
         assert float(built.pipeline(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["guided", "x-clr"])
+def test_the_loss_is_that_of_the_teachers_features(items: dict[str, Any], name: str) -> None:
+    built = build(Settings(**items, objective=name, teacher="teacher.npy", augment="none"))
+    rows = [5, 60, 0, 33]
+    batch = built.dataset.__getitems__(rows)
+    model = built.pipeline.model
+    with torch.no_grad():
+        (z,) = model.project(model.encode([torch.cat([batch.views[0]] * 2)]))
+        known = torch.from_numpy(np.load("teacher.npy")[rows]).float()
+        expected = objective(name)(*z.chunk(2), features=known)
+        assert float(built.pipeline(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_features_of_other_items_are_told(items: dict[str, Any]) -> None:
+    np.save("short.npy", np.ones((63, 3)))
+    with pytest.raises(
+        UsageError, match=r"teacher: short\.npy: expected numbers \(items, k\), a row for each of the 64"
+    ):
+        train(**items, objective="guided", teacher="short.npy", out="run")
+
+
+def test_a_run_goes_on_with_its_teacher_and_is_judged_without(items: dict[str, Any]) -> None:
+    chosen = {"objective": "guided", "teacher": Path("teacher.npy"), "sched": "constant", "warmup_epochs": 0}
+    whole = train(**items, **chosen, out="whole")
+    part = train(**items | {"epochs": 1}, **chosen, out="part")
+    grown = train(resume=True, out="part", epochs=2, progress=False)
+    assert part.config()["teacher"] == "teacher.npy"
+    assert same(weights_of(grown), weights_of(whole))
+    found = evaluate(grown, measures=["knn"], progress=False)
+    assert any("No plan of test items is drawn" in note and "features" in note for note in found["notes"])
+    Path("teacher.npy").unlink()
+    with pytest.raises(UsageError, match=r"teacher: teacher\.npy cannot be read as a file: .*No such file"):
+        train(resume=True, out="part", epochs=3, progress=False)
 
 
 def test_a_run_goes_on_with_its_target(items: dict[str, Any]) -> None:

@@ -129,10 +129,12 @@ SITUATIONS = (
                 "Correct for the share of negatives that are of the item's own class (debiased, hard-negative).",
                 _on("needs", 1),
             ),
-            Advice(("guided",), "Leave out the negatives that a teacher model finds too similar (guided)."),
+            Advice(
+                ("guided",), "Leave out the negatives that a teacher model finds too similar (guided, --teacher FILE)."
+            ),
             Advice(
                 ("x-clr",),
-                "Or use a teacher's similarities between all items as the target (x-clr, --target soft:FILE).",
+                "Or use a teacher's similarities between all items as the target (x-clr, --teacher FILE).",
             ),
         ),
     ),

@@ -52,6 +52,8 @@ class Settings(
         super().__post_init__()
         told = "audit: finds out which pairs belong together, and a target says so; give one of the two."
         check(not (self.audit and self.target is not None), told)
+        told = "teacher: it knows none of the pairs that audit puts beside the items; give one of the two."
+        check(not (self.audit and self.teacher is not None), told)
         check(not (self.audit and self.freezes), "audit: judges by what is learned; expected no freeze with it.")
         if self.predict is not None:
             check(self.projection == 0, f"projection: predict decodes features; expected 0, got {self.projection}.")

@@ -131,7 +131,10 @@ def _load(
     ignore_labels: bool,
 ) -> Dataset:
     if is_remote(data):
-        data = fetched(data, download_root(None if root is None else Path(root)) / "remote")
+        copy = fetched(data, download_root(None if root is None else Path(root)) / "remote")
+        dataset = _load(copy, split, root, image_size, columns, test_fraction, ignore_labels)
+        dataset.name = data  # where the copy is says nothing to anyone
+        return dataset
     path = Path(data)
     named = SOURCES.get(data)
     known = named is not None or path.is_file() or path.is_dir() or not path.exists()
@@ -139,8 +142,8 @@ def _load(
     if named is not None:
         check(columns is None, f"columns: only tables have columns, got {columns!r} for {data!r}.")
         check(test_fraction is None, f"test_fraction: the test split of {data!r} is fixed, got {test_fraction}.")
-        dataset: Dataset = imported(named.reader)(split, None if root is None else Path(root))
-        return dataset
+        own: Dataset = imported(named.reader)(split, None if root is None else Path(root))
+        return own
     found = format_of(data)
     if found is not None:
         wishes = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}

@@ -52,11 +52,12 @@ def check_fits(
         "expected predictor=True, as in the recipes byol and simsiam.",
     )
     target = None if wanted is None else wanted(dataset.__getitems__([0] * FEW))
+    asks, file = objective.asks_features(target), comparison.features
     check(
-        not objective.asks_features(target),
-        "objective: it asks for features of a teacher in each call, and a training has none; expected another, with "
-        "target='soft:FILE' for a teacher's features, or a loop of your own.",
+        file is not None or not asks,
+        "teacher: the objective asks for the features of one; expected a file of them (--teacher FILE), got nothing.",
     )
+    check(asks or file is None, "teacher: the objective asks for no features of one; expected nothing, got a file.")
     if target is not None:
         _check_target(objective, target)
     views, known = comparison.example(torch.randn(FEW, dimensions), _few(dataset), target)

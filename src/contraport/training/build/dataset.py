@@ -57,6 +57,7 @@ def check_stream(settings: Settings, stream: Stream, compared: nn.Module | None)
     needs = {
         "negatives": settings.negatives == "bank",
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
+        "teacher": settings.teacher is not None,
         "weights": settings.weights is not None,
         "audit": settings.audit,
         "mismatch": settings.mismatch is not None,

@@ -27,6 +27,7 @@ from contraport.training.step.memory import Bank, Memory, Queue
 from contraport.training.step.momentum import MomentumEncoder, Predictor
 from contraport.training.step.pipeline import Pipeline, keyed
 from contraport.training.step.reconstructed import Reconstructed
+from contraport.training.step.teacher import read_features
 from contraport.training.step.wanted import parse_target
 from contraport.verbs.train import Settings
 
@@ -130,11 +131,13 @@ def _comparison(
     if settings.prototypes is not None:
         comparison = Clustered(compared, settings.prototypes, sizes[0], views=made)
     else:
-        wanted = None if target is None else parse_target(target, dataset)
-        if in_turn:
-            comparison = InTurn(compared, memory, views=made, wanted=wanted)
-        else:
-            comparison = Together(compared, views=made, wanted=wanted)
+        file = settings.teacher
+        known = {
+            "views": made,
+            "wanted": None if target is None else parse_target(target, dataset),
+            "features": None if file is None else read_features("teacher", str(file), len(dataset)),
+        }
+        comparison = InTurn(compared, memory, **known) if in_turn else Together(compared, **known)
     try:
         check_fits(comparison, dataset, sizes[0], weights, predictor=settings.predictor)
     except UsageError as error:

@@ -109,6 +109,8 @@ def check_parts(settings: Settings) -> None:
     seen = settings.constraint is None or not isinstance(compared, Objective) or compared.by_constraint
     told = "constraint: expected none, as the objective judges the kernel alone, whichever plans are allowed; got"
     check(seen, f"{told} {settings.constraint!r}.")
+    if settings.teacher is not None:
+        check_file("teacher", settings.teacher)
     if settings.weighs_by_plan:
         parse_weights(str(settings.weights), 1)
     if settings.weighs_by_file:

@@ -15,6 +15,7 @@ from contraport.errors import check
 from contraport.objectives import Loss, Target
 from contraport.training.step.comparison import Embedded, StepComparison, mean_of
 from contraport.training.step.memory import Memory
+from contraport.training.step.teacher import of_batch
 from contraport.training.step.wanted import Wanted
 from contraport.wording import counted
 
@@ -31,23 +32,35 @@ class Compared(StepComparison):
             what the objective keeps between calls, such as the normaliser of noise contrastive estimation; what it
             learns is one for all.
         wanted: which plan is wanted of a batch, instead of what the objective itself wants.
+        features: what a teacher knows of each item, (items, k), for an objective that asks for it.
 
     Raises:
-        UsageError: something is wanted, and the objective takes no target.
+        UsageError: something is wanted, and the objective takes no target; or there is a teacher, and it takes no
+            features.
     """
 
     objective: nn.Module
     wanted: Wanted | None
+    features: Tensor | None
 
-    def __init__(self, objective: nn.Module, *, views: int = 2, wanted: Wanted | None = None) -> None:
+    def __init__(
+        self,
+        objective: nn.Module,
+        *,
+        views: int = 2,
+        wanted: Wanted | None = None,
+        features: Tensor | None = None,
+    ) -> None:
         super().__init__(objective)
         self._asked = taken_by(objective)
         self.views = views
         self.wanted = wanted
-        check(
-            wanted is None or "target" in self._asked,
-            f"target: the call of {type(objective).__name__} has no keyword `target` to take it.",
-        )
+        self.features = features
+        for argument, name, given in (("target", "target", wanted), ("teacher", "features", features)):
+            check(
+                given is None or name in self._asked,
+                f"{argument}: the call of {type(objective).__name__} has no keyword `{name}` to take it.",
+            )
         kept = {} if self._loss is None else dict(self._loss.named_buffers())
         self._kept = {name: f"each_{name.replace('.', '_')}" for name in kept}
         for name, value in kept.items():
@@ -90,6 +103,8 @@ class Compared(StepComparison):
         known: dict[str, Any] = {"labels": batch.labels, "domains": batch.domains, "weights": batch.weights}
         if target is not None:
             known["target"] = target
+        if self.features is not None:
+            known["features"] = of_batch(self.features, batch)
         if self._loss is not None and self._loss.by_item:
             known["ids"] = batch.ids
         return known
@@ -113,8 +128,8 @@ class Compared(StepComparison):
 class Together(Compared):
     """The objective of all views at once; of each pair of views, averaged, where the objective takes two."""
 
-    def __init__(self, objective: nn.Module, *, views: int = 2, wanted: Wanted | None = None) -> None:
-        super().__init__(objective, views=views, wanted=wanted)
+    def __init__(self, objective: nn.Module, **known: Any) -> None:
+        super().__init__(objective, **known)
         self._takes_several = takes_several(objective)
 
     def forward(self, embedded: Embedded) -> Tensor:
@@ -143,22 +158,14 @@ class InTurn(Compared):
         objective: is called on queries and keys, with ``negatives=`` where the memory has some; those that show the
             item of a row are left out of it.
         memory: negatives of earlier batches.
-        views: how many views there are.
-        wanted: which plan is wanted of a batch, instead of what the objective itself wants.
+        known: as of `Compared`.
 
     Raises:
         UsageError: there is a memory, and the objective does not take negatives.
     """
 
-    def __init__(
-        self,
-        objective: nn.Module,
-        memory: Memory | None = None,
-        *,
-        views: int = 2,
-        wanted: Wanted | None = None,
-    ) -> None:
-        super().__init__(objective, views=views, wanted=wanted)
+    def __init__(self, objective: nn.Module, memory: Memory | None = None, **known: Any) -> None:
+        super().__init__(objective, **known)
         self.memory = memory
         check(
             memory is None or "negatives" in self._asked,

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from contraport.data import Batch, Dataset
-from contraport.data.formats.array_files import read_npy, read_npz
 from contraport.engine import Gibbs, Kernel
 from contraport.errors import UsageError, cannot_read, check, check_file, check_positive
 from contraport.named import parse_named
 from contraport.objectives import Alike, Domains, Labels, Neighbors, Pairs, Shown, Soft, Target
+from contraport.training.step.teacher import of_batch, read_features
 
 Wanted = Callable[[Batch], Target]
 """Which plan is wanted of a batch."""
@@ -120,14 +120,14 @@ def _shown(settings: dict[str, Any], dataset: Dataset) -> Wanted:
 
 
 def _soft(settings: dict[str, Any], dataset: Dataset) -> Wanted:
-    features = _features(settings["file"], dataset)
+    features = read_features("target", str(settings["file"]), len(dataset))
     kernel = Gibbs("cosine", settings.get("temperature", TEMPERATURE))
     return partial(_soft_of, features, kernel)
 
 
 def _neighbors(settings: dict[str, Any], dataset: Dataset) -> Wanted:
     file = settings.get("features")
-    features = None if file is None else _features(file, dataset)
+    features = None if file is None else read_features("target", str(file), len(dataset))
     given = features is not None or dataset.present is None or bool(dataset.present[:, 0].all())
     check(given, f"target: neighbors expects features=FILE, as some items of {dataset.name!r} lack their first view.")
     return partial(_neighbors_of, features, settings.get("k", NEIGHBORS))
@@ -145,15 +145,15 @@ def _always(rule: Target, batch: Batch) -> Target:
 
 
 def _shown_of(numbers: Tensor, batch: Batch) -> Target:
-    return Shown(_of(numbers, batch))
+    return Shown(of_batch(numbers, batch))
 
 
 def _soft_of(features: Tensor, kernel: Kernel, batch: Batch) -> Target:
-    return Soft(_of(features, batch), kernel)
+    return Soft(of_batch(features, batch), kernel)
 
 
 def _neighbors_of(features: Tensor | None, number: int, batch: Batch) -> Target:
-    return Neighbors(_given(batch) if features is None else _of(features, batch), number)
+    return Neighbors(_given(batch) if features is None else of_batch(features, batch), number)
 
 
 def _alike_of(matrix: Tensor, batch: Batch) -> Target:
@@ -164,37 +164,6 @@ def _given(batch: Batch) -> Tensor:
     """Return the first given view of a batch as vectors, (b, d)."""
     view = batch.views[0]
     return (view / 255.0 if view.dtype == torch.uint8 else view).flatten(1)
-
-
-def _of(features: Tensor, batch: Batch) -> Tensor:
-    """Return the features of the items of a batch, where the batch is."""
-    return features[batch.ids.to(features.device)].to(batch.ids.device)
-
-
-def _features(file: object, dataset: Dataset) -> Tensor:
-    """Return the features of all training items, (items, k)."""
-    items = len(dataset)
-    array = _embedded(str(file)) if Path(str(file)).suffix == ".npz" else read_npy("target", str(file))
-    good = array.ndim == 2 and len(array) == items and array.shape[1] > 0 and array.dtype.kind in "iufb"
-    check(
-        good,
-        f"target: {file}: expected numbers (items, k), a row for each of the {items} training items, got "
-        f"{array.dtype} of shape {array.shape}.",
-    )
-    features = torch.from_numpy(array.astype(np.float32))
-    finite = features.isfinite().all(1)
-    check(bool(finite.all()), f"target: {file}: expected finite numbers, see row {int(finite.long().argmin())}.")
-    return features
-
-
-def _embedded(file: str) -> np.ndarray:
-    """Return the features of the training items that `contraport.embed` wrote."""
-    arrays = read_npz("target", file)
-    features, splits = arrays.get("features"), arrays.get("splits")
-    if features is None or splits is None or features.ndim == 0 or splits.shape != features.shape[:1]:
-        raise UsageError(f"target: {file}: expected the features and splits of contraport embed, got {sorted(arrays)}.")
-    chosen: np.ndarray = features[splits == "train"]
-    return chosen
 
 
 def _read_matrix(file: str, items: int) -> Tensor:

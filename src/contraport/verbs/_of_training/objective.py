@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from contraport.course import is_learned, parse_learned, parse_momentum, parse_temperature
@@ -56,6 +57,11 @@ class ObjectiveSettings(Options):
         "between the items, .npy or scipy's sparse .npz; shown, the views of an item and of those that show the same, "
         "as an image with several captions does, which is the default of pairs of which some do. A file of features is "
         "an .npy with a row for each training item, or an .npz that `contraport embed` wrote.",
+    )
+    teacher: str | Path | None = option(
+        None,
+        "features of the training items that another model has found, for objectives that ask for them, as guided and "
+        "x-clr do: an .npy with a row for each training item, or an .npz that `contraport embed` wrote.",
     )
     negatives: str = option(
         "in-batch",
@@ -116,6 +122,10 @@ class ObjectiveSettings(Options):
             f"target: prototypes want what items are assigned to; expected nothing, got {self.target!r}.",
         )
         check(
+            self.prototypes is None or self.teacher is None,
+            f"teacher: prototypes ask for none; expected nothing, got {str(self.teacher)!r}.",
+        )
+        check(
             self.prototypes is None or self.negatives == "in-batch",
             "prototypes: stand in the place of negatives; expected negatives='in-batch' with them, got "
             f"{self.negatives!r}.",
@@ -126,7 +136,7 @@ class ObjectiveSettings(Options):
             return
         own = [
             name
-            for name in ("objective", "objective_settings", "temperature", "constraint", "target")
+            for name in ("objective", "objective_settings", "temperature", "constraint", "target", "teacher")
             if getattr(self, name)
         ]
         check(not own, f"{own[0] if own else ''}: predict compares nothing and has none; give one of the two.")
