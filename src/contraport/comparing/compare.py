@@ -333,8 +333,9 @@ def _reached(found: Found | None, measure: Measure) -> str:
 def _notes(grid: Grid, results: Results, lacking: int, *, begun: bool) -> list[str]:
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
     seeds = Counter((row, column) for (row, column, _), (_, found) in results.items() if found.get("values"))
-    notes = []
-    notes += dict.fromkeys(told for _, found in results.values() for told in found.get("not_measured", ()))
+    notes: list[str] = list(
+        dict.fromkeys(told for _, found in results.values() for told in found.get("not_measured", ()))
+    )
     if max(seeds.values(), default=0) == 1:
         notes.append("One seed: the intervals are over test items alone, and say nothing of other seeds.")
     elif comparisons > 1 and seeds:
