@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 import contraport
 from contraport.auditing import Audit, crossfit
 from contraport.auditing.report import of_training
+from contraport.cli.console import print_audit
 from contraport.data import load
 from contraport.errors import UsageError
 
@@ -218,3 +219,23 @@ def test_mistakes_cost_one_line(views: tuple[np.ndarray, np.ndarray], asked: dic
 def test_a_training_that_did_not_end_is_told() -> None:
     with pytest.raises(UsageError, match="its training did not end"):
         of_training("x", {"scores": np.ones(3)})
+
+
+def test_pairs_are_told_by_their_rows_and_names_in_the_data(
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = np.concatenate(views, axis=1).tolist()
+    lines = ["id,split," + ",".join([f"view0.{i}" for i in range(6)] + [f"view1.{i}" for i in range(9)])]
+    for row, cells in enumerate(numbers):
+        told = ",".join(map(str, cells))
+        lines += [f'"{row:04d}, a",test,{told}'] * (row % 50 == 0) + [f'"{row:04d}, b",train,{told}']
+    data = tmp_path / "data.csv"
+    data.write_text("\n".join(lines))
+    found = contraport.audit(data=data, method="frozen", out=tmp_path / "audit")
+    rows = list(csv.DictReader((tmp_path / "audit" / "pairs.csv").open()))
+    names = [line.split('"')[1] for line in lines[1:]]
+    assert [row["key"] for row in rows] == [names[int(row["row"])] for row in rows]
+    assert [row["key"] for row in rows] == [f"{row:04d}, b" for row in range(ITEMS)]
+    assert '"row": ' in (tmp_path / "audit" / "audit.html").read_text()
+    print_audit(found)
+    assert f"{int(found.flagged(count=1)[0]):04d}, b" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def audit(given: dict[str, Any]) -> Audit:
     check_pairs(dataset)
     with _folder(asked) as folder:
         found = _online(asked, dataset, folder) if asked.method == "online" else _judged(asked, dataset, folder)
+        found = replace(found, rows=dataset.rows.numpy(), keys=dataset.keys)
         if asked.out is not None:
             found.save(folder)
             write_page(found, dataset, folder / PAGE)

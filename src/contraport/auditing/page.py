@@ -42,6 +42,7 @@ class PairShown(TypedDict):
     """A pair as the page has it."""
 
     id: int
+    row: int
     name: str
     kind: str
     score: float
@@ -95,6 +96,7 @@ def pairs_shown(found: Audit, dataset: Dataset) -> list[PairShown]:
     return [
         {
             "id": int(pair),
+            "row": int(dataset.rows[pair]),
             "name": dataset.keys[pair] if dataset.keys is not None else "",
             "kind": _kind(dataset, int(pair)),
             "score": round(float(found.scores[pair]), 4),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ class Audit:
         partner_scores: ``(n,)``, the scores of these pairs by the last encoder alone; where there is none that is
             better, that of the pair itself.
         notes: what is to be known beside.
+        rows: int64 ``(n,)``, the number of each pair in its source, all splits of it and what was left out counted;
+            None where pairs are all that their source has.
+        keys: what the source calls each pair, where it does.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = np.concatenate([rng.normal(4, 1, 90), rng.normal(0, 1, 10)])
@@ -53,6 +57,8 @@ class Audit:
     partners: NDArray[np.int64]
     partner_scores: NDArray[np.floating]
     notes: tuple[str, ...] = ()
+    rows: NDArray[np.int64] | None = None
+    keys: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.noise_rate > MOST_LEFT_OUT:
@@ -60,7 +66,7 @@ class Audit:
                 f"{self.noise_rate:.0%} of the pairs seem wrong, as known mismatches score no lower: unless they are, "
                 "the views tell too little of one another by what they were judged by, and the scores say nothing."
             )
-            object.__setattr__(self, "notes", (*self.notes, told))
+            object.__setattr__(self, "notes", (*(note for note in self.notes if note != told), told))
 
     @property
     def fdr(self) -> NDArray[np.float64]:
@@ -100,14 +106,16 @@ class Audit:
     def table(self) -> dict[str, NDArray[np.generic]]:
         """Return a row for each pair, in the order of the data, as columns by name: ``pandas.DataFrame`` takes it."""
         items = np.arange(len(self.scores))
-        return {
+        table: dict[str, NDArray[np.generic]] = {
             "id": items,
             "score": self.scores,
             "fdr": self.fdr,
             "flagged": np.isin(items, self.flagged()),
             "partner": self.partners,
             "partner_score": self.partner_scores,
+            "row": items if self.rows is None else self.rows,
         }
+        return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
 
     def summary(self) -> dict[str, object]:
         """Return what `audit.json` holds."""
@@ -125,9 +133,11 @@ class Audit:
     def save(self, folder: str | Path) -> None:
         """Write `pairs.csv` and `audit.json` to a folder that is there."""
         table = self.table()
-        with replacing(Path(folder) / "pairs.csv") as temporary, temporary.open("w", encoding="utf-8") as file:
-            file.write(",".join(table) + "\n")
-            file.writelines(",".join(map(_written, row)) + "\n" for row in zip(*table.values(), strict=True))
+        place = Path(folder) / "pairs.csv"
+        with replacing(place) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+            lines = csv.writer(file, lineterminator="\n")
+            lines.writerow(table)
+            lines.writerows(map(_written, row) for row in zip(*table.values(), strict=True))
         write_json(Path(folder) / "audit.json", self.summary())
 
     def __repr__(self) -> str:
@@ -159,4 +169,6 @@ def of_training(data: str, found: Mapping[str, NDArray[Any]]) -> Audit:
 
 
 def _written(value: np.generic) -> str:
+    if isinstance(value, np.str_):
+        return str(value)
     return f"{value:.6g}" if isinstance(value, np.floating) else str(value.item()).lower()

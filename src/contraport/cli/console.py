@@ -149,9 +149,18 @@ WORST = 10
 
 def print_audit(found: Audit) -> None:
     """Print how many pairs seem wrong, and the worst of them."""
+
+    def named(pair: int) -> dict[str, str]:
+        if found.keys is not None:
+            return {"name": found.keys[pair]}
+        if found.rows is None or found.rows.tolist() == list(range(len(found.rows))):
+            return {}
+        return {"row": str(found.rows[pair])}
+
     rows = [
         {
             "pair": str(pair),
+            **named(int(pair)),
             "score": f"{found.scores[pair]:z.3f}",
             "better partner": "-" if found.partners[pair] < 0 else str(found.partners[pair]),
             "its score": f"{found.partner_scores[pair]:z.3f}",
