@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
-from contraport.data import own_share
-from contraport.distributed import anywhere, from_first, is_first, together
+from contraport.data import from_stream, loader, own_share
+from contraport.data.streams import StreamBroke
+from contraport.distributed import anyones, anywhere, from_first, is_first, together
 from contraport.training.loop.batch_norm import share_batch_norm
 from contraport.training.step.gradient_cache import in_chunks
 from tests.processes import Report
@@ -87,11 +89,38 @@ def compare_chunks(rank: int, report: Report) -> None:
                 report((items, size, rank, number))
 
 
+class Breaking(torch.utils.data.IterableDataset[Tensor]):
+    """Vectors, where after some of the second pass the line goes dead in the second process alone."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.epoch = rank, 0
+
+    def set_epoch(self, number: int) -> None:
+        self.epoch = number
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for number in range(10):
+            if (self.rank, self.epoch, number) == (1, 1, 4):
+                raise ConnectionError("the line went dead")
+            yield torch.full((2,), float(number))
+
+
+def break_a_stream(rank: int, report: Report) -> None:
+    """Report how many batches came of a stream that breaks in one process, and what was raised then."""
+    came = 0
+    try:
+        for _ in loader(from_stream(Breaking(rank)), 4, batches=6, shared=True):
+            came += 1
+    except StreamBroke as broke:
+        report((came, str(broke)))
+
+
 def agree_and_fail(rank: int, report: Report) -> None:
     """Whether processes hear of each other what they should; what is wrong is reported."""
     found = {
         "the first": is_first() == (rank == 0),
         "from the first": from_first(f"rank {rank}") == "rank 0",
+        "anyone's": (anyones("mine" if rank == 1 else None), anyones(None)) == ("mine", None),
         "anywhere": anywhere(rank == 1, False, True) == (True, False, True),
     }
     for failing in ([], [0], [2], [1, 2]):

@@ -21,7 +21,7 @@ from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
 from tests.processes import reports_of
-from tests.training.ranks import agree_and_fail
+from tests.training.ranks import agree_and_fail, break_a_stream
 
 from .test_train import files_of
 
@@ -183,6 +183,11 @@ def test_a_terminated_training_of_two_processes_goes_on_with_one(tmp_path: Path)
 
 def test_processes_agree() -> None:
     assert not reports_of(agree_and_fail, 3)
+
+
+def test_a_stream_that_breaks_in_one_process_breaks_in_all() -> None:
+    told = "data: Breaking broke before item 4 of pass 1: the line went dead"
+    assert reports_of(break_a_stream, 2) == [(3, told)] * 2
 
 
 def test_alone_there_is_nobody_to_wait_for() -> None:

@@ -278,7 +278,7 @@ class StreamLoader:
         if self._going is None or self._read != skipped:
             self._going, self._read = self.stream.batches(self.batch_size, skipped=skipped, endless=True), skipped
         while self._read < last:
-            batch = next(self._going)
+            batch = _in_all(self._going) if self._shared else next(self._going)
             self._read += 1
             yield self._part(batch) if self._shared else batch
 
@@ -294,6 +294,24 @@ class StreamLoader:
         labels = None if batch.labels is None else batch.labels[own]
         keys = None if batch.keys is None else batch.keys[own]
         return batch._replace(views=views, labels=labels, keys=keys, ids=batch.ids[own])
+
+
+def _in_all(batches: Iterator[Batch]) -> Batch:
+    """Return the next batch of a stream that every process reads.
+
+    Raises:
+        UsageError: the stream of one process gives an error; in all, as the others would wait for that one for ever.
+    """
+    batch, failure = None, None
+    try:
+        batch = next(batches)
+    except UsageError as error:
+        failure = error
+    failed = distributed.anyones(failure)
+    if batch is None or failed is not None:
+        assert failed is not None
+        raise failed
+    return batch
 
 
 @dataclass(frozen=True)

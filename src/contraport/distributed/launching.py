@@ -87,6 +87,20 @@ def from_first(value: T) -> T:
     return values[0]
 
 
+def anyones(value: T | None) -> T | None:
+    """Return, in all processes, what one of them gives, the first that gives something; None where none does.
+
+    >>> anyones(3)
+    3
+    """
+    processes = world().size
+    if processes == 1 or not any(anywhere(value is not None)):
+        return value
+    values = [value] * processes
+    dist.all_gather_object(values, value)
+    return next(given for given in values if given is not None)
+
+
 def anywhere(*facts: bool) -> tuple[bool, ...]:
     """Return for each fact whether it holds in any process."""
     processes = world().size
