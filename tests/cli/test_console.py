@@ -6,7 +6,7 @@ from contraport.cli.console import print_groups, print_neighbors, print_table
 from contraport.evaluation.tables import difference_rows, evaluation_rows, result_rows
 from contraport.measures import MEASURES
 from contraport.searching.duplicates import Group
-from contraport.searching.neighbors import Neighbor
+from contraport.searching.neighbors import Nearest, Neighbor
 
 
 def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,10 +54,14 @@ def test_no_letter_of_a_long_name_is_lost(
 
 
 def test_a_position_is_not_called_a_row_of_the_source(capsys: pytest.CaptureFixture[str]) -> None:
-    print_neighbors([Neighbor(3, "train row 41", 0.9, None)])
+    found = Nearest([Neighbor(3, "train row 41", 0.9, None)], "a red <bag>")
+    print_neighbors(found)
     print_groups([Group((3, 4), ("train row 41", "test row 3"))])
     shown = capsys.readouterr().out
     assert "similarity position item" in shown
+    assert shown.startswith("nearest to a red <bag>\n")
+    assert "nearest to a red &lt;bag&gt;" in found._repr_html_()
+    assert Nearest([], "x")._repr_html_() == "there is no other item"
     assert "train row 41 (position 3)" in shown
     assert shown.count("row") == 3  # of the source alone
 

@@ -16,7 +16,7 @@ from contraport.wording import counted
 if TYPE_CHECKING:
     from contraport.auditing import Audit
     from contraport.comparing import Comparison
-    from contraport.searching import Clusters, Group, Neighbor
+    from contraport.searching import Clusters, Group, Nearest
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -87,15 +87,10 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
         print(sentence)
 
 
-def print_neighbors(found: Sequence[Neighbor]) -> None:
+def print_neighbors(found: Nearest) -> None:
     """Print the nearest items, a line each."""
-    with_class = any(near.class_name is not None for near in found)
-    rows = [
-        {"similarity": f"{near.similarity:.4f}", "position": str(near.position), "item": near.name}
-        | ({"class": near.class_name or "-"} if with_class else {})
-        for near in found
-    ]
-    print_table("the nearest", rows) if rows else print("there is no other item")
+    rows = found.rows()
+    print_table(f"nearest to {found.to}", rows) if rows else print("there is no other item")
 
 
 def print_groups(groups: Sequence[Group]) -> None:

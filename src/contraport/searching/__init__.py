@@ -2,7 +2,7 @@
 
 from contraport.searching.cluster import Cluster, Clusters, cluster
 from contraport.searching.duplicates import Group, duplicates
-from contraport.searching.neighbors import Neighbor, neighbors
+from contraport.searching.neighbors import Nearest, Neighbor, neighbors
 from contraport.searching.search import search
 
-__all__ = ["Cluster", "Clusters", "Group", "Neighbor", "cluster", "duplicates", "neighbors", "search"]
+__all__ = ["Cluster", "Clusters", "Group", "Nearest", "Neighbor", "cluster", "duplicates", "neighbors", "search"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from contraport.errors import UsageError, check
 from contraport.evaluation.opening import open_device
 from contraport.features import Features, as_features
+from contraport.notebook import html_columns
 from contraport.runs import Run
 from contraport.searching.blocks import most_similar
 from contraport.searching.index import indexed, tell_of_index
@@ -36,8 +37,33 @@ class Neighbor(NamedTuple):
     class_name: str | None
 
 
+class Nearest(list[Neighbor]):
+    """The items that are nearest to something, the nearest first; a notebook shows them as a table.
+
+    Attributes:
+        to: what they are near to: a name, a text or a file.
+    """
+
+    def __init__(self, found: Iterable[Neighbor], to: str) -> None:
+        super().__init__(found)
+        self.to = to
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return what is known of each as texts."""
+        with_class = any(near.class_name is not None for near in self)
+        return [
+            {"similarity": f"{near.similarity:.4f}", "position": str(near.position), "item": near.name}
+            | ({"class": near.class_name or "-"} if with_class else {})
+            for near in self
+        ]
+
+    def _repr_html_(self) -> str:
+        rows = self.rows()
+        return html_columns(f"nearest to {self.to}", rows) if rows else "there is no other item"
+
+
 @VERB.keywords
-def neighbors(given: dict[str, Any]) -> list[Neighbor]:
+def neighbors(given: dict[str, Any]) -> Nearest:
     """Return the items whose features have the largest cosine with those of a query, the nearest first.
 
     Raises:
@@ -62,9 +88,10 @@ def neighbors(given: dict[str, Any]) -> list[Neighbor]:
         query = embedded(str(asked.query), features, run, view=features.view, trust=asked.trust, device=device)
     else:
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
-    found = found_near(query, features, asked.top, asked.index, but=position)
+    name = called(asked.query) if position is None else features.name_of(position)
+    found = Nearest(found_near(query, features, asked.top, asked.index, but=position), name)
     if page is not None:
-        page.write(_shown(found, asked.query, position, features))
+        page.write(_shown(found, Path(str(asked.query)) if position is None else position, len(features)))
     return found
 
 
@@ -86,11 +113,14 @@ def found_near(
     return found[:top]
 
 
-def _shown(found: Sequence[Neighbor], query: int | str | Path, position: int | None, features: Features) -> Contents:
-    own = Path(str(query)).name if is_file(query) else str(query)
-    name = own if position is None else features.name_of(position)
-    asked = Card(Path(str(query)) if position is None else position, name)
+def called(query: int | str | Path) -> str:
+    """Return what a query is called: a file by its name, anything else as it is."""
+    return Path(str(query)).name if is_file(query) else str(query)
+
+
+def _shown(found: Nearest, query: Path | int, items: int) -> Contents:
+    asked = Card(query, found.to)
     cards = [Card(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
     groups = [Cards("What was looked for", "", "", [asked]), Cards("The nearest", "", "", cards)]
-    told = f"Of {len(features):,} items, those with the largest cosine, which stands below each."
-    return Contents(f"What is nearest to {Path(name).name if is_file(name) else name}", told, groups)
+    told = f"Of {items:,} items, those with the largest cosine, which stands below each."
+    return Contents(f"What is nearest to {called(found.to)}", told, groups)

@@ -12,14 +12,14 @@ from contraport.evaluation.embed import embed
 from contraport.evaluation.opening import open_device
 from contraport.features import Features, read_features
 from contraport.runs import Run
-from contraport.searching.neighbors import Neighbor, found_near
+from contraport.searching.neighbors import Nearest, called, found_near
 from contraport.searching.page import Card, Cards, Contents, new_page
 from contraport.searching.query import embedded
 from contraport.verbs.search import VERB, SearchOptions
 
 
 @VERB.keywords
-def search(given: dict[str, Any]) -> list[Neighbor]:
+def search(given: dict[str, Any]) -> Nearest:
     """Return the items whose features have the largest cosine with those of a query of another view, the nearest first.
 
     Raises:
@@ -43,9 +43,9 @@ def search(given: dict[str, Any]) -> list[Neighbor]:
     page = new_page(asked.page, features, overwrite=asked.overwrite)
     device = open_device(asked.device)
     query = embedded(asked.query, features, run, view=query_view, trust=asked.trust, device=device)
-    found = found_near(query, features, asked.top, asked.index)
+    found = Nearest(found_near(query, features, asked.top, asked.index), called(asked.query))
     if page is not None:
-        page.write(_shown(found, asked.query, features))
+        page.write(_shown(found, len(features)))
     return found
 
 
@@ -101,7 +101,7 @@ def _of_run(run: Run, asked: SearchOptions, view: str) -> Features:
         return read_features(out)
 
 
-def _shown(found: list[Neighbor], query: str | Path, features: Features) -> Contents:
+def _shown(found: Nearest, items: int) -> Contents:
     cards = [Card(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
-    told = f"Of {len(features):,} items, those with the largest cosine, which stands below each."
-    return Contents(f"What is nearest to {Path(query).name}", told, [Cards("The nearest", "", "", cards)])
+    told = f"Of {items:,} items, those with the largest cosine, which stands below each."
+    return Contents(f"What is nearest to {found.to}", told, [Cards("The nearest", "", "", cards)])
