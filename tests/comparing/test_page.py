@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
-from contraport.comparing.page import panels, render
+from contraport.comparing.page import figure_of, panels, render
 from contraport.comparing.results import Entry, Verdict
 from contraport.comparing.tables import Comparison
 from contraport.measures.intervals import Difference, Interval
@@ -57,6 +58,26 @@ def test_panels_reach_from_the_lowest_end_to_the_highest(tmp_path: Path) -> None
     nothing = Comparison("x", tmp_path, "a", ["a"], ["b"], [])
     assert panels(nothing) == []
     assert "<h2" in render(nothing, [])
+
+
+def test_the_figure_shows_names_whole_and_as_they_are(tmp_path: Path) -> None:
+    rows = [
+        "info-nce",
+        "gca-uot:relaxation=0.2,temperature=0.1,iterations=5,marginals=weights, batch_size 256",
+        "$x^{$",
+    ]
+    columns = ["digits, standard", f"{'a-long-name-of-data-' * 4}.npz, strong+mismatched:0.2"]
+    cells = [
+        Entry(row, column, "knn", 2, 0.9, Interval(0.8, 1.0), None, 1.0, None) for row in rows for column in columns
+    ]
+    figure = figure_of(Comparison("", tmp_path, rows[0], rows, columns, cells))
+    figure.savefig(tmp_path / "plot.png")
+    names = [*figure.axes[0].get_yticklabels(), *(panel.title for panel in figure.axes)]
+    told = [name.get_text().replace("\n", "").replace(" ", "").replace("\\$", "$") for name in names]
+    assert told == [name.replace(" ", "") for name in (*rows, *columns)]
+    places = [name.get_window_extent() for name in names]
+    assert all(place.x0 >= 0 and place.x1 <= figure.bbox.width and place.y1 <= figure.bbox.height for place in places)
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(places, 2))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot
+from matplotlib.text import Text
 
 import contraport
 from contraport import plots
@@ -272,3 +274,15 @@ def test_a_run_is_shown_by_its_settings_and_last_metrics(tmp_path):
     assert "weight_decay</th>" in changed
     assert "It has no metrics yet." in made(tmp_path, "new", metrics=False)._repr_html_()
     assert "no such folder" in Run(tmp_path / "none")._repr_html_()
+
+
+def test_names_are_no_formulas() -> None:
+    name = "$x^{$"
+    for figure in (
+        plots.curves({name: [1.0, 2.0]}),
+        plots.spectrum({name: torch.eye(4)}),
+        plots.embedding(torch.randn(6, 2), torch.arange(6) % 2, class_names=[name, "b"]),
+        plots.couplings({name: torch.eye(3)}),
+    ):
+        figure.savefig(io.BytesIO())
+        assert any("$x^{$" in text.get_text().replace("\\$", "$") for text in figure.findobj(Text))

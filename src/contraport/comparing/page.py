@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,11 +12,14 @@ from contraport.comparing.results import Entry
 from contraport.comparing.tables import Comparison, size, verdict_in_words, ways_of, written
 from contraport.files import replacing
 from contraport.measures.intervals import Interval
-from contraport.plots.canvas import canvas
+from contraport.plots.canvas import canvas, verbatim
 from contraport.plots.colors import SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_LETTERS = 36
+"""A name of more letters breaks into lines on the figure."""
 
 _ACROSS = 4
 """At most so many columns of the table stand beside one another."""
@@ -26,14 +30,18 @@ def figure_of(of: Comparison) -> Figure:
     measure, rows = of.measures[0], of.rows
     across = min(_ACROSS, len(of.columns))
     down = -(-len(of.columns) // across)
-    figure = canvas(1.6 + 2.6 * across, down * (0.9 + 0.26 * len(rows)))
+    names, heads = [_wrapped(row) for row in rows], [_wrapped(head) for head in of.heads[1:]]
+    wide = 0.07 * max(len(line) for name in names for line in name.split("\n"))
+    high = 0.26 + 0.13 * max(name.count("\n") for name in names)
+    over = 0.15 * max(head.count("\n") for head in heads)
+    figure = canvas(0.6 + max(1.0, wide) + 2.6 * across, down * (0.9 + over + high * len(rows)))
     axes = figure.subplots(down, across, squeeze=False, sharey=True)
     scale = 100 if measure.in_percent else 1
     for number, panel in enumerate(axes.flat):
         if number >= len(of.columns):
             panel.set_visible(False)
             continue
-        panel.set_title(of.heads[number + 1], fontsize=9)
+        panel.set_title(heads[number], fontsize=9)
         for place, row in enumerate(rows):
             entry = of.entry(row, of.columns[number], measure.key)
             if entry is None or entry.mean is None:
@@ -44,14 +52,19 @@ def figure_of(of: Comparison) -> Figure:
             panel.plot(scale * entry.mean, place, "o", color=color, markersize=4)
             if row == of.baseline:
                 panel.axvline(scale * entry.mean, color=color, linewidth=0.6, linestyle=":")
-        panel.set_yticks(range(len(rows)), rows, fontsize=8)
+        panel.set_yticks(range(len(rows)), names, fontsize=8)
         panel.set_ylim(len(rows) - 0.5, -0.5)
         panel.tick_params(axis="x", labelsize=8)
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
     told = f"{measure.title}{', %' if scale == 100 else ''}"
-    figure.supxlabel(f"{told}, mean over seeds and interval of 95%{_of_data(of)}", fontsize=9)
+    figure.supxlabel(verbatim(f"{told}, mean over seeds and interval of 95%{_of_data(of)}"), fontsize=9)
     return figure
+
+
+def _wrapped(name: str) -> str:
+    """Return a name as the figure shows it, a long one in lines."""
+    return verbatim("\n".join(textwrap.wrap(name, _LETTERS)))
 
 
 def _ends(entry: Entry, mean: float) -> Interval:

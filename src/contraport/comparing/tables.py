@@ -211,7 +211,9 @@ def written(measure: Measure, entry: Entry | Waypoint | None) -> str:
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
     """Return a table in Markdown, with numbers, or words, behind its first column."""
     lines = [head, ["---", *["---" if words else "---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    return "\n".join(
+        f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+    )
 
 
 def table_of(of: Comparison, measure: Measure) -> str:

@@ -77,6 +77,15 @@ def heatmap(ax: Axes, matrix: Tensor | np.ndarray[Any, Any], *, signed: bool = F
     return image
 
 
+def verbatim(name: str) -> str:
+    r"""Return a name as matplotlib shows it letter by letter, which takes what stands between dollars for a formula.
+
+    >>> verbatim("$x$")
+    '\\$x\\$'
+    """
+    return name.replace("$", r"\$")
+
+
 def in_per_cent() -> Formatter:
     """Return how an axis of shares writes them: with a decimal where it needs one."""
     from matplotlib.ticker import FuncFormatter

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contraport.errors import UsageError, check
 from contraport.measures import measure_of
-from contraport.plots.canvas import DASHES, in_per_cent, legend_above, panels
+from contraport.plots.canvas import DASHES, in_per_cent, legend_above, panels, verbatim
 from contraport.plots.colors import SERIES
 from contraport.plots.reading import Folder, array, by_name, is_folder, run
 
@@ -105,9 +105,9 @@ def curves(
                 color=SERIES[position % len(SERIES)],
                 linestyle=DASHES[position % len(DASHES)],
                 marker="o" if len(shown) == 1 else None,
-                label=name or "_unnamed",
+                label=verbatim(name) or "_unnamed",
             )
-        ax.set(xlabel="step", title=title_of(key))
+        ax.set(xlabel="step", title=verbatim(title_of(key)))
         if is_share(key):
             ax.yaxis.set_major_formatter(in_per_cent())
         else:

@@ -12,7 +12,7 @@ from contraport.errors import check, require
 from contraport.measures.geometry import rank_of
 from contraport.measures.geometry import spectrum as singular_values
 from contraport.measures.retrieval import nearest_others
-from contraport.plots.canvas import DASHES, canvas, ground, legend_above, panels
+from contraport.plots.canvas import DASHES, canvas, ground, legend_above, panels, verbatim
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
 from contraport.plots.names import places_of_names
 from contraport.plots.reading import Array, Folder, Values, array, by_name, is_folder, labels_of, run, sampled
@@ -98,7 +98,7 @@ def spectrum(
             shares.where(shares >= LEAST, torch.nan).numpy(),
             color=SERIES[position % len(SERIES)],
             linestyle=DASHES[position % len(DASHES)],
-            label=label,
+            label=verbatim(label),
         )
     ax.set(xlabel="direction", ylabel="singular value, of the largest")
     legend_above(figure, ax)
@@ -187,7 +187,7 @@ def _scatter(ax: Axes, points: Array, classes: Array | None, class_names: Sequen
     if len(present) > CLASSES_NAMED:
         return
     for name, (x, y) in zip(names, places_of_names(points, classes), strict=True):
-        ax.text(x, y, name, ha="center", va="center", fontweight="bold", path_effects=halo)
+        ax.text(x, y, verbatim(name), ha="center", va="center", fontweight="bold", path_effects=halo)
 
 
 def _singular_values(given: Any) -> torch.Tensor:

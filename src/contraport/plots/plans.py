@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contraport.errors import check
-from contraport.plots.canvas import mass_colors, panels
+from contraport.plots.canvas import mass_colors, panels, verbatim
 from contraport.plots.colors import BLUE, GREY, ORANGE
 from contraport.plots.masses import Scale, excludes_self, log_masses, share_on_target
 from contraport.plots.reading import Array, Folder, Values, array, is_folder, sampled
@@ -103,7 +103,7 @@ def couplings(
             good = side is None or len(side) == size
             check(good, f"{word}: expected {size} masses, got {0 if side is None else len(side)}.")
         _draw_coupling(ax, mass, *wanted)
-        ax.set_xlabel(name)
+        ax.set_xlabel(verbatim(name))
     return figure
 
 
