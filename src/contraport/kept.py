@@ -112,4 +112,5 @@ def making(folder: Path, made_of: Mapping[str, Any]) -> Iterator[Sequence[np.nda
         yield arrays
         for array in arrays:
             array.flush()
+        (folder / MADE_OF).unlink(missing_ok=True)  # another process may have written its own meanwhile
     write_json(folder / MADE_OF, made_of)

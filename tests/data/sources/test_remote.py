@@ -109,3 +109,15 @@ def test_files_by_url(tmp_path: Path) -> None:
 def test_what_cannot_be_fetched_is_told(url: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=told):
         load(url, root=tmp_path)
+
+
+def test_what_is_no_more_in_a_folder_is_forgotten(
+    bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket.pipe("/bucket/photos/.hidden.json", b"{}")
+    load("memory://bucket/photos", root=tmp_path)
+    bucket.mv("/bucket/photos/a/0.png", "/bucket/photos/b/0.png")
+    again = load("memory://bucket/photos", root=tmp_path, test_fraction=0)
+    assert sorted(Path(key).parts[-2:] for key in again.keys)[4] == ("b", "0.png")
+    assert (len(again), again.labels.bincount().tolist()) == (10, [4, 6])
+    assert "what is no more behind memory://bucket/photos: 1 file" in caplog.text

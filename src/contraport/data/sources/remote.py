@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ def fetched(url: str, cache: Path) -> str:
             continue
         check(len(files) > 0, f"data: {one}: there is nothing.")
         local = place / name
+        _forget(local, {local / inside for inside in files}, one)
         found += [(system, file, local / inside if inside else local, one) for inside, file in files.items()]
     lacking = [file for file in found if not _is_there(*file)]
     if lacking:  # a warning, as it is seen before a run speaks, and may take long
@@ -79,6 +80,17 @@ def _files(system: Any, path: str) -> Iterator[tuple[str, str]]:
         inside = file[len(path) :].lstrip("/") if file.startswith(path) else file.rpartition("/")[2]
         check(".." not in inside.split("/"), f"data: {file}: expected a name within its folder.")
         yield inside, file
+
+
+def _forget(folder: Path, there: Collection[Path], url: str) -> None:
+    """Remove what was fetched into a folder and is no more behind its URL, such as an image that changed its class."""
+    told = [file for file in folder.rglob(".*.json") if (read_json(file) or {}).keys() == {"file", "key"}]
+    gone = [file for beside in told if (file := beside.with_name(beside.name[1:-5])) not in there]
+    for file in gone:
+        file.unlink(missing_ok=True)
+        _beside(file).unlink(missing_ok=True)
+    if gone:
+        log.warning("removed from %s what is no more behind %s: %s", folder, url, counted(len(gone), "file"))
 
 
 def _is_there(system: Any, file: str, local: Path, url: str) -> bool:
