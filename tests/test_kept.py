@@ -20,7 +20,7 @@ def test_arrays_of_one_process_are_not_taken_for_those_of_another_that_is_killed
     def killed(*given: object) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), making(tmp_path, made_of(1)) as (ours,):
+    with pytest.raises(KeyboardInterrupt), making(tmp_path, made_of(1)) as (ours,):  # noqa: PT012
         ours[:] = 1
         with making(tmp_path, made_of(2)) as (theirs,):  # as a process beside this one would
             theirs[:] = 2
