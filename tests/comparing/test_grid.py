@@ -154,3 +154,12 @@ def test_a_name_of_a_suite_stands_for_what_it_has_saved(tmp_path: Path) -> None:
     assert [row.name for row in grid.rows] == ["U(a,b), K = 4", "rince"]
     assert grid.rows[0].options == {"objective": "nt-xent", "constraint": "balanced:iterations=4"}
     assert [(column.name, column.options) for column in grid.columns] == [("digits, short", {"epochs": 1})]
+
+
+def test_data_that_end_in_the_same_name_are_called_by_their_paths() -> None:
+    given = {"data": ["a/x.npz", "b/x.npz", "digits"], "objectives": ["info-nce"]}
+    assert [column.name for column in grid_of(given).columns] == [
+        "a/x.npz, standard",
+        "b/x.npz, standard",
+        "digits, standard",
+    ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from contraport.comparing.entries import check_options, entry_by_entry, kept_by_name, over_each, row_of, setting_of
 from contraport.comparing.grid import Column, Given, Grid, Row
@@ -30,7 +32,12 @@ def grid_of(given: Given) -> Grid:
     rows = over_each(tuple(row_of(value, own_rows) for value in entry_by_entry(asked.objectives, own_rows)), asked.over)
     check(len(rows) > 0, "objectives: expected one or more, got none.")
     settings = [setting_of(value, own_columns) for value in entry_by_entry(asked.settings, own_columns)]
-    columns = tuple(Column(str(data), name, options) for data in asked.data for name, options in settings)
+    ends = Counter(Path(data).name for data in asked.data)
+    columns = tuple(
+        Column(str(data), Path(data).name if ends[Path(data).name] == 1 else str(data), name, options)
+        for data in asked.data
+        for name, options in settings
+    )
     for argument, names in (("objectives", [row.name for row in rows]), ("settings", [c.name for c in columns])):
         repeated = sorted({name for name in names if names.count(name) > 1})
         check(not repeated, f"{argument}: expected each once, got {', '.join(repeated)} more often.")

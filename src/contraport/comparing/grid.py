@@ -28,16 +28,24 @@ class Row(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of the table: data, and how they are seen, as options of `contraport.train`."""
+    """A column of the table: data, and how they are seen, as options of `contraport.train`.
+
+    Attributes:
+        data: a name or a path.
+        called: what the table calls them: the last part, or the whole where others end in the same.
+        setting: how they are seen.
+        options: what that is.
+    """
 
     data: str
+    called: str
     setting: str
     options: Given
 
     @property
     def name(self) -> str:
-        """The last part of what the data are called, and the setting."""
-        return f"{Path(self.data).name}, {self.setting}"
+        """What the data are called, and the setting."""
+        return f"{self.called}, {self.setting}"
 
 
 class Claim(NamedTuple):

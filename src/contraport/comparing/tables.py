@@ -298,6 +298,7 @@ def _sentence(of: Comparison, column: str) -> str:
     failed = [one.row for one in cells if one.mean is None and one.failed]
     parts = [_lead(of, measure, found), *(_beside_baseline(of, measure, found) if found else [])]
     parts += [f"{_shortened(failed)} failed"] if failed else []
+    parts += _without_training(of, column, measure, found)
     return f"{column}: {'; '.join(parts)}."
 
 
@@ -309,6 +310,21 @@ def _lead(of: Comparison, measure: Measure, found: Sequence[Entry]) -> str:
         return f"{best.row} has {written(measure, best)}{unit} on {_name(measure)}"
     most = "highest" if measure.better == "neither" else "best"
     return f"{best.row} has the {most} {_name(measure)}, {written(measure, best)}{unit}"
+
+
+def _without_training(of: Comparison, column: str, measure: Measure, found: Sequence[Entry]) -> list[str]:
+    """Return what the untrained encoder and the raw inputs reach where that is no less than the best row."""
+    if measure.better == "neither" or not found:
+        return []
+    best, sign = _first(measure, found).mean or 0.0, -1 if measure.better == "lower" else 1
+    values = {name: by_column.get(column, {}).get(measure.key) for name, by_column in of.references.items()}
+    unit = "%" if measure.in_percent else ""
+    told = [
+        f"{name} {of.reference(name, column, measure)}{unit}"
+        for name, value in values.items()
+        if value is not None and sign * value >= sign * best
+    ]
+    return [f"as good or better without training: {listed(told)}"] if told else []
 
 
 def _first(measure: Measure, found: Sequence[Entry]) -> Entry:
