@@ -158,6 +158,12 @@ def test_nothing_is_wider_than_a_phone(browser, make_run, tmp_path) -> None:
     )
     assert {(True, False), (False, True)} == {tuple(found) for found in browser.tell(hidden)}
 
+    # Where items are told by the names of their classes, these stand beside a plan in one line each.
+    browser.open(report([make_run("words", images=False, **told)], out=tmp_path / "words.html"))
+    assert browser.tell("document.documentElement.scrollWidth") == 390
+    high = "[...document.querySelectorAll('.lines .word')].map((word) => word.getBoundingClientRect().height)"
+    assert max(browser.tell(high)) <= 30
+
 
 def test_everyone_can_use_it(browser, make_run, tmp_path) -> None:
     runs = [make_run("one", kept=2, audited=True), make_run("two", images=False)]
