@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -87,6 +89,17 @@ def compare_chunks(rank: int, report: Report) -> None:
         ):
             if not torch.allclose(got.double(), wanted.double(), rtol=1e-9, atol=1e-9):
                 report((items, size, rank, number))
+
+
+def wait_long(rank: int, report: Report) -> None:
+    """Whether the others wait for the first process for longer than any exchange may take."""
+    with together():  # as at the beginning of a training
+        pass
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), dist.group.WORLD)
+    with together():
+        if is_first():
+            time.sleep(1.5)
+    report(rank)
 
 
 class Breaking(torch.utils.data.IterableDataset[Tensor]):

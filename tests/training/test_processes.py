@@ -21,7 +21,7 @@ from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
 from tests.processes import reports_of
-from tests.training.ranks import agree_and_fail, break_a_stream
+from tests.training.ranks import agree_and_fail, break_a_stream, wait_long
 
 from .test_train import files_of
 
@@ -183,6 +183,10 @@ def test_a_terminated_training_of_two_processes_goes_on_with_one(tmp_path: Path)
 
 def test_processes_agree() -> None:
     assert not reports_of(agree_and_fail, 3)
+
+
+def test_processes_wait_for_one_that_takes_long() -> None:
+    assert sorted(reports_of(wait_long, 2)) == [0, 1]
 
 
 def test_a_stream_that_breaks_in_one_process_breaks_in_all() -> None:

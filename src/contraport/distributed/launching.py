@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TypeVar, cast
 
 import torch
@@ -14,6 +15,9 @@ from contraport.distributed.processes import world
 from contraport.errors import check
 
 T = TypeVar("T")
+
+PATIENCE = timedelta(days=1)
+_patients: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
 
 
 @contextmanager
@@ -53,6 +57,8 @@ def machines() -> tuple[int, int]:
 def together() -> Iterator[None]:
     """Fail in all processes where the block fails in one: the first that failed tells why, the others exit quietly.
 
+    The block may take one process long, such as the first that decodes images for all: the others wait for a day.
+
     Raises:
         SystemExit: another process tells why.
     """
@@ -64,9 +70,18 @@ def together() -> Iterator[None]:
     processes = world().size
     failed = [failure is not None] * processes
     if processes > 1:
-        dist.all_gather_object(failed, failure is not None)
+        dist.all_gather_object(failed, failure is not None, group=_patient())
     if any(failed):
         raise_once(failure, told_by=failed.index(True))
+
+
+def _patient() -> dist.ProcessGroup:
+    """Return a group of all processes that waits long; it is made where they first come together."""
+    if dist.group.WORLD not in _patients:
+        _patients.clear()  # those of a group that is no more
+        group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        _patients[dist.group.WORLD] = cast(dist.ProcessGroup, group)
+    return _patients[dist.group.WORLD]
 
 
 def raise_once(error: BaseException | None, *, told_by: int = 0, status: int = 2) -> None:
