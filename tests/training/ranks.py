@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from contraport.data import from_stream, loader, own_share
 from contraport.data.streams import StreamBroke
 from contraport.distributed import anyones, anywhere, from_first, is_first, together
+from contraport.errors import UsageError
+from contraport.training import train
 from contraport.training.loop.batch_norm import share_batch_norm
 from contraport.training.step.gradient_cache import in_chunks
 from tests.processes import Report
@@ -100,6 +102,16 @@ def wait_long(rank: int, report: Report) -> None:
         if is_first():
             time.sleep(1.5)
     report(rank)
+
+
+def take_other_items(rank: int, report: Report, folder: str) -> None:
+    """Report how a training ends for which the second process finds fewer items."""
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=20), dist.group.WORLD)
+    vectors = torch.randn(100 - 30 * rank, 4, generator=torch.Generator().manual_seed(0))
+    try:
+        train(data=vectors.numpy(), epochs=1, batch_size=16, out=folder, device="cpu", progress=False)
+    except (UsageError, SystemExit) as ended:
+        report((rank, str(ended)))
 
 
 class Breaking(torch.utils.data.IterableDataset[Tensor]):

@@ -21,7 +21,7 @@ from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
 from tests.processes import reports_of
-from tests.training.ranks import agree_and_fail, break_a_stream, wait_long
+from tests.training.ranks import agree_and_fail, break_a_stream, take_other_items, wait_long
 
 from .test_train import files_of
 
@@ -187,6 +187,13 @@ def test_processes_agree() -> None:
 
 def test_processes_wait_for_one_that_takes_long() -> None:
     assert sorted(reports_of(wait_long, 2)) == [0, 1]
+
+
+def test_processes_that_find_other_items_end_with_one_message(tmp_path: Path) -> None:
+    (first, silent), (second, told) = sorted(reports_of(take_other_items, 2, str(tmp_path / "run")))
+    assert (first, silent, second) == (0, "2", 1)
+    assert told.startswith("data: process 1 found other items than the first, 56 and 80 in number; expected the same")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_stream_that_breaks_in_one_process_breaks_in_all() -> None:

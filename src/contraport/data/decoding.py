@@ -20,7 +20,11 @@ from torch import Tensor
 from contraport.data.splits import Positions
 from contraport.errors import UsageError, check, check_regular
 
-SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pnm"))
+SUFFIXES = frozenset((
+    ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".avif", ".heic", ".tif", ".tiff",
+    ".pgm", ".ppm", ".pnm",
+))  # fmt: skip
+"""Those of images, also of such that Pillow reads by a plugin alone: without it they are told as unreadable."""
 SMALLEST_SIZE, LARGEST_SIZE = 8, 64
 _MEASURED_IMAGES = 200
 _NAMED_IMAGES = 5

@@ -93,6 +93,8 @@ def train(given: dict[str, Any]) -> Run:
             if not settings.resume:
                 run.check_free(overwrite=settings.overwrite)
             mark = mark_of(dataset)
+        with together():
+            _check_same_items(dataset, mark)
         with locked(run), replacing_run(run):
             with together():
                 kept = replace(settings, freeze=given_freeze)  # so that the same can be given to go on
@@ -103,6 +105,13 @@ def train(given: dict[str, Any]) -> Run:
                     run.save_partners(built.partners.numpy())
             _fit(settings, built, run, from_first(done), monitored, given, mark)
     return run
+
+
+def _check_same_items(dataset: Dataset, mark: str | None) -> None:
+    """Raise `UsageError` where this process has other items than the first: their steps would not fit together."""
+    items, known = from_first((len(dataset), mark))
+    told = f"data: process {world().rank} found other items than the first, {len(dataset):,} and {items:,} in number"
+    check(known == mark, f"{told}; expected the same {dataset.name!r} on each machine, readable everywhere.")
 
 
 def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:

@@ -326,3 +326,11 @@ def test_folders_of_splits_are_known_in_capitals(tmp_path):
 def test_rows_are_the_lines_of_a_file(tmp_path):
     (tmp_path / "texts.txt").write_text("\n\nfirst\n\nsecond\n")
     assert load(tmp_path / "texts.txt", test_fraction=0).rows.tolist() == [2, 4]
+
+
+def test_images_by_less_common_names_are_read_or_told(tmp_path):
+    for suffix, kind in (("jpg", "JPEG"), ("jfif", "JPEG"), ("jpe", "JPEG")):
+        Image.new("RGB", (9, 9)).save(tmp_path / f"a.{suffix}", kind)
+    (tmp_path / "b.heic").write_bytes(b"what a plugin reads")
+    whole = load(tmp_path, test_fraction=0)
+    assert (len(whole), whole.skipped) == (3, (str(tmp_path / "b.heic"),))
