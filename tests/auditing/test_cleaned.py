@@ -178,3 +178,14 @@ def test_cells_of_a_csv_that_nothing_happens_to_stay_as_they_are_written(tmp_pat
     path = write_cleaned(found(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
     expected = [row for number, row in enumerate(rows) if number not in WRONG]
     assert path.read_text().splitlines()[1:] == expected
+
+
+def test_dates_in_json_lines_stay_as_they_are_written(tmp_path: Path) -> None:
+    rows = [{"when": "2020-01-01", "view0": row * 1.5, "view1": row * 2.0} for row in range(ITEMS)]
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = {"views": ["view0", "view1"]}
+    dataset = load(data, columns=columns, test_fraction=0)
+    path = write_cleaned(found(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
+    kept = [row for number, row in enumerate(rows) if number not in WRONG]
+    assert [json.loads(line) for line in path.read_text().splitlines()] == kept

@@ -19,7 +19,7 @@ from contraport.evaluation.bench import Bench
 from contraport.evaluation.evaluation import Evaluation, Evaluations
 from contraport.evaluation.kept import kept_files, kept_models
 from contraport.evaluation.mistaken import most_mistaken
-from contraport.evaluation.opening import are_same_items
+from contraport.evaluation.opening import are_same_items, data_told
 from contraport.evaluation.planned import of_epochs, plans
 from contraport.evaluation.samples import Arrays, samples_of
 from contraport.evaluation.unanimous import unanimous
@@ -146,7 +146,7 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
         *([bench.objective] if isinstance(bench.objective, str) else lacking),
     ]
     result = {
-        "data": bench.test.name,
+        "data": data_told(bench.settings, bench.test, asked),
         "epochs": bench.epochs,
         "train_items": len(bench.train),
         "test_items": len(bench.test),
@@ -288,7 +288,7 @@ def _between_runs(one: Evaluated, judged: Sequence[Evaluated]) -> dict[str, dict
     return {
         str(other.run.path): _plain(_differences(one.numbers, other.numbers))
         for other in judged
-        if other is not one and are_same_items(one.test, other.test)
+        if other is not one and one.result["data"] == other.result["data"] and are_same_items(one.test, other.test)
     }
 
 

@@ -66,6 +66,18 @@ def are_same_items(one: Dataset, other: Dataset) -> bool:
     return one.labels is None or other.labels is None or torch.equal(one.labels, other.labels)
 
 
+def data_told(settings: Settings, test: Dataset, asked: EvaluateOptions) -> str:
+    """Return what the test items are called: the name of the data, and how these are worsened or dealt to domains.
+
+    So are those that a run was trained on; others are looked at as they are.
+    """
+    data = asked.data[-1] if isinstance(asked.data, tuple) else asked.data
+    data = data if asked.test_data is None else asked.test_data
+    its_own = data is None or (isinstance(data, str | Path) and str(data) == settings.data)
+    told = {"corrupt": settings.corrupt, "domains": settings.domains} if its_own else {}
+    return ", ".join([test.name, *(f"{name} {value}" for name, value in told.items() if value is not None)])
+
+
 def load_asked(
     settings: Settings,
     model: Model,

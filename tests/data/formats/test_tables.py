@@ -99,6 +99,13 @@ def test_names_that_look_like_numbers_are_the_texts_that_stand_in_the_file(tmp_p
     assert asked.class_names == ("01", "1")
 
 
+def test_dates_in_json_lines_are_texts(tmp_path):
+    rows = [{"id": f"2020-01-0{i + 1}", "x": i, "domain": f"2020-01-01 0{i % 2}:00:00"} for i in range(4)]
+    whole = load(write(tmp_path, "\n".join(map(json.dumps, rows)), "data.jsonl"), test_fraction=0)
+    assert list(whole.keys) == [row["id"] for row in rows]
+    assert whole.domain_names == ("2020-01-01 00:00:00", "2020-01-01 01:00:00")
+
+
 def test_classes_that_are_whole_numbers_and_numbers_to_be_told_stay_so(tmp_path):
     whole = load(write(tmp_path, lines("label,x", [[10, 1], [" 9", 2], [100, 3]])), test_fraction=0)
     assert whole.class_names == ("9", "10", "100")
