@@ -12,13 +12,15 @@ from tests.evaluation.making import image_model, make_run, several, vector_model
 
 import contraport
 from contraport.cli.console import print_evaluation
-from contraport.data import Views, from_arrays
+from contraport.data import Views, from_arrays, load
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.kept import kept_files, kept_models
 from contraport.evaluation.samples import points
 from contraport.evaluation.worsened import worsened
+from contraport.reporting.shown import shown
+from contraport.reporting.verdict import verdict
 from contraport.runs import Run
 
 
@@ -437,6 +439,24 @@ def test_several_runs_are_compared_item_by_item(tmp_path: Path, capsys: pytest.C
     assert re.search(r"(Both runs are|Neither run is|not all runs are) surely (better|worse) than", printed)
     with pytest.raises(UsageError, match="one run folder or more, got none"):
         evaluate([], data=data)
+
+
+def test_runs_on_items_that_were_worsened_or_dealt_to_domains_are_not_compared(tmp_path: Path) -> None:
+    asked = {"encoder": "mlp", "epochs": 1, "items": 64, "batch_size": 32, "progress": False, "device": "cpu"}
+    paths = []
+    for own in ({}, {"corrupt": "noise:5"}, {"domains": "style"}):
+        paths.append(tmp_path / "-".join(["run", *own]))
+        contraport.train("digits", out=paths[-1], **asked, **own)
+    results = evaluate(paths, measures=["knn"], progress=False)
+    told = ["digits", "digits, corrupt noise:5", "digits, domains style"]
+    assert [result["data"] for result in results.values()] == told
+    assert all(set(result["differences"]) == {"raw", "untrained"} for result in results.values())
+    said = verdict(shown(paths))
+    assert not any("better than run" in sentence or "is the best" in sentence for sentence in said)
+    clean = (load("digits", "train"), load("digits", "test"))
+    results = evaluate(paths, data=clean, measures=["knn"], progress=False)
+    assert {result["data"] for result in results.values()} == {"digits"}, "clean items are the same for all"
+    assert all(len(result["differences"]) == 4 for result in results.values())
 
 
 def test_runs_on_other_items_are_not_compared(tmp_path: Path) -> None:

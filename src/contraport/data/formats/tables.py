@@ -220,7 +220,13 @@ def _with_names(table: pa.Table, path: Path, columns: Mapping[str, Any]) -> pa.T
 def _read_json_lines(path: Path) -> pa.Table:
     size = path.stat().st_size
     check(size > 0, f"data: {path} is empty.")
-    return pa.json.read_json(path, read_options=pa.json.ReadOptions(block_size=min(size + 1, _LARGEST_BLOCK)))
+    options = pa.json.ReadOptions(block_size=min(size + 1, _LARGEST_BLOCK))
+    table = pa.json.read_json(path, read_options=options)
+    dated = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
+    if not dated:
+        return table
+    texts = pa.schema([(name, pa.string()) for name in dated])  # what stands there: JSON has no other dates
+    return pa.json.read_json(path, read_options=options, parse_options=pa.json.ParseOptions(explicit_schema=texts))
 
 
 def _read_parquet(path: Path) -> pa.Table:
