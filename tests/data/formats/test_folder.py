@@ -334,3 +334,14 @@ def test_images_by_less_common_names_are_read_or_told(tmp_path):
     (tmp_path / "b.heic").write_bytes(b"what a plugin reads")
     whole = load(tmp_path, test_fraction=0)
     assert (len(whole), whole.skipped) == (3, (str(tmp_path / "b.heic"),))
+
+
+def test_a_class_that_is_called_train_is_told(tmp_path, caplog):
+    for name in ("bus", "train", "car"):
+        for number in range(4):
+            save(tmp_path / name / f"{number}.png")
+    with pytest.raises(UsageError, match=r"has files in train/ and in bus, car, and no folder test/; if train is a cl"):
+        load(tmp_path)
+    save(tmp_path / "test" / "0.png")
+    assert len(load(tmp_path)) == 4
+    assert "beside the splits there are files in bus, car, which are left out" in caplog.text

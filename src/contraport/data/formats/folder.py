@@ -21,6 +21,7 @@ from contraport.errors import cannot_read, check, check_regular
 from contraport.texts import check_full
 
 TEXTS = frozenset((".txt",))
+_SPLITS = frozenset(("train", *TEST_NAMES))
 
 _log = logging.getLogger(__name__)
 
@@ -82,12 +83,14 @@ def folders_of_splits(folder: Path) -> tuple[Path, Path | None]:
     """Return where the training items lie and where the test items, if they are apart.
 
     Raises:
-        UsageError: a folder of test items alone.
+        UsageError: a folder of test items alone, or one of training items beside others that may be classes.
     """
     below = sorted(child.name for child in folder.iterdir() if child.is_dir())
     by_name = {name.lower(): folder / name for name in below}  # of Test and test the latter
     train = by_name.get("train", folder)
     found = [by_name[name] for name in TEST_NAMES if name in by_name]
+    if train != folder:
+        _check_others(folder, train, found, [folder / name for name in below if name.lower() not in _SPLITS])
     check(
         train != folder or not found,
         f"data: expected a folder train/ beside {folder}/{found and found[0].name}, found none.",
@@ -95,6 +98,24 @@ def folders_of_splits(folder: Path) -> tuple[Path, Path | None]:
     if len(found) > 1:
         _log.info("%s: %s is the test split; %s are left out", folder, found[0].name, [path.name for path in found[1:]])
     return train, found[0] if found else None
+
+
+def _check_others(folder: Path, train: Path, held_out: list[Path], others: list[Path]) -> None:
+    """Say which folders beside those of splits are left out, or raise where they, and train with them, may be classes.
+
+    Raises:
+        UsageError: there are such folders, and none of the test split.
+    """
+    alike = SUFFIXES if files_below(train, SUFFIXES) else TEXTS
+    full = [path.name for path in others if not path.name.startswith(".") and files_below(path, alike)]
+    told = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")
+    check(
+        not full or len(held_out) > 0,
+        f"data: {folder} has files in {train.name}/ and in {told}, and no folder test/; if {train.name} is a class "
+        f"give it another name, and if it is the training split pass {train}.",
+    )
+    if full:
+        _log.warning("%s: beside the splits there are files in %s, which are left out", folder, told)
 
 
 def files_below(folder: Path, suffixes: Collection[str]) -> list[str]:
