@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +165,24 @@ def test_data_that_end_in_the_same_name_are_called_by_their_paths() -> None:
         "b/x.npz, standard",
         "digits, standard",
     ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"better": ["rinse"]}, "claims: it is better: unknown name 'rinse'; did you mean 'rince'"),
+        ({"than": "info"}, "claims: it is better: unknown name 'info'; did you mean 'info-nce'"),
+        ({"settings": ["strogn"]}, "claims: it is better: unknown name 'strogn'; did you mean 'strong'"),
+        ({"measure": "kn"}, "measures: unknown name 'kn'; did you mean 'knn'"),
+    ],
+)
+def test_a_claim_about_what_there_is_not_is_refused_before_anything_is_trained(
+    tmp_path: Path, wrong: dict[str, object], told: str
+) -> None:
+    claim = {"says": "it is better", "better": ["rince"], "than": "info-nce", **wrong}
+    grid = {"data": ["digits"], "objectives": ["info-nce", "rince"], "settings": ["strong"], "claims": [claim]}
+    (tmp_path / "own.yaml").write_text(json.dumps(grid))
+    with pytest.raises(UsageError, match=re.escape(told)):
+        grid_of({"suite": tmp_path / "own.yaml"})
+    if "measure" not in wrong:
+        assert grid_of({"suite": tmp_path / "own.yaml", "objectives": ["info-nce"]}).claims, "of a part it may"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contraport.comparing.entries import check_options, entry_by_entry, kept_by_name, over_each, row_of, setting_of
-from contraport.comparing.grid import Column, Given, Grid, Row
+from contraport.comparing.grid import Claim, Column, Given, Grid, Row
 from contraport.comparing.results import chosen_in_order
 from contraport.comparing.suites import OF_SUITES, claim_of, read_suite
 from contraport.errors import check, unknown_name
@@ -55,6 +55,7 @@ def grid_of(given: Given) -> Grid:
     check_options("train", common)
     _check_same_items(rows, common, [column.options for column in columns])
     claims = tuple(claim_of(value) for value in values.get("claims", ()))
+    _check_claims(claims, rows, columns, whole=not given.keys() & {"objectives", "settings", "over", "quick"})
     title = str(values.get("title", f"{len(rows)} objectives compared"))
     return Grid(title, rows, columns, baseline, common, claims, asked, given)
 
@@ -81,3 +82,18 @@ def _check_same_items(rows: Sequence[Row], common: Given, columns: Sequence[Give
             f"objectives: {row.name}: with items={row.options.get('items')} it would be judged on other test items "
             "than the rest; expected test_items for all beside it (--train.test_items 10000).",
         )
+
+
+def _check_claims(claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], *, whole: bool) -> None:
+    """Raise `UsageError` where a claim names a measure, or of the whole grid a row or a setting, that there is not."""
+    names, settings = [row.name for row in rows], [column.setting for column in columns]
+    for claim in claims:
+        if claim.measure is not None:
+            chosen_in_order([claim.measure])
+        asked = [
+            *((name, names) for name in (*claim.better, claim.than)),
+            *((name, settings) for name in claim.settings),
+        ]
+        for name, known in asked if whole else ():
+            if name not in known:
+                raise unknown_name(f"claims: {claim.says}", name, known)
