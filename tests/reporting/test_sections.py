@@ -369,3 +369,13 @@ def test_pairs_that_the_evaluation_did_not_see_are_shown_by_their_numbers(make_r
     (one,) = pairs(canvas).values["judged"]
     assert one.worst[0].views is None
     assert "sketches" not in canvas.data
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_losses_that_are_no_numbers_are_no_colours(make_run, wrong) -> None:
+    run = make_run()
+    samples = run.samples()
+    write_arrays(run.samples_path, {**samples, "losses": np.where(np.arange(30) == 3, wrong, samples["losses"])})
+    assert 'value="loss"' not in render(shown([run]))
+    write_arrays(run.samples_path, samples)
+    assert 'value="loss"' in render(shown([run]))

@@ -107,7 +107,7 @@ def known_of_items(run: ShownRun, sheet: str) -> dict[str, Any]:
         names = [str(name) for name in samples["domain_names"]]
         found["colors"]["domain"] = {"of": samples["domains"], "names": names, "colors": class_colors(len(names))}
     for name, key in (("loss", "losses"), ("suspicion", "suspicion")):
-        if key in samples:
+        if key in samples and np.isfinite(samples[key]).all():  # else there is no scale to colour by
             found["colors"][name] = {"values": samples[key].astype(float).round(4)}
     return found
 
