@@ -10,7 +10,7 @@ import pytest
 from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
-from contraport.comparing.page import figure_of, panels, render
+from contraport.comparing.page import figure_of, panels_of, render
 from contraport.comparing.results import Entry, Verdict
 from contraport.comparing.tables import Comparison
 from contraport.measures.intervals import Difference, Interval
@@ -49,14 +49,14 @@ def comparison(folder: Path) -> Comparison:
 
 
 def test_panels_reach_from_the_lowest_end_to_the_highest(tmp_path: Path) -> None:
-    first, _ = panels(comparison(tmp_path))
+    first, _ = panels_of(comparison(tmp_path))
     assert (first.head, first.low, first.high) == (COLUMNS[0], "89.0%", "93.0%")
     assert [line.row for line in first.lines] == ROWS[:3], "what failed has no line"
     assert (first.lines[0].begins, first.lines[0].length, first.lines[0].mean) == (0, 50, 25)
     assert first.baseline == 25
     assert [line.apart for line in first.lines] == [False, False, True]
     nothing = Comparison("x", tmp_path, "a", ["a"], ["b"], [])
-    assert panels(nothing) == []
+    assert panels_of(nothing) == []
     assert "<h2" in render(nothing, [])
 
 

@@ -16,7 +16,7 @@ from contraport.engine.links import LogDecay
 from contraport.objectives import Constraint, DenseTarget, Divergence, Layout, Plan, Target, Traits
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints.scaling import Scaling
-from contraport.objectives.layouts.block import Block, paired
+from contraport.objectives.layouts.block import Block, pattern_of_pairs
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +54,7 @@ class Chain(Layout):
     traits = Traits(takes_several=True)
 
     def __call__(self, *views):
-        pattern = paired(len(views[0]), 1.0, False, views[0].device)
+        pattern = pattern_of_pairs(len(views[0]), 1.0, False, views[0].device)
         return [Block(pattern, a, b) for a, b in pairwise(views)]
 
 

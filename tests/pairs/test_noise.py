@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from contraport.errors import UsageError
-from contraport.pairs import above, false_discovery, noise
+from contraport.pairs import above, estimated_noise, false_discovery
 
 
 def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -18,7 +18,7 @@ def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tu
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.2, 0.4, 0.6])
 def test_the_rate_is_met_and_its_interval_covers_it(rate: float) -> None:
-    found = [noise(*drawn(rate, seed)[::2]) for seed in range(20)]
+    found = [estimated_noise(*drawn(rate, seed)[::2]) for seed in range(20)]
     assert np.mean([one.rate for one in found]) == pytest.approx(rate, abs=0.02)
     covered = [one.interval[0] - 0.005 <= rate <= one.interval[1] + 0.005 for one in found]
     assert np.mean(covered) >= 0.85
@@ -28,7 +28,9 @@ def test_the_rate_is_met_and_its_interval_covers_it(rate: float) -> None:
 @pytest.mark.parametrize("deform", [np.exp, np.cbrt, lambda s: np.round(s, 1)], ids=["exp", "cbrt", "rounded"])
 def test_only_the_order_of_scores_counts(deform: Callable[[np.ndarray], np.ndarray], rate: float) -> None:
     scores, _, mismatched = drawn(rate, 1)
-    assert noise(deform(scores), deform(mismatched)).rate == pytest.approx(noise(scores, mismatched).rate, abs=0.02)
+    assert estimated_noise(deform(scores), deform(mismatched)).rate == pytest.approx(
+        estimated_noise(scores, mismatched).rate, abs=0.02
+    )
 
 
 @pytest.mark.parametrize("gap", [3.0, 4.5])
@@ -39,7 +41,7 @@ def test_few_mismatches_tell_much_where_good_pairs_score_high(gap: float, spread
     for seed in range(20):
         random = np.random.default_rng(seed)
         wrong, good = random.normal(0, 1, 560), random.normal(gap, spread, 840)
-        errors.append(noise(np.r_[wrong, good], random.normal(0, 1, 200)).rate - 0.4)
+        errors.append(estimated_noise(np.r_[wrong, good], random.normal(0, 1, 200)).rate - 0.4)
     assert np.sqrt(np.mean(np.square(errors))) < 0.042
     assert abs(np.mean(errors)) < 0.035
 
@@ -48,8 +50,8 @@ def test_remembered_pairs_with_fresh_mismatches_are_underestimated_and_with_reme
     """Why there are decoys: wrong pairs that a network remembers score above pairs drawn anew."""
     scores, wrong, fresh = drawn(0.4, 0, gap=5.0)
     scores = scores + np.where(wrong, 1.5, 0)
-    assert noise(scores, fresh).rate < 0.15
-    assert noise(scores, fresh + 1.5).rate == pytest.approx(0.4, abs=0.05)
+    assert estimated_noise(scores, fresh).rate < 0.15
+    assert estimated_noise(scores, fresh + 1.5).rate == pytest.approx(0.4, abs=0.05)
 
 
 def test_false_discovery_is_met_on_average_and_rises_with_the_score() -> None:
@@ -75,6 +77,6 @@ def test_above_is_the_area_under_the_curve() -> None:
 
 def test_scores_that_are_none_are_told() -> None:
     with pytest.raises(UsageError, match="mismatched: expected finite numbers"):
-        noise(np.ones(3), np.array([]))
+        estimated_noise(np.ones(3), np.array([]))
     with pytest.raises(UsageError, match="scores: expected finite numbers"):
-        noise(np.array([np.nan]), np.ones(2))
+        estimated_noise(np.array([np.nan]), np.ones(2))

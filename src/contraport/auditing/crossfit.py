@@ -17,7 +17,7 @@ from contraport.data import BatchOrder, Dataset, loader
 from contraport.embedding import Reader
 from contraport.errors import cannot_read, check
 from contraport.files import write_arrays
-from contraport.pairs import NEIGHBORS, ItemPairs, NoiseRate, Sides, couples, exchanged, noise, scores
+from contraport.pairs import NEIGHBORS, ItemPairs, NoiseRate, Sides, couples, estimated_noise, exchanged, scores
 from contraport.training.build import build_objective, build_pipeline
 from contraport.training.loop.optimization import make_optimizer, make_schedule
 from contraport.training.step.epochs import losses_by_epoch
@@ -88,7 +88,7 @@ class Judgements:
     def until(self, number: int) -> Round:
         """Return what the rounds up to one say together."""
         judged, mismatched = self.scores[: number + 1].mean(axis=(0, 1))
-        return Round(judged, mismatched, noise(judged, mismatched))
+        return Round(judged, mismatched, estimated_noise(judged, mismatched))
 
     def _take_up(self, path: Path) -> None:
         try:

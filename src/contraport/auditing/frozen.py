@@ -9,7 +9,7 @@ import torch
 from contraport.auditing.crossfit import Round
 from contraport.data import Dataset
 from contraport.errors import check
-from contraport.pairs import ItemPairs, Sides, are_vectors, as_sides, couples, exchanged, noise, scores
+from contraport.pairs import ItemPairs, Sides, are_vectors, as_sides, couples, estimated_noise, exchanged, scores
 
 
 def frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -> Iterator[tuple[Round, Sides | None]]:
@@ -29,5 +29,5 @@ def frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -
         kept = kept if found is None else found.kept()
         sides = as_sides(dataset, kept=kept)
         judged, mismatched = scores(sides, None, statistic), scores(sides, ItemPairs(items, partners), statistic)
-        found = Round(judged.numpy(), mismatched.numpy(), noise(judged.numpy(), mismatched.numpy()))
+        found = Round(judged.numpy(), mismatched.numpy(), estimated_noise(judged.numpy(), mismatched.numpy()))
         yield found, sides

@@ -120,7 +120,7 @@ class Panel(NamedTuple):
     baseline: float | None
 
 
-def panels(of: Comparison) -> list[Panel]:
+def panels_of(of: Comparison) -> list[Panel]:
     """Return what the page draws: a panel for each column of the table in which something was measured."""
     if not of.entries:
         return []
@@ -183,7 +183,7 @@ def render(of: Comparison, commands: list[str]) -> str:
         tables=tables,
         claims=[(one, verdict_in_words(one)) for one in of.verdicts],
         commands="\n".join(commands),
-        panels=panels(of),
+        panels=panels_of(of),
         of_data=_of_data(of),
         seconds={row: _seconds(of, row) for row in of.rows},
     )

@@ -2,7 +2,7 @@
 
 from contraport.pairs.decoys import Decoyed, check_pairs, with_decoys
 from contraport.pairs.exchange import couples, exchanged
-from contraport.pairs.noise import NoiseRate, above, false_discovery, noise
+from contraport.pairs.noise import NoiseRate, above, estimated_noise, false_discovery
 from contraport.pairs.partners import better_partners, free_partners
 from contraport.pairs.sides import NEIGHBORS, ItemPairs, Sides
 from contraport.pairs.statistics import STATISTICS, Statistic, scores, sum_in_units
@@ -23,10 +23,10 @@ __all__ = [
     "better_partners",
     "check_pairs",
     "couples",
+    "estimated_noise",
     "exchanged",
     "false_discovery",
     "free_partners",
-    "noise",
     "scores",
     "sum_in_units",
     "with_decoys",

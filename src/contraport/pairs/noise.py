@@ -39,7 +39,7 @@ class NoiseRate(NamedTuple):
     interval: tuple[float, float]
 
 
-def noise(scores: Scores, mismatched: Scores, *, seed: int = 0) -> NoiseRate:
+def estimated_noise(scores: Scores, mismatched: Scores, *, seed: int = 0) -> NoiseRate:
     """Estimate the share of wrong pairs.
 
     Args:
@@ -52,7 +52,7 @@ def noise(scores: Scores, mismatched: Scores, *, seed: int = 0) -> NoiseRate:
 
     >>> random = np.random.default_rng(0)
     >>> scores = np.concatenate([random.normal(4, 1, 8000), random.normal(0, 1, 2000)])
-    >>> found = noise(scores, random.normal(0, 1, 1000))
+    >>> found = estimated_noise(scores, random.normal(0, 1, 1000))
     >>> round(found.rate, 1), found.interval[0] < found.rate < found.interval[1]
     (0.2, True)
     """

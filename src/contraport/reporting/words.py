@@ -30,7 +30,7 @@ def describe(runs: Sequence[ShownRun]) -> str:
     return f"{what} trained on {listed(data)}{how}{length}."
 
 
-def notes(runs: Sequence[ShownRun]) -> list[str]:
+def notes_on(runs: Sequence[ShownRun]) -> list[str]:
     """Say what the runs lack."""
     told = [f"{run.name} has no curves: its training has logged nothing yet." for run in runs if not run.metrics]
     told += [f"{run.name} is not evaluated: contraport evaluate {run.path}" for run in runs if run.evaluation is None]

@@ -231,7 +231,9 @@ class Block:
 
 
 @remembered
-def paired(size: int, weight: float, reciprocal: bool, device: torch.device, decoupled: bool = False) -> Pattern:
+def pattern_of_pairs(
+    size: int, weight: float, reciprocal: bool, device: torch.device, decoupled: bool = False
+) -> Pattern:
     """Return the pattern that compares two views of some items, item i with item i the positives.
 
     Decoupled, these are left out of what is compared.

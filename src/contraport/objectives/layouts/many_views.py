@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contraport.engine import Mask, remembered
 from contraport.errors import UsageError, check
-from contraport.objectives.layouts.block import Block, Pattern, paired
+from contraport.objectives.layouts.block import Block, Pattern, pattern_of_pairs
 from contraport.objectives.layouts.layout import Layout, Traits
 
 
@@ -31,7 +31,7 @@ class Graph(Layout):
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return a block for each pair of views, (n, n)."""
         check(len(views) >= 2, f"views: {self!r} compares 2 or more views, got {len(views)}.")
-        pattern = paired(len(views[0]), 1.0, True, views[0].device)
+        pattern = pattern_of_pairs(len(views[0]), 1.0, True, views[0].device)
         return [Block(pattern, one, other) for one, other in self.edges(views)]
 
 

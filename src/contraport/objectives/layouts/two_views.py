@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contraport.engine import Mask, remembered
 from contraport.errors import UsageError, check, unknown_name
-from contraport.objectives.layouts.block import Block, Pattern, nobody, paired
+from contraport.objectives.layouts.block import Block, Pattern, nobody, pattern_of_pairs
 from contraport.objectives.layouts.layout import Layout, Traits
 
 
@@ -59,7 +59,7 @@ class Cross(Layout):
         if self.shared_columns:
             return [Block(_beside_prototypes(z0.shape[0], z1.shape[0], z0.device), z0, z1)]
         weight = 0.5 if self.symmetric else 1.0
-        return [Block(paired(z0.shape[0], weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
+        return [Block(pattern_of_pairs(z0.shape[0], weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
 
     def sizes(self, similarities: tuple[int, int], items: int | None) -> tuple[int, ...]:
         """Return the rows and the columns."""

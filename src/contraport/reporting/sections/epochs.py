@@ -25,7 +25,7 @@ def epochs(canvas: Canvas) -> Section | None:
     first = {measure.key.partition("@")[0]: measure for measure in reversed(known)}  # of those that differ in a number
     curves = []
     for measure in [measure for measure in known if measure in first.values()][:MOST]:
-        drawing = over_epochs(runs, measure)
+        drawing = measured_over_epochs(runs, measure)
         ends = [f"{run.name}: {measure.written(values[-1])}" for run in runs if (values := _values(run, measure)[1])]
         label = f"{measure.title} over the epochs; last values: {'; '.join(ends)}."
         curves.append((measure, canvas.draw(f"epochs-{measure.key.replace('@', '-')}", drawing, label)))
@@ -41,7 +41,7 @@ def measured_epochs(run: ShownRun) -> list[tuple[int, str]]:
     return sorted(ends)
 
 
-def over_epochs(runs: Sequence[ShownRun], measure: Measure) -> Figure:
+def measured_over_epochs(runs: Sequence[ShownRun], measure: Measure) -> Figure:
     """Draw a measure over the epochs, one line a run, with intervals where it has them and the raw inputs beside."""
     traces: list[dict[str, Any]] = []
     for run in runs:

@@ -91,7 +91,7 @@ def plans(canvas: Canvas) -> Section | None:
         return None
     shown = [_shown(canvas, run, moments[run.position], scale) for run in canvas.runs if moments[run.position]]
     longer = [one for one in shown if len(one.moments) > 1]
-    course = canvas.draw("on-target", *over_epochs(longer)) if longer else None
+    course = canvas.draw("on-target", *mass_over_epochs(longer)) if longer else None
     return Section(
         "plans", "Plans", {"shown": shown, "scale": scale, "decades": DECADES, "course": course, "lines": LINES}
     )
@@ -157,7 +157,7 @@ def kept_of_items(moment: Moment, items: int) -> np.ndarray[Any, Any]:
     return np.asarray(of_items[0] / np.maximum(of_items[1], 1e-12))
 
 
-def over_epochs(shown: list[PlanShown]) -> tuple[Figure, str]:
+def mass_over_epochs(shown: list[PlanShown]) -> tuple[Figure, str]:
     """Draw the share of mass on target over the epochs, one line a run, and say where it ends."""
     lines = []
     for one in shown:

@@ -11,7 +11,7 @@ from contraport.reporting.drawing import GRID, MUTED, escaped, figure, titled
 from contraport.reporting.numbers import MISSING, Number, interval_in_words, measured, settings, table
 from contraport.reporting.sections.robustness import ROBUSTNESS
 from contraport.reporting.shown import ShownRun
-from contraport.reporting.words import notes
+from contraport.reporting.words import notes_on
 
 ROW_HEIGHT = 24
 
@@ -27,7 +27,7 @@ def results(canvas: Canvas) -> Section:
         {
             "groups": table(runs, measures),
             "measures": measures,
-            "notes": notes(runs),
+            "notes": notes_on(runs),
             "differing": differing,
             "differences": _differences(canvas, measures),
             "directions": _directions(runs),

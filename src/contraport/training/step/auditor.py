@@ -32,9 +32,9 @@ from contraport.pairs import (
     are_vectors,
     as_sides,
     better_partners,
+    estimated_noise,
     false_discovery,
     free_partners,
-    noise,
     scores,
     sum_in_units,
 )
@@ -171,7 +171,7 @@ class Auditor:
             judged = torch.lerp(last.scores, judged, 1 / number)
             mismatched = torch.lerp(last.mismatched, mismatched, 1 / number)
         if last is None or last.epoch < self._until:
-            rate, (low, high) = noise(judged[self._genuine].numpy(), mismatched.numpy())
+            rate, (low, high) = estimated_noise(judged[self._genuine].numpy(), mismatched.numpy())
             told = above(trained.numpy(), fresh.numpy())
         else:
             rate, low, high, told = last.rate, last.low, last.high, last.remembered
