@@ -65,6 +65,7 @@ def test_it_finds_what_is_shared(name, tmp_path):
     if name in NEED_FEATURES:
         np.save(tmp_path / "teacher.npy", np.eye(CLASSES)[splits[0].labels])
         own["teacher"] = tmp_path / "teacher.npy"
+        own["objective_settings"] = {"margin": 0.5} if name == "guided" else None
     run = contraport.train(
         data=splits[0], objective=name, batch_size=60, epochs=5, lr=5e-3, out=tmp_path / "run", progress=False, **own
     )

@@ -60,29 +60,41 @@ def test_the_loss_is_that_of_the_target(items: dict[str, Any]) -> None:
         assert float(built.pipeline(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["guided", "x-clr"])
-def test_the_loss_is_that_of_the_teachers_features(items: dict[str, Any], name: str) -> None:
-    built = build(Settings(**items, objective=name, teacher="teacher.npy", augment="none"))
+@pytest.mark.parametrize(
+    ("name", "own", "shape"), [("x-clr", {}, (3,)), ("guided", {"margin": 0.3}, (3,)), ("guided", {}, (2, 3))]
+)
+def test_the_loss_is_that_of_the_teachers_features(
+    items: dict[str, Any], name: str, own: dict[str, float], shape: tuple[int, ...]
+) -> None:
+    np.save("teacher.npy", np.random.default_rng(1).normal(size=(64, *shape)))
+    chosen = {"objective": name, "objective_settings": own, "teacher": "teacher.npy", "augment": "none"}
+    built = build(Settings(**items, **chosen))
     rows = [5, 60, 0, 33]
     batch = built.dataset.__getitems__(rows)
     model = built.pipeline.model
+    known = torch.from_numpy(np.load("teacher.npy")[rows]).float()
     with torch.no_grad():
         (z,) = model.project(model.encode([torch.cat([batch.views[0]] * 2)]))
-        known = torch.from_numpy(np.load("teacher.npy")[rows]).float()
-        expected = objective(name)(*z.chunk(2), features=known)
-        assert float(built.pipeline(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
+        expected, others = (float(objective(name, **own)(*z.chunk(2), features=of)) for of in (known, known.flip(0)))
+        assert float(built.pipeline(batch, 0)) == pytest.approx(expected, rel=1e-5)
+    assert expected != pytest.approx(others, rel=1e-3), "the features say something"
+
+
+def test_guidance_that_would_leave_nothing_out_is_told(items: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"teacher: .* nothing is left out; expected a margin above 0"):
+        train(**items, objective="guided", teacher="teacher.npy", out="run")
 
 
 def test_features_of_other_items_are_told(items: dict[str, Any]) -> None:
     np.save("short.npy", np.ones((63, 3)))
     with pytest.raises(
-        UsageError, match=r"teacher: short\.npy: expected numbers \(items, k\), a row for each of the 64"
+        UsageError, match=r"teacher: short\.npy: expected numbers \(items, k\) or .*, a row for each of the 64"
     ):
-        train(**items, objective="guided", teacher="short.npy", out="run")
+        train(**items, objective="x-clr", teacher="short.npy", out="run")
 
 
 def test_a_run_goes_on_with_its_teacher_and_is_judged_without(items: dict[str, Any]) -> None:
-    chosen = {"objective": "guided", "teacher": Path("teacher.npy"), "sched": "constant", "warmup_epochs": 0}
+    chosen = {"objective": "x-clr", "teacher": Path("teacher.npy"), "sched": "constant", "warmup_epochs": 0}
     whole = train(**items, **chosen, out="whole")
     part = train(**items | {"epochs": 1}, **chosen, out="part")
     grown = train(resume=True, out="part", epochs=2, progress=False)

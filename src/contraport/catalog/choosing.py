@@ -131,7 +131,8 @@ SITUATIONS = (
                 _on("needs", 1),
             ),
             Advice(
-                ("guided",), "Leave out the negatives that a teacher model finds too similar (guided, --teacher FILE)."
+                ("guided",),
+                "Leave out the negatives that a teacher model finds too similar (guided, a margin, --teacher FILE).",
             ),
             Advice(
                 ("x-clr",),

@@ -23,6 +23,7 @@ class Traits(NamedTuple):
         compares_positives: whether a row's positives are among what it is compared with.
         of_items: whether rows and columns show items, of which something may be known.
         guided: whether it depends on features of the items, ``features=`` of the call, what is compared in a direction.
+        guided_by_views: whether it is so by those of each view alone: those of whole items change nothing.
     """
 
     shared_columns: bool = False
@@ -32,6 +33,7 @@ class Traits(NamedTuple):
     compares_positives: bool = True
     of_items: bool = True
     guided: bool = False
+    guided_by_views: bool = False
 
 
 class Layout(Answer, ABC):

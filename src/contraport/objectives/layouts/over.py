@@ -111,8 +111,11 @@ class Guided(Over):
 
     @property
     def traits(self) -> Traits:
-        """What is true of the other layout, and that it asks for features."""
-        return self.layout.traits._replace(guided=True)
+        """What is true of the other layout, and that it asks for features.
+
+        Where those of an item are the same in all views, as a teacher's of items are, nothing is more alike than these.
+        """
+        return self.layout.traits._replace(guided=True, guided_by_views=self.margin <= 0)
 
     def guide(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Return one direction of a block without the pairs that are too alike."""

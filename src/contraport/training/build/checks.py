@@ -11,7 +11,7 @@ from torch import nn
 from contraport.data import Batch, Dataset
 from contraport.distributed import local
 from contraport.errors import UsageError, check
-from contraport.objectives import Loss, Target
+from contraport.objectives import Loss, Objective, Target
 from contraport.objectives.weighting import PlanWeights
 from contraport.training.step.by_objective import Compared, taken_by
 
@@ -58,6 +58,13 @@ def check_fits(
         "teacher: the objective asks for the features of one; expected a file of them (--teacher FILE), got nothing.",
     )
     check(asks or file is None, "teacher: the objective asks for no features of one; expected nothing, got a file.")
+    by_views = isinstance(objective, Objective) and objective.layout.traits.guided_by_views
+    check(
+        file is None or file.ndim == 3 or not by_views,
+        "teacher: features of items say that the views of an item are equal, so that nothing is more alike and nothing "
+        "is left out; expected a margin above 0 (--objective_settings.margin 0.2), or features of each view, "
+        "(items, views, k).",
+    )
     if target is not None:
         _check_target(objective, target)
     views, known = comparison.example(torch.randn(FEW, dimensions), _few(dataset), target)

@@ -135,7 +135,7 @@ def _comparison(
         known = {
             "views": made,
             "wanted": None if target is None else parse_target(target, dataset),
-            "features": None if file is None else read_features("teacher", str(file), len(dataset)),
+            "features": None if file is None else read_features("teacher", str(file), len(dataset), views=made),
         }
         comparison = InTurn(compared, memory, **known) if in_turn else Together(compared, **known)
     try:

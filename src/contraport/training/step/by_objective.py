@@ -97,7 +97,7 @@ class Compared(StepComparison):
             batch: what is known of the items.
             target: what is wanted of them, instead of what the objective itself wants.
         """
-        return (z, z), self._known(batch, target)
+        return (z, z.clone()), self._known(batch, target)  # one tensor would stand for a view beside itself
 
     def _known(self, batch: Batch, target: Target | None) -> dict[str, Any]:
         known: dict[str, Any] = {"labels": batch.labels, "domains": batch.domains, "weights": batch.weights}

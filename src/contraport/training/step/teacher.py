@@ -13,27 +13,30 @@ from contraport.data.formats.array_files import read_npy, read_npz
 from contraport.errors import UsageError, check
 
 
-def read_features(argument: str, file: str, items: int) -> Tensor:
-    """Return the features of all training items, (items, k).
+def read_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:
+    """Return the features of all training items, (items, k), or of each of their views, (items, views, k).
 
     Args:
         argument: what the file was given as, which errors begin with.
         file: ``(items, k)`` numbers in an ``.npy``, or an ``.npz`` of `contraport.embed`, of which it is those of the
             training items.
         items: how many training items there are.
+        views: how many views they have, where an ``.npy`` may have features of each.
 
     Raises:
         UsageError: it cannot be read, is not of these items, or has numbers that are not finite.
     """
     array = _embedded(argument, file) if Path(file).suffix == ".npz" else read_npy(argument, file)
-    good = array.ndim == 2 and len(array) == items and array.shape[1] > 0 and array.dtype.kind in "iufb"
+    of_views = views is not None and array.ndim == 3 and array.shape[1] == views
+    good = (array.ndim == 2 or of_views) and len(array) == items and array.shape[-1] > 0 and array.dtype.kind in "iufb"
+    or_views = "" if views is None else f" or (items, {views} views, k)"
     check(
         good,
-        f"{argument}: {file}: expected numbers (items, k), a row for each of the {items} training items, got "
+        f"{argument}: {file}: expected numbers (items, k){or_views}, a row for each of the {items} training items, got "
         f"{array.dtype} of shape {array.shape}.",
     )
     features = torch.from_numpy(array.astype(np.float32))
-    finite = features.isfinite().all(1)
+    finite = features.isfinite().flatten(1).all(1)
     check(bool(finite.all()), f"{argument}: {file}: expected finite numbers, see row {int(finite.long().argmin())}.")
     return features
 

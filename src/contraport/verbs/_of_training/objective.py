@@ -61,7 +61,8 @@ class ObjectiveSettings(Options):
     teacher: str | Path | None = option(
         None,
         "features of the training items that another model has found, for objectives that ask for them, as guided and "
-        "x-clr do: an .npy with a row for each training item, or an .npz that `contraport embed` wrote.",
+        "x-clr do: an .npy with a row for each training item, (items, k) or (items, views, k), or an .npz that "
+        "`contraport embed` wrote.",
     )
     negatives: str = option(
         "in-batch",
