@@ -19,6 +19,7 @@ transformers = pytest.importorskip(
     "transformers", reason="the extra text, transformers and tokenizers, is not installed"
 )
 tokenizers = pytest.importorskip("tokenizers")
+safetensors = pytest.importorskip("safetensors.torch")
 
 TEXTS = [f"{color} {thing} {number}" for color in ("red", "blue") for thing in ("bag", "shoe") for number in range(5)]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted({word for text in TEXTS for word in text.split()})]
@@ -63,10 +64,11 @@ def expected(folder, texts, pooling="mean"):
     network = transformers.AutoModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     states = [network(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
-    return torch.stack([state[0] if pooling == "first" else state.mean(0) for state in states])
+    pooled = {"mean": lambda state: state.mean(0), "first": lambda state: state[0], "last": lambda state: state[-1]}
+    return torch.stack([pooled[pooling](state) for state in states])
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
 @torch.no_grad()
 def test_the_features_of_a_text_are_those_of_its_tokens(folder, pooling):
     texts = ["red bag 3", "blue", "blue shoe 1 red bag"]
@@ -103,6 +105,118 @@ def test_a_folder_of_sentence_transformers_says_how_tokens_are_pooled(folder):
     encoder = build(str(folder), ())
     assert (encoder.pooling, encoder.length) == ("first", 7)
     assert build(f"{folder}@mean", ()).pooling == "mean"
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 600}))
+    assert build(str(folder), ()).length == 12
+
+
+def test_another_pooling_than_the_one_that_is_said_can_be_named(folder):
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "max"}))
+    with pytest.raises(UsageError, match="pools tokens by max"):
+        build(str(folder), ())
+    assert build(f"{folder}@mean", ()).pooling == "mean"
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
+@torch.no_grad()
+def test_a_saved_model_of_sentence_transformers_gives_what_it_gives_there(folder, tmp_path, pooling):
+    peer = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    saved = str(tmp_path / "saved")
+    theirs = peer.SentenceTransformer(
+        modules=[modules.Transformer(str(folder)), modules.Pooling(16, pooling_mode=pooling)], device="cpu"
+    )
+    theirs.max_seq_length = 7
+    theirs.save(saved)
+    pretrained(saved).give(model := Model(saved, [()]).eval())
+    texts = ["red bag 3", "blue", "blue shoe 1 red bag 2 3 4 0 1"]
+    assert torch.allclose(model.tower(0).encoder(encoded(texts)), torch.tensor(theirs.encode(texts)), atol=1e-5)
+    assert model.tower(0).encoder.length == 7
+
+
+def test_what_follows_the_transformer_and_is_not_taken_is_told(folder, caplog):
+    kinds = ["base.modules.Transformer", "modules.pooling.Pooling", "modules.dense.Dense", "modules.Normalize"]
+    (folder / "modules.json").write_text(json.dumps([{"type": kind} for kind in kinds]))
+    pretrained(str(folder))
+    assert "and not what follows them, Dense" in caplog.text
+
+
+@torch.no_grad()
+def test_a_model_that_was_kept_in_half_precision_is_one_of_single(folder):
+    half = transformers.AutoModel.from_pretrained(folder, dtype=torch.bfloat16)
+    half.save_pretrained(folder)
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
+    pretrained(str(folder)).give(model := Model(str(folder), [()], projection=4))
+    assert {value.dtype for value in model.parameters()} == {torch.float32}
+    got = dict(model.tower(0).encoder.network.named_parameters())
+    assert all(torch.equal(got[name], value.float()) for name, value in half.named_parameters())
+    assert model.project(model.encode([encoded(TEXTS[:2])]))[0].shape == (2, 4)
+
+
+@torch.no_grad()
+def test_places_that_nothing_can_stand_at_are_not_counted(folder):
+    """The positions of RoBERTa begin behind that of its padding, so that twelve of them are places for ten tokens."""
+    size = {"vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.RobertaConfig(**size, intermediate_size=16, max_position_embeddings=12, pad_token_id=1)
+    transformers.AutoModel.from_config(config).save_pretrained(folder)
+    encoder = build(str(folder), ()).eval()
+    assert encoder.length == 10
+    assert encoder(encoded(["red " * 99])).isfinite().all()
+
+
+def test_weights_that_are_not_all_there_are_told(folder):
+    weights = safetensors.load_file(folder / "model.safetensors")
+    pooler = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
+    assert len(pooler) < len(weights)
+    safetensors.save_file(pooler, folder / "model.safetensors", {"format": "pt"})
+    pretrained(str(folder))  # the features are made without it
+    layers = {name: value for name, value in pooler.items() if "layer.1." not in name}
+    safetensors.save_file(layers, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UsageError, match=r"they lack 16 of the bert that its config.json tells of, such as encoder"):
+        pretrained(str(folder))
+    build(str(folder), ())
+
+
+def test_a_tokenizer_of_another_model_is_told(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 5}))
+    with pytest.raises(UsageError, match=r"tokens up to number 12, and the model knows 5; is the tokenizer another"):
+        build(str(folder), ())
+
+
+def test_a_tokenizer_that_cannot_make_texts_equally_long_is_told(folder):
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: number for number, word in enumerate(WORDS)}))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    with pytest.raises(UsageError, match="has no token to put behind the shorter texts of a batch"):
+        build(str(folder), ())
+
+
+def test_a_model_that_is_not_told_where_a_text_ends_is_refused(folder):
+    config = transformers.FNetConfig(vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, intermediate_size=16)
+    transformers.AutoModel.from_config(config).save_pretrained(folder)
+    with pytest.raises(UsageError, match="is a fnet, which is not told where a text ends"):
+        build(str(folder), ())
+
+
+def test_features_that_are_kept_are_those_of_one_way_to_read_texts(folder, tmp_path, caplog):
+    def trained(name, encoder):
+        data = from_arrays((TEXTS, TEXTS[::-1]), name="texts")
+        caplog.clear()
+        train(
+            data=data, encoder=encoder, pretrained=True, freeze=True, shared_encoder=True, epochs=1, batch_size=5,
+            features=tmp_path / "features", out=tmp_path / name, progress=False,
+        )  # fmt: skip
+        return "encoding" in caplog.text
+
+    caplog.set_level("INFO")
+    assert trained("first", str(folder))
+    assert not trained("again", str(folder))
+    assert trained("pooled", f"{folder}@first")
+    tokenizer = folder / "tokenizer.json"
+    told = json.loads(tokenizer.read_text())
+    told["model"]["vocab"] |= {"red": WORDS.index("blue"), "blue": WORDS.index("red")}
+    tokenizer.write_text(json.dumps(told))
+    assert trained("other", f"{folder}@first")
 
 
 @torch.no_grad()
@@ -225,8 +339,8 @@ def test_a_tokenizer_is_exported_in_a_folder_alone(folder, tmp_path):
 
 
 def test_what_does_not_fit_is_told(folder):
-    with pytest.raises(UsageError, match="unknown name 'last'"):
-        build(f"{folder}@last", ())
+    with pytest.raises(UsageError, match="unknown name 'middle'"):
+        build(f"{folder}@middle", ())
     with pytest.raises(UsageError, match="one encoder of texts, and the encoder is to be 'mlp'"):
         initial(folder, "mlp")
     assert is_kept(folder)

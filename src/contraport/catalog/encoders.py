@@ -75,8 +75,8 @@ def list_encoders() -> tuple[Encoder, ...]:
         Encoder(
             TRANSFORMERS,
             "for texts, a model over the tokens of its tokenizer, such as sentence-transformers/all-MiniLM-L6-v2; "
-            "NAME@first takes the first token's features rather than the mean; untrained, or as it was trained with "
-            "--pretrained",
+            "NAME@first or NAME@last takes the features of that token rather than the mean; untrained, or as it was "
+            "trained with --pretrained",
         ),
         Encoder(OWN, "your own: a callable that takes the shape of an item and returns an nn.Module"),
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import inspect
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,25 +20,45 @@ from contraport.errors import UsageError, check, reason, require, unknown_name
 from contraport.texts import decoded, is_text
 
 EXTRA = "text"
-POOLINGS = ("mean", "first")
+POOLINGS = ("mean", "first", "last")
 LONGEST_TOKENS = 512
 """Tokens at most of a text, where a model does not say how many it takes."""
 
-_POOLING_FILE = Path("1_Pooling", "config.json")
+_POOLING_FILE = "1_Pooling/config.json"
 _LENGTH_FILE = "sentence_bert_config.json"
-_FIRST, _MEAN = "pooling_mode_cls_token", "pooling_mode_mean_tokens"
+_MODULES_FILE = "modules.json"
+_POOLING = "pooling_mode"
+_THEIR_POOLINGS = {"mean": "mean", "cls": "first", "lasttoken": "last"}
+_MARKED_POOLINGS = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+"""What older versions of sentence-transformers mark as true, and what newer ones call it."""
+
+_UNCHANGED = ("Transformer", "Pooling", "Normalize", "Dropout")
+"""Modules of sentence-transformers that have no weights but those of the model."""
+
+_UNLIMITED = 10**6
+"""Tokenizers that know no limit say a number that is larger."""
+
+_log = logging.getLogger(__name__)
 
 
 class TextTransformer(nn.Module):
-    """A model of transformers: the mean of what it gives of a text's tokens, or what it gives of the first.
+    """A model of transformers: the mean of what it gives of a text's tokens, or what it gives of the first or the last.
 
     Texts are cut after `length` tokens.
 
     Args:
         network: the model, which returns ``last_hidden_state``.
         tokenizer: makes the tokens of texts.
-        pooling: "mean" or "first".
-        length: tokens at most of a text; default: as many as the tokenizer and the network take, at most 512.
+        pooling: "mean", "first" or "last".
+        length: tokens at most of a text, but never more than the network has places for; default: as many as the
+            tokenizer and the network take, at most 512.
 
     Shape: texts uint8 ``(b, bytes)`` to ``(b, num_features)``.
     """
@@ -49,8 +72,7 @@ class TextTransformer(nn.Module):
         self.network = network
         self.tokenizer = tokenizer
         self.pooling = pooling
-        places = getattr(network.config, "max_position_embeddings", None) or LONGEST_TOKENS
-        self.length = length or min(tokenizer.model_max_length, places, LONGEST_TOKENS)
+        self.length = min(length or min(tokenizer.model_max_length, LONGEST_TOKENS), _places(network))
         self.num_features = int(network.config.hidden_size)  # type: ignore[union-attr,arg-type]
 
     def forward(self, texts: Tensor) -> Tensor:
@@ -60,9 +82,16 @@ class TextTransformer(nn.Module):
         states = self.network(input_ids=tokens, attention_mask=there).last_hidden_state
         if self.pooling == "first":
             return states[:, 0]  # type: ignore[no-any-return]
+        if self.pooling == "last":
+            ends = (there.sum(1) - 1).clamp(min=0)
+            return states[torch.arange(len(states), device=device), ends]  # type: ignore[no-any-return]
         weights = there.to(states.dtype)[:, :, None]
         pooled: Tensor = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
         return pooled
+
+    def extra_repr(self) -> str:
+        """Return what its features depend on beside layers and weights."""
+        return f"pooling={self.pooling!r}, length={self.length}, tokenizer={_digest(self.tokenizer)}"
 
     def tokens(self, texts: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the tokens of texts ``(b, T)``, and which of them there are."""
@@ -80,9 +109,20 @@ class TextTransformer(nn.Module):
         self.network.config.save_pretrained(folder)  # type: ignore[union-attr,operator]
         self.tokenizer.save_pretrained(folder)
         (folder / _POOLING_FILE).parent.mkdir(exist_ok=True)
-        pooling = {_FIRST: self.pooling == "first", _MEAN: self.pooling == "mean"}
-        (folder / _POOLING_FILE).write_text(json.dumps(pooling), encoding="utf-8")
+        (theirs,) = (name for name, ours in _THEIR_POOLINGS.items() if ours == self.pooling)
+        (folder / _POOLING_FILE).write_text(json.dumps({_POOLING: theirs}), encoding="utf-8")
         (folder / _LENGTH_FILE).write_text(json.dumps({"max_seq_length": self.length}), encoding="utf-8")
+
+
+def _digest(tokenizer: Any) -> str:
+    """Return a short digest of what a tokenizer makes of texts."""
+    own: dict[str, Any] = {"kind": type(tokenizer).__name__, "special": tokenizer.special_tokens_map}
+    if tokenizer.is_fast:
+        own |= json.loads(tokenizer.backend_tokenizer.to_str())
+        own |= {"truncation": None, "padding": None}  # as the last call had them
+    else:
+        own["tokens"] = tokenizer.get_vocab()
+    return hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def is_kept(folder: Path) -> bool:
@@ -97,13 +137,14 @@ def build_tokenized(name: str, shape: tuple[int, ...], *, pretrained: bool = Fal
     """Return a model of transformers with its tokenizer.
 
     Args:
-        name: a folder, or a name on the Hugging Face hub; ``@first`` or ``@mean`` behind it says how tokens are pooled,
-            by default as a folder of sentence-transformers says, else the mean. No code of theirs is run.
+        name: a folder, or a name on the Hugging Face hub; ``@first``, ``@last`` or ``@mean`` behind it says how tokens
+            are pooled, by default as one of sentence-transformers says itself, else the mean. No code of theirs is run.
         shape: of the items, which are to be texts.
         pretrained: whether it begins with its weights; else they are drawn.
 
     Raises:
-        UsageError: transformers is not installed, or there is no such model, tokenizer or weights.
+        UsageError: transformers is not installed, there is no such model, tokenizer or weights, or they do not belong
+            together.
     """
     check(is_text(shape), f"encoder: {name!r} takes texts, got items of shape {shape}.")
     where, pooling = _split(name)
@@ -113,16 +154,21 @@ def build_tokenized(name: str, shape: tuple[int, ...], *, pretrained: bool = Fal
     transformers = require("transformers", EXTRA, f"encoder: {name!r}")
     with _quiet(transformers):
         config = _had("model", where, transformers.AutoConfig)
+        check(
+            hasattr(config, "hidden_size") and not getattr(config, "is_encoder_decoder", False),
+            f"encoder: {where!r} is a {config.model_type}; expected a model that gives one vector of each token, such "
+            "as bert or roberta.",
+        )
         tokenizer = _had("tokenizer", where, transformers.AutoTokenizer)
         _check_vocabulary(tokenizer, where, transformers)
-        network = _had("weights", where, transformers.AutoModel) if pretrained else _made(where, config, transformers)
-    check(
-        hasattr(config, "hidden_size") and not getattr(config, "is_encoder_decoder", False),
-        f"encoder: {where!r} is a {config.model_type}; expected a model that gives one vector of each token, such as "
-        "bert or roberta.",
-    )
-    folder = Path(where)
-    return TextTransformer(network, tokenizer, pooling or _pooling_of(folder), _length_of(folder))
+        pooling = pooling or _pooling_of(where, transformers)
+        length = _length_of(where, tokenizer, transformers)
+        make = _loaded if pretrained else _drawn
+        encoder = TextTransformer(make(where, config, transformers), tokenizer, pooling, length)
+        _check_takes(encoder, where)
+        if pretrained:
+            _tell_others(where, transformers)
+    return encoder
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -137,10 +183,10 @@ def _split(name: str) -> tuple[str, str | None]:
     return where, pooling
 
 
-def _had(what: str, where: str, kind: Any) -> Any:
+def _had(what: str, where: str, kind: Any, **more: Any) -> Any:
     """Return a part of a model, of a folder or of the hub."""
     try:
-        return kind.from_pretrained(where, trust_remote_code=False)
+        return kind.from_pretrained(where, trust_remote_code=False, **more)
     except Exception as error:  # no such folder or file, no network, damaged: each has an error of its own
         raise UsageError(f"{_lacking(what, where)}: {reason(error)}") from error
 
@@ -151,48 +197,131 @@ def _lacking(what: str, where: str) -> str:
     return f"encoder: the {what} of {where!r} was looked for {looked}, and cannot be had"
 
 
+def _file(where: str, name: str, transformers: Any) -> Path | None:
+    """Return a file of a folder or of the hub, or None where there is none."""
+    try:
+        found = transformers.utils.cached_file(where, name)
+    except OSError:
+        return None
+    return None if found is None else Path(found)
+
+
 def _check_vocabulary(tokenizer: Any, where: str, transformers: Any) -> None:
-    """Raise `UsageError` where a tokenizer has no vocabulary; transformers makes up an empty one for it."""
+    """Raise `UsageError` where a tokenizer has no vocabulary, for which transformers makes up an empty one, or no token
+    to make texts equally long.
+    """
     files = sorted(set(tokenizer.vocab_files_names.values()))
-
-    def is_there(file: str) -> bool:
-        try:
-            return transformers.utils.cached_file(where, file) is not None
-        except OSError:
-            return False
-
     check(
-        not files or any(map(is_there, files)),
+        not files or any(_file(where, file, transformers) is not None for file in files),
         f"{_lacking('tokenizer', where)}: it has none of the files {', '.join(files)}.",
+    )
+    check(
+        any(token is not None for token in (tokenizer.pad_token, tokenizer.eos_token, tokenizer.unk_token)),
+        f"encoder: the tokenizer of {where!r} has no token to put behind the shorter texts of a batch; expected a "
+        "pad_token in its tokenizer_config.json.",
     )
 
 
-def _made(where: str, config: Any, transformers: Any) -> nn.Module:
+# Training is in single precision whatever a model was kept in: steps are too small for half, and --amp encodes in it.
+def _drawn(where: str, config: Any, transformers: Any) -> nn.Module:
+    """Return a model with weights that are drawn."""
     try:
-        network: nn.Module = transformers.AutoModel.from_config(config)
+        network: nn.Module = transformers.AutoModel.from_config(config, dtype=torch.float32)
     except Exception as error:
         raise UsageError(f"encoder: the model of {where!r} cannot be made: {reason(error)}") from error
     return network
 
 
-def _pooling_of(folder: Path) -> str:
-    return "first" if _told(folder / _POOLING_FILE).get(_FIRST) else "mean"
+def _loaded(where: str, config: Any, transformers: Any) -> nn.Module:
+    """Return a model with its weights, all those that its features are made of."""
+    network, told = _had("weights", where, transformers.AutoModel, dtype=torch.float32, output_loading_info=True)
+    lacking = sorted(set(told["missing_keys"]) & {name for name, _ in network.named_parameters()})
+    if lacking:  # transformers draws them; a pooler, which many lack, changes nothing here
+        tokens = torch.zeros(1, 1, dtype=torch.long)
+        states = network(input_ids=tokens, attention_mask=torch.ones_like(tokens)).last_hidden_state
+        slopes = torch.autograd.grad(states.sum(), [network.get_parameter(name) for name in lacking], allow_unused=True)
+        lacking = [name for name, slope in zip(lacking, slopes, strict=True) if slope is not None]
+    check(
+        not lacking,
+        f"{_lacking('weights', where)}: they lack {len(lacking)} of the {config.model_type} that its config.json tells "
+        f"of, such as {next(iter(lacking), None)}.",
+    )
+    return network  # type: ignore[no-any-return]
 
 
-def _length_of(folder: Path) -> int | None:
-    length = _told(folder / _LENGTH_FILE).get("max_seq_length")
-    return length if isinstance(length, int) and length > 0 else None
+def _check_takes(encoder: TextTransformer, where: str) -> None:
+    """Raise `UsageError` where a network cannot take what its tokenizer gives."""
+    network: Any = encoder.network
+    check(
+        "attention_mask" in inspect.signature(network.forward).parameters,
+        f"encoder: {where!r} is a {network.config.model_type}, which is not told where a text ends: what it gives of a "
+        "text would depend on the others of the batch; expected another model, such as bert or roberta.",
+    )
+    table = network.get_input_embeddings()
+    tokens = 1 + max(encoder.tokenizer.get_vocab().values(), default=0)
+    check(
+        not isinstance(table, nn.Embedding) or tokens <= table.num_embeddings,
+        f"encoder: the tokenizer of {where!r} has tokens up to number {tokens - 1}, and the model knows "
+        f"{getattr(table, 'num_embeddings', None)}; is the tokenizer another model's?",
+    )
 
 
-def _told(file: Path) -> dict[str, Any]:
-    """Return what a file of JSON says, nothing where there is none."""
-    if not file.is_file():
-        return {}
+def _places(network: nn.Module) -> int:
+    """Return of how many tokens a network can take a text."""
+    stated = getattr(network.config, "max_position_embeddings", None) or 0
+    counted = [
+        # RoBERTa and its like count from behind the place of what fills up.
+        table.num_embeddings - table.padding_idx - 1
+        for name, table in network.named_modules()
+        if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None
+    ]
+    return min([stated if stated > 0 else _UNLIMITED, *counted])
+
+
+def _pooling_of(where: str, transformers: Any) -> str:
+    """Return how a model of sentence-transformers says that tokens are pooled, the mean where none is said."""
+    told = _told(file := _file(where, _POOLING_FILE, transformers))
+    said = told.get(_POOLING) or [name for mark, name in _MARKED_POOLINGS.items() if told.get(mark)] or ["mean"]
+    names = said if isinstance(said, list) else [said]
+    ours = [_THEIR_POOLINGS.get(str(name)) for name in names]
+    if len(ours) == 1 and ours[0] is not None:
+        return ours[0]
+    raise UsageError(
+        f"encoder: {file} pools tokens by {' and '.join(map(str, names))}; expected {', '.join(_THEIR_POOLINGS)}, or "
+        f"one of {', '.join(f'{where}@{pooling}' for pooling in POOLINGS)} for the encoder."
+    )
+
+
+def _length_of(where: str, tokenizer: Any, transformers: Any) -> int | None:
+    """Return how many tokens of a text a model of sentence-transformers takes, None where none is said."""
+    length = _told(_file(where, _LENGTH_FILE, transformers)).get("max_seq_length")
+    if length is None and _file(where, _MODULES_FILE, transformers) is not None:
+        length = tokenizer.model_max_length
+    return length if isinstance(length, int) and 0 < length < _UNLIMITED else None
+
+
+def _tell_others(where: str, transformers: Any) -> None:
+    """Log which modules of a model of sentence-transformers have weights that no part of the encoder has."""
+    listed = _read(_file(where, _MODULES_FILE, transformers))
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in listed] if isinstance(listed, list) else []
+    if others := [kind for kind in kinds if kind not in _UNCHANGED]:
+        told = "encoder: of %r the transformer is taken and its pooling, and not what follows them, %s"
+        _log.warning(told, where, ", ".join(others))
+
+
+def _told(file: Path | None) -> dict[str, Any]:
+    """Return the mapping in a file of JSON, nothing where there is none."""
+    told = _read(file)
+    return told if isinstance(told, dict) else {}
+
+
+def _read(file: Path | None) -> Any:
+    if file is None:
+        return None
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"encoder: {file} cannot be read: {reason(error)}") from error
-    return told if isinstance(told, dict) else {}
 
 
 @contextmanager

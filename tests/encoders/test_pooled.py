@@ -1,0 +1,99 @@
+"""What is made of a model's tokens, with a model and a tokenizer of the test's own: transformers is not needed."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from contraport.encoders.tokenized import TextTransformer, _pooling_of
+from contraport.errors import UsageError
+from contraport.texts import encoded
+
+
+class Words(nn.Module):
+    """A vector of each word by its length, and of each place by its number; what is not there has vectors too."""
+
+    def __init__(self, padding_idx=None):
+        super().__init__()
+        self.config = SimpleNamespace(hidden_size=2, max_position_embeddings=6)
+        self.position_embeddings = nn.Embedding(6, 2, padding_idx=padding_idx)
+
+    def forward(self, input_ids, attention_mask):
+        places = torch.arange(input_ids.shape[1]).expand_as(input_ids)
+        return SimpleNamespace(last_hidden_state=torch.stack([input_ids, places], 2).float())
+
+
+class Lengths:
+    """A tokenizer: the token of a word is its length, and 9 stands behind the shorter texts."""
+
+    pad_token, model_max_length, is_fast, special_tokens_map = "#", 100, False, {"pad_token": "#"}
+
+    def __call__(self, texts, max_length, **_):
+        rows = [[len(word) for word in text.split()][:max_length] for text in texts]
+        most = max(map(len, rows))
+        tokens = [row + [9] * (most - len(row)) for row in rows]
+        there = [[1] * len(row) + [0] * (most - len(row)) for row in rows]
+        return {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(there)}
+
+    def get_vocab(self):
+        return {"#": 9}
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [("mean", [[2, 1], [4, 0]]), ("first", [[1, 0], [4, 0]]), ("last", [[3, 2], [4, 0]])],
+)
+def test_what_fills_up_is_not_pooled(pooling, expected):
+    encoder = TextTransformer(Words(), Lengths(), pooling)
+    assert encoder(encoded(["a bb ccc", "dddd"])).tolist() == expected
+
+
+@pytest.mark.parametrize(("padding", "given", "length"), [(None, None, 6), (1, None, 4), (1, 3, 3), (1, 600, 4)])
+def test_a_text_has_no_more_tokens_than_there_are_places(padding, given, length):
+    encoder = TextTransformer(Words(padding), Lengths(), "last", given)
+    assert encoder.length == length
+    assert encoder(encoded(["a " * 9])).tolist() == [[1, length - 1]]
+
+
+def test_how_texts_are_read_is_seen():
+    ways = [{}, {"pooling": "first"}, {"length": 3}]
+    assert len({repr(TextTransformer(Words(), Lengths(), **way)) for way in ways}) == 3
+    other = Lengths()
+    other.get_vocab = lambda: {"#": 8}
+    assert repr(TextTransformer(Words(), other)) != repr(TextTransformer(Words(), Lengths()))
+
+
+@pytest.mark.parametrize(
+    ("said", "pooling"),
+    [
+        ({"pooling_mode": "cls"}, "first"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": ["lasttoken"]}, "last"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "first"),
+        ({"pooling_mode_lasttoken": True}, "last"),
+        ({}, "mean"),
+        ({"pooling_mode": "max"}, None),
+        ({"pooling_mode_max_tokens": True}, None),
+        ({"pooling_mode": ["mean", "cls"]}, None),
+    ],
+    ids=str,
+)
+def test_each_form_in_which_pooling_is_said_is_read(tmp_path, said, pooling):
+    file = tmp_path / "said.json"
+    file.write_text(json.dumps({"embedding_dimension": 16} | said))
+    package = SimpleNamespace(utils=SimpleNamespace(cached_file=lambda where, name: str(file)))
+    if pooling is None:
+        with pytest.raises(UsageError, match=r"pools tokens by (max|mean and cls); expected mean, cls, lasttoken, or"):
+            _pooling_of("user/name", package)
+    else:
+        assert _pooling_of("user/name", package) == pooling
+
+
+def test_a_model_that_says_nothing_of_pooling_has_the_mean():
+    def missing(where, name):
+        raise OSError(f"{where} has no {Path(name)}")
+
+    assert _pooling_of("user/name", SimpleNamespace(utils=SimpleNamespace(cached_file=missing))) == "mean"
