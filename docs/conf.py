@@ -48,8 +48,9 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b5a8f", "color-brand-content": "#0b5a8f"},
     "dark_css_variables": {"color-brand-primary": "#6cb8ee", "color-brand-content": "#6cb8ee"},
 }
-pygments_style = "friendly"
-pygments_dark_style = "github-dark"
+pygments_style = "a11y-high-contrast-light"  # of the package that furo brings: every colour is easy to read
+pygments_dark_style = "a11y-high-contrast-dark"
+smartquotes_action = "qe"  # not of dashes: --audit in a sentence is an option, not a dash
 
 
 FIELD = re.compile(r"(\s*(?::\w+[^:`]*:)?)(.*)")
@@ -92,9 +93,7 @@ def escape(app: Sphinx, what: str, name: str, thing: object, options: object, li
         if code:
             continue
         marked, text = FIELD.match(line).groups()  # type: ignore[union-attr]
-        parts = re.split(r"(`[^`]*`)", text)
-        parts[::2] = [re.sub(r"([|*_])", r"\\\1", part) for part in parts[::2]]
-        lines[number] = marked + "".join(parts)
+        lines[number] = marked + reference.unmarked(text)
 
 
 def leave_out(app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object) -> bool | None:

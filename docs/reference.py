@@ -6,6 +6,7 @@ Sphinx calls `write` before it reads the pages (conf.py). What it writes is not 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -37,6 +38,17 @@ ROOMS = {
     "engine": ("The engine", ["backend", "precision", "explain"]),
 }
 """The other rooms whose names a user writes, and which ones; None is all that the room lists."""
+
+
+def unmarked(text: str) -> str:
+    """Return a line of a docstring in which bars, stars and underscores of a name mark nothing up; code stays.
+
+    >>> print(unmarked("|x| of num_features, ``audio_*`` and `Gibbs`"))
+    \\|x\\| of num\\_features, ``audio_*`` and `Gibbs`
+    """
+    parts = re.split(r"(``.*?``|`[^`]*`)", text)
+    parts[::2] = [re.sub(r"([|*_])", r"\\\1", part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def write(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -196,7 +197,7 @@ def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
         parts += [*on_the_way(table, measure), *_information(table, measure)]
         if table.trials:
             parts.append(_search(table))
-        parts.append(f"```sh\n{values['command']}\n```")
+        parts.append(f"```sh\n{in_lines(values['command'])}\n```")
     claims = [
         [
             f'<a id="{anchor(name, number)}"></a>{claim(name, number)}' if first else "",
@@ -246,6 +247,21 @@ def _search(table: Comparison) -> str:
     head = ["searched", "on", "tried", "on validation items", ""]
     what = "These settings were searched, with seed 0, on a part of the training items:"
     return f"{what}\n\n{spaces}\n\n{words_table(head, tried)}"
+
+
+def in_lines(command: str, width: int = 100) -> str:
+    """Return a command in lines that a page has room for, as a shell reads it; no word is divided.
+
+    >>> print(in_lines("compare --settings 'all four styles' plain", width=30))
+    compare --settings \\
+        'all four styles' plain
+    """
+    lines = [""]
+    for word in map(shlex.quote, shlex.split(command)):
+        if lines[-1].strip() and len(lines[-1]) + len(word) + 3 > width:
+            lines.append("   ")
+        lines[-1] += f" {word}"
+    return " \\\n".join(lines).removeprefix(" ")
 
 
 def words_table(head: list[str], rows: list[list[str]]) -> str:
