@@ -49,6 +49,8 @@ A corruption has five severities (`noise@1` to `noise@5`). Its lengths are relat
 - **A difference** between two encoders on the same items is paired, item by item. Its interval is narrower than the
   intervals of the two numbers suggest. One encoder is better only if this interval excludes zero. `differences` in
   `evaluation.json` has the differences from the untrained encoder, the raw inputs, and the other runs of the same call.
+  Of more than two runs the intervals between runs are wider, so that for each measure they hold for all pairs of runs
+  at once (Bonferroni).
 - If all items agree, an interval has no width: n test items cannot show anything rarer than about 3 in n.
 - **The test items choose nothing.** The probe's penalty is chosen on a fifth of the training items, and the last epoch
   is measured, not the best one. A probe on few labels uses a fifth of these few for the choice, so it sees no other

@@ -94,6 +94,13 @@ def test_one_seed_and_no_items_tell_nothing() -> None:
     assert paired(np.array([0.9]), np.array([0.8])).difference() is None
 
 
+def test_equal_values_of_a_few_seeds_tell_nothing_of_others() -> None:
+    same = np.array([0.9, 0.9])
+    assert over_seeds(same) is None
+    assert paired(same, same - 0.1).difference() is None
+    assert over_seeds(same, likely=VarianceEstimate(1e-4, 3.0)) is not None
+
+
 def test_intervals_cover_what_they_should() -> None:
     """Rows that are equally good, whose seeds and items both spread: 95 in 100 intervals hold zero, and not all do."""
     rows, seeds, items, draws = 12, 2, 200, 60

@@ -441,6 +441,22 @@ def test_several_runs_are_compared_item_by_item(tmp_path: Path, capsys: pytest.C
         evaluate([], data=data)
 
 
+def test_more_than_two_runs_are_compared_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(3)
+    paths = [make_run(tmp_path / name, Model("mlp", [(6,)])).path for name in "abc"]
+    asked = {"data": (vectors(60, 3), vectors(40, 3)), "measures": ["knn"], "neighbors": 5, "progress": False}
+    three, two = evaluate(paths, **asked), evaluate(paths[:2], **asked)
+    assert [result["pairs_of_runs"] for result in (*three.values(), *two.values())] == [3, 3, 3, 1, 1]
+    wide, narrow = (of[str(paths[1])]["differences"][str(paths[0])]["knn"] for of in (three, two))
+    assert wide["value"] == narrow["value"]
+    # How far out a normal distribution has 5 % for three together, and for one.
+    assert (wide["high"] - wide["low"]) / (narrow["high"] - narrow["low"]) == pytest.approx(2.394 / 1.960, rel=1e-3)
+    alone = [of[str(paths[0])]["differences"]["untrained"] for of in (three, two)]
+    assert alone[0] == alone[1]
+    print_evaluation(three)
+    assert "What is sure between runs is so for all 3 pairs of them at once." in capsys.readouterr().out
+
+
 def test_runs_on_items_that_were_worsened_or_dealt_to_domains_are_not_compared(tmp_path: Path) -> None:
     asked = {"encoder": "mlp", "epochs": 1, "items": 64, "batch_size": 32, "progress": False, "device": "cpu"}
     paths = []

@@ -88,6 +88,8 @@ def test_names_choose(mine) -> None:
         assert measure_of(typo) is None
         with pytest.raises(UsageError, match="measures: unknown name"):
             chosen([typo])
+    with pytest.raises(UsageError, match=r"as in --measures knn recall@1 \(measures=\['knn', 'recall@1'\]\)"):
+        chosen(["knn, recall@1"])
 
 
 def test_a_row_that_says_too_little_is_told() -> None:

@@ -50,6 +50,16 @@ def test_pairing_tells_differences_that_the_intervals_of_each_do_not() -> None:
     assert paired(Finding(better), Finding(HITS)).is_sure
 
 
+def test_of_several_comparisons_the_interval_is_as_wide_as_more_draws_say() -> None:
+    gains = RANDOM.normal(0.1, 1, 500)
+    finding, nothing = Finding(gains), Finding(np.zeros(500))
+    draws = resampled({"gains": finding, "nothing": nothing}, resamples=20_000)
+    found = difference_of((finding.value, draws["gains"]), (0.0, draws["nothing"]), comparisons=10)
+    expected = percentiles(draws["gains"], 1 - 0.05 / 10)
+    assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.005)
+    assert found.high - found.low > 1.3 * (paired(finding, nothing).high - paired(finding, nothing).low)
+
+
 def test_intervals_cover_as_often_as_they_say() -> None:
     covered = [
         ends.low <= 0.7 <= ends.high

@@ -232,6 +232,18 @@ def test_all_views_in_one_tensor(name):
     )
 
 
+@pytest.mark.parametrize("layout", [contraport.Cross(), contraport.Joint(), contraport.FullGraph()], ids=repr)
+@pytest.mark.parametrize("of_the_items", ["target", "features"])
+def test_a_tensor_given_as_both_views_is_two_views(of_the_items, layout, backend):
+    z = torch.randn(4, 3)
+    known = {
+        "target": {"target": [(0, 0), (1, 2), (3, 3)]},
+        "features": {"target": contraport.Soft(), "features": torch.randn(4, 2, 5)},
+    }[of_the_items]
+    loss = contraport.Objective(layout, Gibbs("cosine", 0.5), contraport.Rows(), contraport.Pairs(), contraport.KL())
+    torch.testing.assert_close(loss(z, z, **known), loss(z, z.clone(), **known))
+
+
 def test_one_view_that_nothing_matches():
     with pytest.raises(UsageError, match=r"views: Pairs\(\) matches the views of an item, of which one came"):
         contraport.nt_xent()(*views(k=1))

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 from scipy.stats import t as student
 
-from contraport.measures.intervals import LEVEL, Difference, Finding, Interval, interval
+from contraport.measures.intervals import LEVEL, Difference, Finding, Interval, interval, level_of_each
 
 Array = np.ndarray[Any, Any]
 
@@ -80,7 +80,8 @@ def spread_of(values: Array, likely: VarianceEstimate | None = None) -> Variance
 def over_seeds(values: Array, items: Array | None = None, *, likely: VarianceEstimate | None = None) -> Interval | None:
     """Return the interval of a mean over seeds ``(s,)``.
 
-    Of one seed where nothing is known of others, it is that over its items ``(1, n)``; without items there is none.
+    Of one seed where nothing is known of others, it is that over its items ``(1, n)``; without items there is none, nor
+    of equal values, which do not tell how others would be spread.
 
     >>> over_seeds(np.array([0.9, 0.91, 0.92]))
     Interval(low=0.885..., high=0.934...)
@@ -88,6 +89,8 @@ def over_seeds(values: Array, items: Array | None = None, *, likely: VarianceEst
     mean, spread = float(values.mean()), spread_of(values, likely)
     if spread is None:
         return None if items is None else interval(Finding(items[0]))
+    if spread.variance == 0:
+        return None
     half = float(student.ppf((1 + LEVEL) / 2, spread.freedom)) * (spread.variance / len(values)) ** 0.5
     return Interval(mean - half, mean + half)
 
@@ -131,9 +134,11 @@ class Paired:
         if not spreads:
             return None
         total = sum(one.variance for one in spreads)
+        if total == 0:  # equal values are no sign that others would be equal
+            return None
         known = sum(one.variance**2 / one.freedom for one in spreads)
-        freedom = total**2 / known if known > 0 else np.inf
-        half = float(student.ppf(1 - (1 - LEVEL) / (2 * comparisons), freedom)) * total**0.5
+        freedom = total**2 / known if known > 0 else np.inf  # a variance so small that its square is zero
+        half = float(student.ppf((1 + level_of_each(comparisons)) / 2, freedom)) * total**0.5
         return Difference(self.value, self.value - half, self.value + half)
 
 

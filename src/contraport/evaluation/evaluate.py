@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,7 +70,8 @@ def evaluate(given: dict[str, Any]) -> Evaluation | Evaluations:
         judged.append(_judge(run if isinstance(run, Run) else Run(run), asked))
         _write(judged[-1])  # what comes after may take long, and fail
     for one in judged if len(judged) > 1 else ():
-        one.result["differences"] |= _between_runs(one, judged)
+        found, one.result["pairs_of_runs"] = _between_runs(one, judged)
+        one.result["differences"] |= found
         _write(one)
     results = Evaluations({str(one.run.path): one.result for one in judged})
     return judged[0].result if isinstance(asked.run, str | Path | Run) else results
@@ -161,6 +163,7 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
             name: {key: percentiles(draws)._asdict() for key, (_, draws) in of.items()} for name, of in numbers.items()
         },
         "differences": {name: _plain(of) for name, of in differences.items()},
+        "pairs_of_runs": 0,
         "directions": _directions(found["trained"]),
     }
     items = {key: of.items for key, of in found["trained"].items() if isinstance(of, Finding) and of.is_mean}
@@ -278,18 +281,26 @@ def _plain(differences: Mapping[str, Difference]) -> dict[str, dict[str, float]]
     return {key: difference._asdict() for key, difference in differences.items()}
 
 
-def _differences(numbers: Numbers, others: Numbers) -> dict[str, Difference]:
+def _differences(numbers: Numbers, others: Numbers, *, comparisons: int = 1) -> dict[str, Difference]:
     """Return how much larger each number is than another encoder's, item by item the same."""
-    return {key: difference_of(numbers[key], others[key]) for key in numbers if key in others}
+    return {key: difference_of(numbers[key], others[key], comparisons=comparisons) for key in numbers if key in others}
 
 
-def _between_runs(one: Evaluated, judged: Sequence[Evaluated]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return how much larger the numbers of a run are than those of each other run on the same test items."""
-    return {
-        str(other.run.path): _plain(_differences(one.numbers, other.numbers))
+def _between_runs(one: Evaluated, judged: Sequence[Evaluated]) -> tuple[dict[str, dict[str, dict[str, float]]], int]:
+    """Return how much larger the numbers of a run are than those of each other run on the same test items.
+
+    The intervals of a measure hold for all pairs of these runs at once; how many pairs these are comes with them.
+    """
+    others = [
+        other
         for other in judged
         if other is not one and one.result["data"] == other.result["data"] and are_same_items(one.test, other.test)
+    ]
+    pairs = math.comb(len(others) + 1, 2)
+    found = {
+        str(other.run.path): _plain(_differences(one.numbers, other.numbers, comparisons=pairs)) for other in others
     }
+    return found, pairs
 
 
 def _no_numbers(measures: Sequence[Measure], found: Mapping[str, Any]) -> list[str]:

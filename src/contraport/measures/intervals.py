@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +17,16 @@ from contraport.errors import check
 
 LEVEL = 0.95
 """How often an interval is to cover what it estimates."""
+
+
+def level_of_each(comparisons: int) -> float:
+    """Return how sure each of several intervals is to be for all to hold at once at `LEVEL` (Bonferroni).
+
+    >>> level_of_each(1), round(level_of_each(10), 4)
+    (0.95, 0.995)
+    """
+    return 1 - (1 - LEVEL) / comparisons
+
 
 RESAMPLES = 1_000
 """How many times the items are drawn again."""
@@ -188,14 +199,32 @@ def interval(finding: Finding, *, level: float = LEVEL, resamples: int = RESAMPL
     return percentiles(resampled({"": finding}, resamples=resamples, seed=seed)[""], level)
 
 
-def difference_of(first: tuple[float, ByItem], second: tuple[float, ByItem], level: float = LEVEL) -> Difference:
+def difference_of(first: tuple[float, ByItem], second: tuple[float, ByItem], *, comparisons: int = 1) -> Difference:
     """Return the difference of two numbers, each with what `resampled` made of it: of one call, they are paired.
+
+    Args:
+        first: the number, and its draws ``(resamples,)``.
+        second: likewise.
+        comparisons: how many intervals are to hold at once. For more than one the ends move away from the median as
+            those of a normal distribution would: so far out there are too few draws to count.
 
     >>> better = np.arange(100) % 10 > 0
     >>> findings = {"better": Finding(better), "worse": Finding(better & (np.arange(100) > 20))}
     >>> draws = resampled(findings)
-    >>> difference = difference_of(*((findings[name].value, draws[name]) for name in findings))
+    >>> numbers = [(findings[name].value, draws[name]) for name in findings]
+    >>> difference = difference_of(*numbers)
     >>> [round(number, 2) for number in difference], difference.is_sure
     ([0.18, 0.11, 0.26], True)
+    >>> [round(number, 2) for number in difference_of(*numbers, comparisons=3)]
+    [0.18, 0.09, 0.28]
     """
-    return Difference(first[0] - second[0], *percentiles(first[1] - second[1], level))
+    apart = first[1] - second[1]
+    low, high = percentiles(apart)
+    if comparisons > 1:
+        middle = float(np.median(apart[np.isfinite(apart)]))
+        further = _DISTANCE.inv_cdf((1 + level_of_each(comparisons)) / 2) / _DISTANCE.inv_cdf((1 + LEVEL) / 2)
+        low, high = middle - further * (middle - low), middle + further * (high - middle)
+    return Difference(first[0] - second[0], low, high)
+
+
+_DISTANCE = NormalDist()

@@ -272,6 +272,9 @@ def chosen(names: Sequence[str] = ()) -> list[Measure]:
         one = measure_of(name)
         rows = [one] if one else [entry for key, entry in MEASURES.items() if name in (key, entry.group, "all")]
         if not rows:
+            apart = [part.strip() for part in name.split(",")]
+            told = f"--measures {' '.join(apart)} (measures={apart})"
+            check(len(apart) == 1, f"measures: expected one name each, as in {told}, got {name!r}.")
             raise unknown_name("measures", name, {*MEASURES, *groups, "all"})
         found |= {single.key: single for row in rows for single in row.each()}
     return measures_of([found])

@@ -69,10 +69,18 @@ class Negatives(NamedTuple):
 
 
 def views_of(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the views that a call was given: as they are, or those of one tensor, (n, views, d)."""
+    """Return the views that a call was given: as they are, or those of one tensor, (n, views, d).
+
+    A tensor that stands for two views becomes two: rows and columns of one tensor are taken for the same embeddings,
+    of which none is compared with itself.
+    """
     if len(given) == 1 and isinstance(given[0], Tensor) and given[0].ndim == 3:
         return given[0].unbind(1)
-    return tuple(given)
+    views = tuple(given)
+    return tuple(
+        view.view_as(view) if isinstance(view, Tensor) and any(view is other for other in views[:place]) else view
+        for place, view in enumerate(views)
+    )
 
 
 def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any) -> Call:

@@ -49,6 +49,7 @@ def of_numbers(runs: Sequence[ShownRun]) -> list[str]:
             told += [_between(measure, of_data) for measure in headlines]
             told += _measured_apart(of_data, headlines)
             told += _over_all(of_data)
+            told += _at_once(of_data)
             told += [sentence for measure in headlines for sentence in _beside_baselines(measure, of_data)]
         told += _worth_of_an_item(items, f" of {data}" if len(judged_on) > 1 else "", headlines)
     return told + _judged_apart(judged_on)
@@ -156,6 +157,12 @@ def _over_all(runs: Sequence[ShownRun]) -> list[str]:
         for run, of in sorted(better.items(), key=lambda part: -len(part[1]))
     ]
     return [f"Of {len(names)} kinds of measures {parts[0]}, {parts[1]}."]
+
+
+def _at_once(runs: Sequence[ShownRun]) -> list[str]:
+    """Say for how many pairs of runs the intervals hold together, where there is more than one."""
+    pairs = max((run.evaluation or {}).get("pairs_of_runs", 0) for run in runs)
+    return [f"What is sure between runs is so for all {pairs} pairs of them at once."] if pairs > 1 else []
 
 
 def _alone(measure: Measure, run: ShownRun) -> str:

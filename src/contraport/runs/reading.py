@@ -109,6 +109,7 @@ _EVALUATION: dict[str, tuple[Any, ...]] = {
     "train_items": (int,),
     "test_items": (int,),
     "uniformity_items": (int,),
+    "pairs_of_runs": (int,),
 }
 _ARRAYS = {
     "points": (2, "f"),

@@ -80,8 +80,9 @@ VERB = Verb(
         model it is where the training was extended and has not ended.
 
         Every number has a bootstrap interval of 95 % over the test items, in `intervals`, and so has its
-        difference from the other rows, and from other runs on the same test items, in `differences`; nothing is
-        fitted again, so that they say nothing of other training items or seeds. The result is also written to each
+        difference from the other rows, and from other runs on the same test items, in `differences`; of
+        more than two runs these hold for all pairs of runs at once (Bonferroni's correction). Nothing is fitted
+        again, so that they say nothing of other training items or seeds. The result is also written to each
         run's `evaluation.json`, and what the page draws to its `samples.npz`; what a measure says of each test item,
         where the number is the mean of that, to `items.npz`.
     """,
