@@ -113,6 +113,11 @@ def test_pointing_clicking_sliding_and_choosing(browser, make_run, tmp_path) -> 
         "epoch 2, "
     )
 
+    on_target = text(browser, ".card.plan .on-target")
+    for figure in ("#plan-0", ".card.plan .lines"):
+        label = browser.tell(f"document.querySelector('{figure}').getAttribute('aria-label')")
+        assert f" {on_target} of " in label, "what a screen reader is told goes with the slider"
+
     # What was chosen stays as the theme changes.
     scheme = [{"name": "prefers-color-scheme", "value": "dark"}]
     browser.call("Emulation.setEmulatedMedia", features=scheme)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -112,6 +113,16 @@ def take_other_items(rank: int, report: Report, folder: str) -> None:
         train(data=vectors.numpy(), epochs=1, batch_size=16, out=folder, device="cpu", progress=False)
     except (UsageError, SystemExit) as ended:
         report((rank, str(ended)))
+
+
+def leave_out_an_image(rank: int, report: Report, photos: str, folder: str) -> None:
+    """Report what each process says, beside the console, of a training on a folder with an image that is none."""
+    said: list[str] = []
+    listening = logging.Handler()
+    listening.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("contraport").addHandler(listening)
+    train(data=photos, encoder="mlp", epochs=1, batch_size=4, out=folder, device="cpu", progress=False)
+    report((rank, said))
 
 
 class Breaking(torch.utils.data.IterableDataset[Tensor]):

@@ -21,7 +21,7 @@ from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
 from tests.processes import reports_of
-from tests.training.ranks import agree_and_fail, break_a_stream, take_other_items, wait_long
+from tests.training.ranks import agree_and_fail, break_a_stream, leave_out_an_image, take_other_items, wait_long
 
 from .test_train import files_of
 
@@ -194,6 +194,15 @@ def test_processes_that_find_other_items_end_with_one_message(tmp_path: Path) ->
     assert (first, silent, second) == (0, "2", 1)
     assert told.startswith("data: process 1 found other items than the first, 56 and 80 in number; expected the same")
     assert not (tmp_path / "run").exists()
+
+
+def test_of_several_processes_the_first_alone_speaks(tmp_path: Path) -> None:
+    for number in range(12):
+        Image.new("RGB", (8, 8), (20 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    (_, told), (_, silent) = sorted(reports_of(leave_out_an_image, 2, str(tmp_path), str(tmp_path / "run")))
+    assert sum("cannot be read" in line for line in told) == 1
+    assert silent == []
 
 
 def test_a_stream_that_breaks_in_one_process_breaks_in_all() -> None:

@@ -40,7 +40,7 @@ from contraport.training.build import (
 from contraport.training.frozen import on_features
 from contraport.training.given import settings_of
 from contraport.training.loop.forecast import fitting_batch, foretell
-from contraport.training.loop.journal import journal, spoken
+from contraport.training.loop.journal import first_alone, journal, spoken
 from contraport.training.loop.lock import locked
 from contraport.training.loop.loggers import make_loggers
 from contraport.training.loop.opening import Position, open_run, replacing_run
@@ -71,7 +71,7 @@ def train(given: dict[str, Any]) -> Run:
     ...     [row["step"] for row in run.metrics()]
     [2]
     """
-    with joined(given.get("device", "auto")):
+    with joined(given.get("device", "auto")), first_alone():
         with together():
             settings = settings_of(given)
             check_parts(settings)

@@ -78,7 +78,7 @@ class PlanShown(NamedTuple):
     items: int
     least_kept: list[tuple[int, str, float]]
     sheets: tuple[str, str]
-    views: tuple[str, str]
+    of_lines: str
 
 
 def plans(canvas: Canvas) -> Section | None:
@@ -117,7 +117,15 @@ def _shown(canvas: Canvas, run: ShownRun, moments: list[Moment], scale: Scale) -
     kept = kept_of_items(last, items)
     least = [(int(k), classes[k], float(kept[k])) for k in _let_go(last, kept)]
     key = f"plan-{run.position}"
-    said = f"plan of {run.name}: {_kept(last.mass)}{last.on_target:.0%} of its mass where the target has mass"
+    first, second = (str(name) for name in run.samples.get("plan_view_names", ("view 1", "view 2")))
+    said = [
+        f"plan of {run.name}: {_kept(one.mass)}{one.on_target:.0%} of its mass where the target has mass"
+        for one in moments
+    ]
+    of_lines = [
+        f"Lines from items of {first} to items of {second}; {one.on_target:.0%} of the mass is on target"
+        for one in moments
+    ]
     sheets = tuple(canvas.pictures(run.samples.get(f"plan_view_{side}")) for side in (1, 2))
     canvas.data.setdefault("plans", {})[key] = {
         "epochs": [moment.epoch for moment in moments],
@@ -125,6 +133,8 @@ def _shown(canvas: Canvas, run: ShownRun, moments: list[Moment], scale: Scale) -
         "targets": [in_letters(in_bytes(moment.target, scale)) for moment in _different(moments)],
         "onTarget": [round(moment.on_target, 4) for moment in moments],
         "mass": [round(moment.mass, 4) for moment in moments],
+        "said": said,
+        "ofLines": of_lines,
         "scale": [scale.low, scale.high],
         "withoutSelf": last.excludes_self,
         "items": items,
@@ -132,14 +142,15 @@ def _shown(canvas: Canvas, run: ShownRun, moments: list[Moment], scale: Scale) -
         "sheets": sheets,
     }
     names = [f" ({name})" if name else "" for name in classes]
-    first, second = (str(name) for name in run.samples.get("plan_view_names", ("view 1", "view 2")))
     views = first, second
-    plan = canvas.draw(key, _heatmap(last.plan, scale, names, views, without_self=last.excludes_self), said, "square")
+    plan = canvas.draw(
+        key, _heatmap(last.plan, scale, names, views, without_self=last.excludes_self), said[-1], "square"
+    )
     wanted = _heatmap(last.target, scale, names, views, without_self=last.excludes_self)
     target = canvas.draw(
         f"target-{run.position}", wanted, f"target of {run.name}: mass {last.target.sum():.3f}", "square"
     )
-    return PlanShown(run, last, plan, target, moments, items, least, (sheets[0], sheets[1]), views)
+    return PlanShown(run, last, plan, target, moments, items, least, (sheets[0], sheets[1]), of_lines[-1])
 
 
 def in_bytes(mass: Masses, scale: Scale) -> np.ndarray[Any, Any]:

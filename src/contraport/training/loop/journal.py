@@ -27,17 +27,28 @@ def spoken(*, progress: bool) -> Iterator[None]:
 
 
 @contextmanager
+def first_alone() -> Iterator[None]:
+    """Of several processes, let only the first log while the block runs: all of them see the same."""
+    level = log.level
+    if not is_first():
+        log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+@contextmanager
 def journal(run: Run, *, progress: bool) -> Iterator[Console]:
     """Send what the package logs to `train.log`, and INFO and above to the console too, which is silent on demand.
 
-    Of several processes only the first speaks.
+    Of several processes only the first does, see `first_alone`.
 
     Raises:
         UsageError: `train.log` cannot be written.
     """
     if not is_first():
-        with _handled_by(logging.NullHandler()):
-            yield Console(quiet=True)
+        yield Console(quiet=True)
         return
     console = Console(stderr=True, quiet=not progress)
     with run.writing():

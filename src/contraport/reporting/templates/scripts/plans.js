@@ -52,6 +52,8 @@ function slide(card, input) {
   card.querySelector(".on-target").textContent = `${Math.round(100 * known.onTarget[moment])}%`;
   card.querySelector(".mass").textContent = known.mass[moment].toFixed(3);
   input.setAttribute("aria-valuetext", `epoch ${known.epochs[moment]}, ${Math.round(100 * known.onTarget[moment])}% on target`);
+  document.getElementById(card.dataset.plan).setAttribute("aria-label", known.said[moment]);
+  card.querySelector(".lines").setAttribute("aria-label", known.ofLines[moment]);
   lines(card);
 }
 
