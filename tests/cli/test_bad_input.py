@@ -38,6 +38,10 @@ def refused(command: Command, folder: Path, *argv: str) -> str:
         ("--epoch 3", "option: unknown name '--epoch'; did you mean '--epochs'?"),
         ("--batch-size 3", "did you mean '--batch_size'?"),
         ("stray", "unexpected argument 'stray': expected options, which start with '--', such as --data stray."),
+        (
+            "--data a.npy b.npy",
+            "'b.npy': --data takes one value; arrays of several views are in one .npz, by their names.",
+        ),
         ("--epochs three", "epochs: expected a whole number, got 'three'"),
         ("--epochs 2.5", "epochs: expected a whole number, got '2.5'"),
         ("--temperature warm", "temperature: expected a number, or start:end:shape"),

@@ -183,3 +183,17 @@ def test_demo(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert text in outcome.out
     assert (tmp_path / "runs" / "demo" / "report.html").exists()
     assert command("demo", "--epochs", "1", "--progress", "false").status == 0, "its own runs are replaced"
+
+
+def test_an_option_that_is_given_again_is_told(command: Command, data: str) -> None:
+    told = command("train", "--data", "missing.npy", "--seed=3", "--data", data, "--out", "run", *QUICK)
+    assert told.status == 0
+    assert "--data is given 2 times: the last one holds\n" in told.err
+    assert "--seed" not in told.err
+
+
+def test_what_a_word_without_a_name_is_meant_for(command: Command) -> None:
+    told = command("neighbors", "photos.npz", "my photo.jpg").err
+    assert "'my photo.jpg': expected options, which start with '--', such as --query my photo.jpg." in told
+    told = command("neighbors", "photos.npz", "--query=1.jpg", "my photo.jpg").err
+    assert "'my photo.jpg': --query takes one value." in told

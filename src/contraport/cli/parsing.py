@@ -49,7 +49,8 @@ def parse(verb: Verb[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] 
         return None
 
 
-def _given(parser: ArgumentParser, argv: Sequence[str], *, complete: bool = False) -> dict[str, Any]:
+def _given(parser: _Parser, argv: Sequence[str], *, complete: bool = False) -> dict[str, Any]:
+    parser.words = [*argv]
     given: dict[str, Any] = parser.parse_args(list(argv), defaults=complete).as_dict()
     given.pop("config", None)
     return given
@@ -95,10 +96,14 @@ class _Parser(ArgumentParser):
     Attributes:
         kinds: the type of each option, as far as words can give it.
         helps: what each option is.
+        first: the option that a word without a name is most likely meant for, if there is one.
+        words: the command line that is read.
     """
 
     kinds: dict[str, Any]
     helps: dict[str, str]
+    first: str | None
+    words: list[str]
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -132,9 +137,8 @@ class _Parser(ArgumentParser):
             named = [name for name in self.kinds if name not in places]
             options = [f"--{name}" for name in ("config", "print_config", "help", "help_all", *named)]
             return unknown_name("option", given, options)
-        if match := re.match(r"unrecognized arguments: (\S+)", message):
-            such = f", such as --data {match[1]}" if "data" in self.kinds else ""
-            return UsageError(f"unexpected argument {match[1]!r}: expected options, which start with '--'{such}.")
+        if match := re.match(r"unrecognized arguments: (.+)", message):
+            return self._stray(max((word for word in self.words if match[1].startswith(word)), key=len))
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
             return UsageError(f"required: {match[1]}, {self.helps[match[1]]}")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
@@ -151,6 +155,15 @@ class _Parser(ArgumentParser):
         if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)
+
+    def _stray(self, word: str) -> UsageError:
+        """Return the mistake of a value that no option takes."""
+        before = [one.partition("=")[0] for one in self.words[: self.words.index(word)] if one.startswith("--")]
+        if self.first is not None and before[-1:] == [f"--{self.first}"]:
+            several = "; arrays of several views are in one .npz, by their names" if self.first == "data" else ""
+            return UsageError(f"unexpected argument {word!r}: --{self.first} takes one value{several}.")
+        such = f", such as --{self.first} {word}" if self.first else ""
+        return UsageError(f"unexpected argument {word!r}: expected options, which start with '--'{such}.")
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
@@ -211,6 +224,8 @@ def _parser(verb: Verb[...], prog: str, shown: Collection[str]) -> _Parser:
     )
     parser.kinds = {name: _words_type(option) for name, option in options.items()}
     parser.helps = {name: option.help for name, option in options.items()}
+    named = [name for name, option in options.items() if not option.positional]
+    parser.first = next((name for name in named if options[name].required or name == "data"), None)
     headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.positional)
     groups: dict[str, Any] = {heading: parser.add_argument_group(heading) for heading in headings}
     # What a verb shares with others stands behind its own, where no headings order them.

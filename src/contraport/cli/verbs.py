@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import EntryPoint, entry_points
@@ -82,6 +83,8 @@ def run_verb(name: str, argv: list[str]) -> None:
     as_json = arguments.pop("json", False)
     show = "contraport.cli.as_json:print_json" if as_json else verb.show
     with _needing(verb, name), _heard(quiet=not arguments.get("progress", True)):
+        for told in _given_again(argv):
+            logging.getLogger("contraport").warning(told)
         result = imported(verb.function)(**arguments)
     if show:
         imported(show)(result)
@@ -89,6 +92,17 @@ def run_verb(name: str, argv: list[str]) -> None:
         print(f"the page to look at: {arguments['page']}")
     if verb.judge:
         imported(verb.judge)(result)
+
+
+def _given_again(argv: Sequence[str]) -> list[str]:
+    """Return of each option that a command line gives more than once that the last value holds; files may be several.
+
+    >>> _given_again(["--data", "a.npy", "--seed=1", "--data=b.npy"])
+    ['--data is given 2 times: the last one holds']
+    """
+    names = Counter(word.partition("=")[0] for word in argv if word.startswith("--"))
+    again = {name: times for name, times in names.items() if times > 1 and name != "--config"}
+    return [f"{name} is given {times} times: the last one holds" for name, times in again.items()]
 
 
 @contextmanager
