@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import numpy as np
 import pandas as pd
@@ -36,9 +37,40 @@ def quick(**settings):
     return ContrastiveEncoder(**{"epochs": 1, "random_state": 0} | settings)
 
 
-@parametrize_with_checks([ContrastiveEncoder(epochs=5)])
+AN_ITEM_TWICE = "an item that is there twice is compared with itself; a weight weighs its row of the loss alone"
+EQUIVALENCE = "check_sample_weight_equivalence_on_dense_data"
+
+
+@parametrize_with_checks([ContrastiveEncoder(epochs=5)], expected_failed_checks=lambda _: {EQUIVALENCE: AN_ITEM_TWICE})
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
+
+
+def test_weights_say_how_much_items_count():
+    weights = np.r_[np.ones(20), np.zeros(20)]
+    plain, equal = quick().fit(VECTORS), quick().fit(VECTORS, sample_weight=np.full(40, 3.0))
+    assert equal.loss_curve_ == pytest.approx(plain.loss_curve_, rel=1e-5)
+    some = quick().fit(VECTORS, sample_weight=weights)
+    assert some.loss_curve_ != plain.loss_curve_
+    again = quick().partial_fit(VECTORS, sample_weight=weights.tolist())
+    assert again.loss_curve_[0] == pytest.approx(some.loss_curve_[0], rel=0.05)
+    in_a_pipeline = make_pipeline(StandardScaler(), quick())
+    assert in_a_pipeline.fit(VECTORS, contrastiveencoder__sample_weight=weights).transform(VECTORS).shape == (40, 256)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(3), "sample_weight: expected one number for each of 40 items, got 3."),
+        (-np.ones(40), "sample_weight: expected numbers from 0 on, got -1."),
+        (np.zeros(40), "sample_weight: expected numbers that are not all zero."),
+        (np.full(40, np.nan), "sample_weight: "),
+        (["much"] * 40, "sample_weight: "),
+    ],
+)
+def test_weights_that_do_not_fit(weights, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        quick().fit(VECTORS, sample_weight=weights)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +164,7 @@ def test_a_y_that_does_not_fit_is_told_by_its_name():
         with pytest.raises(UsageError, match=r"^y: expected one for each of 40 items, got \(7,\)\.$"):
             quick().fit(X, np.arange(7) % 2)
     for y in (None, np.linspace(0, 1, 40)):  # numbers that are told are no classes
-        with pytest.raises(UsageError, match=r"^labels: this needs a label of each item: .* y in fit"):
+        with pytest.raises(UsageError, match=r"^labels: this needs a label of each item: .* classes as y in fit"):
             quick(objective="sup-con").fit(VECTORS, y)
 
 

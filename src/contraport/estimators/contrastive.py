@@ -23,7 +23,7 @@ from contraport.auditing.report import Audit, of_training
 from contraport.catalog import resolve
 from contraport.catalog.objectives import info_nce
 from contraport.data import BatchOrder, Dataset, from_arrays, loader
-from contraport.data.arrays import check_equal_shapes
+from contraport.data.arrays import check_equal_shapes, weights_of
 from contraport.embedding import Reader, frozen, represent, seeded
 from contraport.encoders import Model, Represented
 from contraport.errors import UsageError, check
@@ -182,29 +182,32 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         self.audit = audit
         self.device = device
 
-    def fit(self, X: _Arrays, y: ArrayLike | None = None) -> Self:
+    def fit(self, X: _Arrays, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from the items.
 
         Args:
             X: (n, ...), or a tuple of such views, or a dict of them by name.
             y: (n,), the class of each item, for objectives that ask for labels, such as sup-con.
+            sample_weight: (n,), how much each item counts in the loss, nonnegative: its row, not how often it is
+                compared with, so that a weight of two is not the item given twice.
 
         Raises:
             UsageError: a parameter does not fit, or the loss is not finite.
             ValueError: X is not what scikit-learn's checks ask for.
         """
-        dataset = self._dataset(X, y, reset=True, least=2)
+        dataset = self._dataset(X, y, sample_weight, reset=True, least=2)
         self._start(dataset)
         if self.audit:
             dataset = with_decoys(dataset, seed=self.pipeline_.seed)
         return self._train(dataset, number=self.epochs, sched="cosine", warmup=WARMUP)
 
-    def partial_fit(self, X: _Arrays, y: ArrayLike | None = None) -> Self:
+    def partial_fit(self, X: _Arrays, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Go on learning: one pass over the items at the full learning rate, with all that was learned kept.
 
         Args:
             X: as in `fit`; the first call decides on the shapes and the standardisation.
             y: as in `fit`.
+            sample_weight: likewise.
 
         Raises:
             UsageError: the shapes are not those of the first call; there is a memory bank, which knows its items, or an
@@ -213,7 +216,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         """
         check(not self.audit, "audit: looks at the same pairs after several passes; use fit.")
         first = not hasattr(self, "pipeline_")
-        dataset = self._dataset(X, y, reset=first, least=2)
+        dataset = self._dataset(X, y, sample_weight, reset=first, least=2)
         if first:
             self._start(dataset)
         check(self._negatives != "bank", "negatives: a bank keeps one embedding for each item of one fit; use fit.")
@@ -245,7 +248,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
 
     def _features(self, X: _Arrays, some: Sequence[int] | None) -> NDArray[np.float32]:
         """Return the features of items, of which X holds these views, default: all."""
-        dataset = self._dataset(X, None, reset=False, views=some)
+        dataset = self._dataset(X, reset=False, views=some)
         encoder = self._model if some is None else Represented(self._model, some)
         with seeded(0, self._reader.device):  # a loader draws from the caller's random state
             return represent(encoder, dataset, self.pipeline_.views, self._reader).numpy()
@@ -271,7 +274,7 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         """
         check_is_fitted(self)
         check(self.pipeline_.objective is not None, "predict: compares nothing, so there is no score of it.")
-        dataset, model = self._dataset(X, None, reset=False), self._model
+        dataset, model = self._dataset(X, reset=False), self._model
 
         def embed(*given: Tensor) -> Tensor:
             return torch.stack(model.project(model.encode(given)), dim=1)
@@ -303,7 +306,14 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         return Reader(device=torch.device(self.device))
 
     def _dataset(
-        self, X: _Arrays, y: ArrayLike | None, *, reset: bool, least: int = 1, views: Sequence[int] | None = None
+        self,
+        X: _Arrays,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        reset: bool,
+        least: int = 1,
+        views: Sequence[int] | None = None,
     ) -> Dataset:
         """Return the items, once scikit-learn's checks have passed them; `views` says which are given, default: all."""
         # What is not finite passes these: `from_arrays` tells where it is.
@@ -323,7 +333,10 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         items = len(arrays if given is None else next(iter(arrays.values())))
         given_y = None if y is None else np.asarray(y).shape
         check(given_y is None or given_y[:1] == (items,), f"y: expected one for each of {items} items, got {given_y}.")
-        dataset = from_arrays(arrays, _classes(y), name="X", argument="X")
+        weights = None if sample_weight is None else weights_of("sample_weight", sample_weight)
+        got = None if weights is None else len(weights)
+        check(got in (None, items), f"sample_weight: expected one number for each of {items} items, got {got}.")
+        dataset = from_arrays(arrays, _classes(y), weights=weights, name="X", argument="X")
         if reset:
             self._names = tuple(given or ())
             of_one_array = {"n_features_in_", "feature_names_in_"} if given is not None else set()

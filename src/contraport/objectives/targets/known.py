@@ -73,7 +73,7 @@ class Labels(Target):
         check(
             "labels" in attributes,
             "labels: this needs a label of each item: labels=... in a call of the loss, data with labels in a "
-            "training, y in fit.",
+            "training, classes as y in fit.",
         )
         if attributes["labels"].ndim == 2:
             return _shared_classes(block, attributes["labels"])
