@@ -232,3 +232,11 @@ def test_what_is_no_encoder_is_told_in_one_line(name, shape, message):
         build(name, shape)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_a_model_of_texts_for_images_is_told(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(
+        UsageError, match=r"is a model of texts, got items of shape \(3, 8, 8\); give it to the view of"
+    ):
+        build(str(tmp_path), (3, 8, 8))

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from contraport.catalog.encoders import ENCODERS, OWN, TIMM
-from contraport.encoders.tokenized import build_tokenized
+from contraport.encoders.tokenized import build_tokenized, is_kept
 from contraport.errors import UsageError, check, explained, unknown_name
 from contraport.importing import imported
 from contraport.texts import blank, is_text
@@ -165,6 +165,11 @@ def _features(encoder: nn.Module, name: str, shape: Shape) -> int:
 
 def _from_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     if not timm.is_model(name):
+        check(
+            not is_kept(Path(name)),
+            f"encoder: {name!r} is a model of texts, got items of shape {shape}; give it to the view of texts alone, "
+            "as in --encoder.text or --init.text.",
+        )
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         raise UsageError(f"{unknown_name('encoder', name, [*ENCODERS, *near])} Or {TIMM}, or your own {OWN}.")
     check(

@@ -161,13 +161,15 @@ def build_tokenized(name: str, shape: tuple[int, ...], *, pretrained: bool = Fal
         )
         tokenizer = _had("tokenizer", where, transformers.AutoTokenizer)
         _check_vocabulary(tokenizer, where, transformers)
-        pooling = pooling or _pooling_of(where, transformers)
-        length = _length_of(where, tokenizer, transformers)
+        listed = _file(where, _MODULES_FILE, transformers)
+        says = listed is not None or Path(where).is_dir()  # on the hub, where each look takes time, no other has more
+        pooling = pooling or (_pooling_of(where, transformers) if says else "mean")
+        length = _length_of(where, tokenizer, transformers, whole=listed is not None) if says else None
         make = _loaded if pretrained else _drawn
         encoder = TextTransformer(make(where, config, transformers), tokenizer, pooling, length)
         _check_takes(encoder, where)
         if pretrained:
-            _tell_others(where, transformers)
+            _tell_others(where, listed)
     return encoder
 
 
@@ -199,6 +201,8 @@ def _lacking(what: str, where: str) -> str:
 
 def _file(where: str, name: str, transformers: Any) -> Path | None:
     """Return a file of a folder or of the hub, or None where there is none."""
+    if Path(where).is_dir():
+        return file if (file := Path(where, name)).is_file() else None
     try:
         found = transformers.utils.cached_file(where, name)
     except OSError:
@@ -292,18 +296,21 @@ def _pooling_of(where: str, transformers: Any) -> str:
     )
 
 
-def _length_of(where: str, tokenizer: Any, transformers: Any) -> int | None:
-    """Return how many tokens of a text a model of sentence-transformers takes, None where none is said."""
+def _length_of(where: str, tokenizer: Any, transformers: Any, *, whole: bool) -> int | None:
+    """Return how many tokens of a text a model takes, None where none is said; a whole one of sentence-transformers may
+    say it by its tokenizer.
+    """
     length = _told(_file(where, _LENGTH_FILE, transformers)).get("max_seq_length")
-    if length is None and _file(where, _MODULES_FILE, transformers) is not None:
+    if length is None and whole:
         length = tokenizer.model_max_length
     return length if isinstance(length, int) and 0 < length < _UNLIMITED else None
 
 
-def _tell_others(where: str, transformers: Any) -> None:
+def _tell_others(where: str, listed: Path | None) -> None:
     """Log which modules of a model of sentence-transformers have weights that no part of the encoder has."""
-    listed = _read(_file(where, _MODULES_FILE, transformers))
-    kinds = [str(module.get("type")).rpartition(".")[2] for module in listed] if isinstance(listed, list) else []
+    modules = _read(listed)
+    known = [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in known]
     if others := [kind for kind in kinds if kind not in _UNCHANGED]:
         told = "encoder: of %r the transformer is taken and its pooling, and not what follows them, %s"
         _log.warning(told, where, ", ".join(others))

@@ -146,7 +146,7 @@ def _rehearse(settings: Settings, built: Built, run: Run, given: Mapping[str, An
     steps = settings.epochs * built.epoch
     with spoken(progress=settings.progress):
         _introduce(run, settings, built)
-        foretell(settings, built.dataset, built.pipeline.comparison, steps=steps, given=given)
+        foretell(settings, built.dataset, built.pipeline, steps=steps, given=given)
         log.info("%s", rehearse(settings, built).told(steps))
 
 
@@ -166,7 +166,7 @@ def _fit(
     model, steps = built.pipeline.model, settings.epochs * built.epoch
     with journal(run, progress=settings.progress) as console:
         _introduce(run, settings, built)
-        foretell(settings, built.dataset, built.pipeline.comparison, steps=steps, given=given, path=run.path)
+        foretell(settings, built.dataset, built.pipeline, steps=steps, given=given, path=run.path)
         if draws_kept(settings) > 0:
             built = on_features(built, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":

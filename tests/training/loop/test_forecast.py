@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from contraport.training import train
+from contraport.training.build import build
+from contraport.training.loop.forecast import views_are_one
+from contraport.verbs.train import Settings
 
 
 def log_of(folder: Path, data: Path, **options: Any) -> list[tuple[str, str]]:
@@ -72,3 +76,31 @@ def test_batches_that_are_smaller_than_the_objective_needs(
     warnings = [text for level, text in log_of(tmp_path, file, **options) if level == "WARNING" and "steps" not in text]
     assert len(warnings) == (doubt is not None)
     assert doubt is None or doubt in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ({"encoder": "mlp", "augment": "none"}, True),
+        ({"encoder": "mlp"}, False),
+        ({"data": ["a red bag", "a shoe", "two hats"] * 20, "augment": "none"}, False),  # its encoder has dropout
+        ({"data": ["a red bag", "a shoe", "two hats"] * 20, "recipe": "simcse", "freeze": True}, True),
+    ],
+    ids=["nothing", "changed", "dropout", "held"],
+)
+def test_views_that_are_the_same_are_told(file: Path, tmp_path: Path, options: dict[str, Any], same: bool) -> None:
+    if options.get("freeze"):
+        options["init"] = train(data=options["data"], epochs=1, out=tmp_path / "begun", progress=False).path
+    lines = log_of(tmp_path, options.pop("data", file), **options)
+    assert any("the views of an item are the same" in text for _, text in lines) == same
+
+
+def test_to_try_whether_views_differ_changes_nothing(file: Path, tmp_path: Path) -> None:
+    settings = Settings(data=str(file), encoder="mlp", augment="none", batch_size=40)
+    built = build(settings)
+    before = {name: value.clone() for name, value in built.pipeline.state_dict().items()}
+    state = torch.get_rng_state()
+    assert views_are_one(built.pipeline, built.dataset)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in built.pipeline.state_dict().items())
+    assert all(part.training for part in built.pipeline.model.modules())

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from contraport.catalog import SOURCES
 from contraport.data import Dataset
 from contraport.data.streams import Stream
 from contraport.encoders.view_names import each_view
 from contraport.options import as_flags, is_object, plain
-from contraport.training.step.comparison import StepComparison
+from contraport.training.step.pipeline import Pipeline
 from contraport.verbs.train import Settings
 from contraport.wording import counted
 
@@ -29,13 +32,16 @@ FEW_IMAGES = 5_000
 LEAST_BATCH = 32
 """No smaller batch is proposed: an item is to be told from some others."""
 
+_TRIED = 4
+"""With so many items it is tried whether their views differ."""
+
 log = logging.getLogger("contraport.training")
 
 
 def foretell(
     settings: Settings,
     dataset: Dataset,
-    comparison: StepComparison,
+    pipeline: Pipeline,
     *,
     steps: int,
     given: Mapping[str, Any],
@@ -46,7 +52,7 @@ def foretell(
     Args:
         settings: of the training.
         dataset: what is trained on.
-        comparison: makes the loss of a batch.
+        pipeline: makes the loss of a batch.
         steps: of the whole training.
         given: what the call gave, which the command that is proposed begins with.
         path: the folder that the run has taken, if it has one.
@@ -72,8 +78,31 @@ def foretell(
         log.warning("few steps: %d; below about %d little is learned. %s", steps, FEW_STEPS, told)
     if not settings.resume and (advice := advice_of_encoder(settings, dataset, given, changes, path)):
         log.warning("%s", advice)
-    if doubt := comparison.doubt(size):
+    if doubt := pipeline.comparison.doubt(size):
         log.warning("%s", doubt)
+    if views_are_one(pipeline, dataset):
+        log.warning(
+            "the views of an item are the same: --augment none changes nothing, and the encoder, which has no dropout "
+            "or is held, draws nothing; nothing is learned of what items share. --augment standard makes views that "
+            "differ"
+        )
+
+
+@torch.random.fork_rng(devices=[])
+@torch.no_grad()
+def views_are_one(pipeline: Pipeline, dataset: Dataset) -> bool:
+    """Return whether the random views of an item that is given as one have equal features at the first step."""
+    views, model = pipeline.views, pipeline.model
+    if views.augment != "none" or len(views.plain_shapes) > 1 or dataset.paired:
+        return False
+    items = dataset.__getitems__(list(range(min(len(dataset), _TRIED)))).views
+    norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.training]
+    for norm in norms:  # whose statistics are those of the training alone
+        norm.eval()
+    first, *others = model.encode(views(items))
+    for norm in norms:
+        norm.train()
+    return all(torch.equal(first, other) for other in others)
 
 
 def proposal(

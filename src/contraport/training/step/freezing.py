@@ -37,7 +37,7 @@ class Freezing:
         self.encoders = tuple(encoders)
         self.steps = steps
         self.followers = tuple(followers)
-        self.norms = [part for encoder in adapted for part in encoder.modules() if isinstance(part, _BatchNorm)]
+        self.adapted = tuple(adapted)
         if steps is None:
             self.apply(0)
 
@@ -48,5 +48,7 @@ class Freezing:
             encoder.train(not held).requires_grad_(not held)
         for follower in self.followers:
             follower.train(not held)
-        for norm in self.norms:
-            norm.eval()
+        for encoder in self.adapted:
+            for part in encoder.modules():  # found each time, as several processes put others in the place of some
+                if isinstance(part, _BatchNorm):
+                    part.eval()
