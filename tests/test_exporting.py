@@ -190,3 +190,18 @@ def test_a_failed_export_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest
         contraport.export(trained([(4,)]), format="torchscript", out=out, overwrite=True)
     assert out.read_bytes() == before
     assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize(("name", "format"), [("a.pt2", "torch-export"), ("a.pt", "torchscript")])
+def test_the_name_of_a_file_says_its_format(tmp_path, name, format):
+    model = trained([(4,)])
+    items = torch.randn(3, 4)
+    features = read(contraport.export(model, out=tmp_path / name), format)(items)
+    torch.testing.assert_close(features, model.eval()(items).detach(), atol=1e-5, rtol=0)
+
+
+def test_a_name_of_another_format_is_refused(tmp_path):
+    told = r"a.pt2 is named as a file of torch-export; expected another name for onnx, or --format torch-export\."
+    with pytest.raises(UsageError, match=told):
+        contraport.export(trained([(4,)]), format="onnx", out=tmp_path / "a.pt2")
+    assert list(tmp_path.iterdir()) == []

@@ -45,6 +45,13 @@ def test_what_there_is_is_what_is_listed():
         _ = contraport.nothing
 
 
+def test_a_room_is_there_without_an_import_of_its_own():
+    told = "import contraport; print(contraport.runs.Run.__name__, contraport.data.from_arrays.__name__)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("Run from_arrays\n", "")
+    assert "runs" not in dir(contraport)
+
+
 def test_with_core_dependencies_only_a_name_that_needs_an_extra_names_it():
     code = """
 import torch, contraport

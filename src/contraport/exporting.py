@@ -49,7 +49,9 @@ def export(given: dict[str, Any]) -> Path:
     256
     """
     asked = ExportOptions(**given)
-    format, chosen, path = asked.format, _FORMATS[asked.format], Path(asked.out)
+    path = Path(asked.out)
+    format = _format_of(path, asked.format)
+    chosen = _FORMATS[format]
     for package in chosen.packages:
         require(package, "export", f"format: {format}")
     _check_out(path, chosen, asked.overwrite)
@@ -202,6 +204,17 @@ _FORMATS = {
     "torchscript": _Format(_write_torchscript, _read_torchscript, replacing, False, ()),
     "safetensors": _Format(_write_safetensors, _read_safetensors, replacing_files, True, ()),
 }
+
+
+_BY_SUFFIX = {".onnx": "onnx", ".pt2": "torch-export", ".pt": "torchscript"}
+
+
+def _format_of(path: Path, given: str | None) -> str:
+    """Return the format that is asked for, or that which a path is named by."""
+    named = _BY_SUFFIX.get(path.suffix.lower())
+    told = f"out: {path} is named as a file of {named}; expected another name for {given}, or --format {named}."
+    check(given is None or named in (None, given), told)
+    return given or named or "onnx"
 
 
 def _check_out(path: Path, chosen: _Format, overwrite: bool) -> None:

@@ -10,6 +10,7 @@ import difflib
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import Any
 
 from contraport.errors import needing
@@ -46,13 +47,15 @@ def names() -> list[str]:
 
 
 def attribute(name: str) -> Any:
-    """Return what has a public name.
+    """Return what has a public name; or a room, such as `contraport.data`, which no `import` need have named.
 
     Raises:
         AttributeError: nothing has it; the nearest is offered.
         UsageError: a package that it needs is not installed.
     """
     place = places().get(name)
+    if place is None and not name.startswith("_") and find_spec(f"contraport.{name}") is not None:
+        place = "contraport"
     if place is None:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

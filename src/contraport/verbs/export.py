@@ -21,9 +21,10 @@ class ExportOptions(Trusting):
     """What `contraport.export` is asked; see there for each."""
 
     run: str | Path | Run | Model = field(kw_only=False, metadata=known("the run folder, or from Python a model."))
-    format: Literal["onnx", "torch-export", "torchscript", "safetensors"] = option(
-        "onnx",
-        "onnx, torch-export, torchscript or safetensors.",
+    format: Literal["onnx", "torch-export", "torchscript", "safetensors"] | None = option(
+        None,
+        "onnx, torch-export, torchscript or safetensors; default: by how the name of `out` ends, .onnx, .pt2 for "
+        "torch-export or .pt for torchscript, otherwise onnx.",
         check=one_of("onnx", "torch-export", "torchscript", "safetensors"),
     )
     out: str | Path = field(metadata=known("the file to write, or for safetensors the folder."))
@@ -42,8 +43,8 @@ VERB = Verb(
 
         - onnx: one file for ONNX Runtime and the like, with an input for each view that the representation is made of,
           by its name (`view0`, `view1` and so on where it has none), and an output `features` `(b, num_features)`.
-        - torch-export: one file for `torch.export.load`, from Python with torch alone, which wants its name to end in
-          `.pt2`; its module is called with the same views in order.
+        - torch-export: one file for `torch.export.load`, from Python with torch alone; its module is called with the
+          same views in order.
         - torchscript: one file for `torch.jit.load`, from Python or C++, called in the same way; newer versions of
           torch warn that they will drop it.
         - safetensors: a folder with `config.json` and `model.safetensors`, the projector too, which
@@ -54,7 +55,7 @@ VERB = Verb(
     """,
     examples=(
         "contraport export runs/photos --out photos.onnx",
-        "contraport export runs/photos --format torch-export --out photos.pt2",
+        "contraport export runs/photos --out photos.pt2",
         "contraport export runs/captioned --view image --out images.onnx",
         "contraport export runs/photos --format safetensors --out photos-model",
     ),
