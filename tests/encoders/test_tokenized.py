@@ -270,6 +270,31 @@ def test_a_run_goes_on_without_the_folder(folder, tmp_path, given):
     assert parts.settings().encoder == str(folder)
 
 
+@pytest.mark.parametrize("by_view", [False, True])
+def test_what_begins_with_a_run_is_built_of_what_the_run_keeps(folder, tmp_path, by_view):
+    """Not of the folder that the run began with, which may be gone, or of another tokenizer since."""
+
+    def trained(name, data, **given):
+        return train(
+            data=from_arrays(data, name="texts"), epochs=1, batch_size=5, out=tmp_path / name, progress=False, **given
+        )
+
+    first = trained("first", TEXTS, encoder=f"{folder}@first", pretrained=True)
+    for name in ("tokenizer.json", "config.json"):
+        (folder / name).write_text((folder / name).read_text().replace("red", "xyz").replace("gelu", "relu"))
+    given = {"init": {"caption": first.path}} if by_view else {"init": first.path}
+    photos = torch.zeros(20, 1, 8, 8, dtype=torch.uint8)
+    data = {"photo": photos.numpy(), "caption": TEXTS} if by_view else TEXTS
+    changed = trained("changed", data, **given)
+    folder.rename(tmp_path / "moved")
+    gone = trained("gone", data, **given)
+    for run in (changed, gone):
+        encoder = run.model().encoders[-1]
+        assert repr(encoder) == repr(first.model().encoders[0])
+        assert encoder.network.config.hidden_act == "gelu"
+        assert run.settings().init is not None
+
+
 def test_adapters_of_a_folder(folder, tmp_path):
     pytest.importorskip("peft")
     run = train(

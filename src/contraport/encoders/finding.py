@@ -16,7 +16,7 @@ from contraport.catalog.encoders import ENCODERS
 from contraport.encoders.build import code_named, is_described
 from contraport.encoders.initial import Initial, together
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model
-from contraport.encoders.tokenized import build_tokenized
+from contraport.encoders.tokenized import TextTransformer, build_tokenized
 from contraport.encoders.weights import State, read_state
 from contraport.errors import UsageError, cannot_read, check, check_regular, explained, reason
 from contraport.texts import TEXT
@@ -151,6 +151,10 @@ def _of_model(
         [(tower.mean.flatten().tolist(), tower.std.flatten().tolist()) for tower in towers],
         sides.pop() if len(sides) == 1 else None,
         model.low_resolution,
+        folders=[
+            Path(model.built_from[number]) if isinstance(tower.encoder, TextTransformer) else None
+            for number, tower in zip(numbers, towers, strict=True)
+        ],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from contraport.encoders.build import Shape
@@ -29,6 +30,7 @@ class Initial:
         image_size: side in pixels of the images that they saw; None: they saw none, or the source does not say.
         low_resolution: whether a ResNet has the stem for small images.
         argument: what messages call what names the views.
+        folders: with what each of transformers is built of, or one for all; None: it is built by its name.
     """
 
     source: str
@@ -38,6 +40,7 @@ class Initial:
     image_size: int | None = None
     low_resolution: bool = False
     argument: str = "encoder"
+    folders: Sequence[Path | None] = (None,)
 
     def give(self, model: Model) -> list[bool]:
         """Put the weights into the encoders of a model, and return which of its towers have some.
@@ -67,6 +70,11 @@ class Initial:
             own = None if place is None else self.standardised[place if len(self.standardised) > 1 else 0]
             chosen.append(of_data if own is None or len(own[0]) != len(of_data[0]) else own)
         return chosen
+
+    def built_of(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
+        """Return the folder with what each tower's encoder is built of, None where it is built by its name."""
+        places = self._places(towers, names, shapes)
+        return [None if place is None else self.folders[place if len(self.folders) > 1 else 0] for place in places]
 
     def _places(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[int | None]:
         """Return which of the encoders each tower has, None for one that has none of them."""
@@ -107,6 +115,7 @@ def together(
         sizes.pop() if len(sizes) == 1 else None,
         any(part.low_resolution for part in there),
         argument,
+        [None if part is None else part.folders[0] for part in parts],
     )
 
 

@@ -60,7 +60,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         low_resolution: give a ResNet the stem for small images, as `build` says.
         view_names: what the views are called; default: ``view0``, ``view1`` and so on.
         kept: a folder in which `keep_parts` put what encoders of transformers are built of, which then need their own
-            no more.
+            no more; or such a folder of each tower's, None of one that is built by its name.
 
     Attributes:
         towers: the `Tower` that is shared, or one per view.
@@ -92,7 +92,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projection_layers: int = 2,
         low_resolution: bool = True,
         view_names: Sequence[str] | None = None,
-        kept: Path | None = None,
+        kept: Path | Sequence[Path | None] | None = None,
     ) -> None:
         super().__init__()
         self.shapes = _checked_shapes(shapes)
@@ -325,12 +325,12 @@ def _kept(number: int) -> str:
     return f"encoder{number}"
 
 
-def _built_from(encoders: list[Any], folder: Path | None) -> list[Any]:
+def _built_from(encoders: list[Any], kept: Path | Sequence[Path | None] | None) -> list[Any]:
     """Return encoders as they can be built here: those of transformers from what a folder keeps of them."""
-    if folder is None:
+    if kept is None:
         return encoders
-    kept = [folder / _kept(number) for number in range(len(encoders))]
-    return [str(own) if own.is_dir() else name for own, name in zip(kept, encoders, strict=True)]
+    folders = [kept / _kept(number) for number in range(len(encoders))] if isinstance(kept, Path) else kept
+    return [name if own is None or not own.is_dir() else str(own) for own, name in zip(folders, encoders, strict=True)]
 
 
 def _given(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:

@@ -123,8 +123,11 @@ def build_model(settings: Settings, views: Views, begun: Initial | None, kept: P
     )
     one = changes_of_one if shared is None else shared
     statistics = views.statistics()[: 1 if one else None]
+    built_of: Path | list[Path | None] | None = kept
     if begun is not None:
+        towers = len(statistics)
         statistics = begun.statistics(statistics, views.plain_names, views.plain_shapes)
+        built_of = kept or begun.built_of(towers, views.plain_names, views.plain_shapes)
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     model = Model(
         settings.encoder,
@@ -137,7 +140,7 @@ def build_model(settings: Settings, views: Views, begun: Initial | None, kept: P
         projection_layers=settings.projection_layers or 2,
         low_resolution=begun is None or begun.low_resolution,
         view_names=views.plain_names,
-        kept=kept,
+        kept=built_of,
     )
     given = [False] * len(model.towers) if begun is None else begun.give(model)
     for argument in ("freeze", "lora"):
