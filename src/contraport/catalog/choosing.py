@@ -205,7 +205,11 @@ SITUATIONS = (
         "embeddings of few dimensions",
         (
             Advice(("t-simclr",), "With as few as four dimensions, use heavier tails (t-simclr).", _on("neighbour", 2)),
-            Advice((), "With many dimensions, no sure difference from nt-xent was seen.", _on("neighbour", 0, 1)),
+            Advice(
+                (),
+                "With many dimensions they gained nothing, and lost where views were made by a little noise.",
+                _on("neighbour", 0, 1),
+            ),
         ),
     ),
     Situation(
