@@ -1,9 +1,10 @@
 """Run suites of benchmarks/suites, one after the other, and keep what they found: python -m benchmarks.comparing.
 
 What is given beside the names of suites is for `contraport compare`: `--quick`, `--data fashion-mnist`, `--budget 30m`.
-`benchmarks/results/suites/NAME-DATA.json`, or `NAME-DATA-tuned.json` with `--tune`, is the `results.json` of the
-comparison, from which `make docs` writes docs/results.md and docs/choosing.md. A suite that was stopped, or that the
-budget was too short for, goes on.
+`benchmarks/results/suites/NAME-DATA.json` is the `results.json` of the comparison, from which `make docs` writes
+docs/results.md and docs/choosing.md; with `--tune` it is `NAME-DATA-tuned.json`, and of a suite's full number of items
+`NAME-DATA-10000.json`, so that neither writes over its small form. A suite that was stopped, or that the budget was too
+short for, goes on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ def keep(folder: Path) -> Path:
     """Write what a comparison found beside what others did, without where each training is."""
     found = json.loads((folder / "results.json").read_text())
     found["cells"] = [{key: cell[key] for key in cell if key != "options"} for cell in found["cells"]]
-    parts = [found["suite"], *map(str, found["asked"]["data"]), *(["tuned"] if found["trials"] else [])]
+    asked = found["asked"]
+    parts = [found["suite"], *map(str, asked["data"])]
+    parts += [str(asked["items"])] * (asked["items"] is not None and not asked["quick"])
+    parts += ["tuned"] * bool(found["trials"])
     path = RESULTS / f"{'-'.join(parts)}.json"
     RESULTS.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")

@@ -38,8 +38,10 @@ class Measured(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The data, and whether settings were searched."""
-        return f"{self.data} with --tune {self.values['asked']['tune']}" if self.table.trials else self.data
+        """The data, of how many items if of more than a suite's small form, and whether settings were searched."""
+        asked = self.values["asked"]
+        items = f", {asked['items']:,} items" if asked["items"] is not None and not asked["quick"] else ""
+        return f"{self.data}{items}" + (f" with --tune {asked['tune']}" if self.table.trials else "")
 
     @property
     def encoder(self) -> str:
@@ -180,7 +182,8 @@ def suites() -> str:
     parts.append(
         paragraph(
             f"These suites were run in their small form: {', '.join(f'`{name}`' for name in small)}. Their full grids, "
-            "with ten times as many training items, twice as many epochs and more rows, were not run."
+            "with ten times as many training items, twice as many epochs and more rows, were not run. Where items are "
+            "named beside the data, a part of the full grid was."
         )
     )
     return "\n\n".join(parts)
