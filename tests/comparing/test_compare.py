@@ -463,9 +463,10 @@ def test_what_cannot_be_measured_is_told_with_each_cell_and_beside_the_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(tmp_path / "plain.npz", x=np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32))
-    asked = SMALL | {"data": [tmp_path / "plain.npz"], "seeds": 1, "measures": ["knn"], "train": None, "items": None}
+    asked = SMALL | {"data": [tmp_path / "plain.npz"], "seeds": 1, "train": None, "items": None}
+    asked |= {"measures": ["knn", "uniformity"]}
     found = compare(**asked | {"progress": True}, out=tmp_path / "out")
-    assert found.notes == ["Not measured, as there are no labels: kNN."]
+    assert found.notes[0] == "Not measured, as there are no labels: kNN."
     assert "info-nce on plain.npz, standard, seed 0: Not measured, as there are no labels" in capsys.readouterr().err
 
 
@@ -577,3 +578,17 @@ def test_what_is_returned_says_what_is_written(folder: Path) -> None:
     assert isinstance(found, Comparison)
     assert found.markdown() == (folder / "table.md").read_text()
     assert [measure.key for measure in found.measures] == ["knn", "uniformity"]
+
+
+def test_where_the_first_training_cannot_be_measured_no_other_begins(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(64, 6)).astype(np.float32)
+    np.savez(tmp_path / "pairs.npz", view0=x, view1=x[:, :3])
+    asked = {"data": [str(tmp_path / "pairs.npz")], "objectives": ["info-nce", "nt-xent"], "seeds": 1, "epochs": 1}
+    asked |= {"train": {"batch_size": 32}, "out": tmp_path / "cmp", "progress": False}
+    with pytest.raises(UsageError, match=r"measures: nothing could be measured\. Not measured, as there are no labels"):
+        compare(**asked)
+    assert len(list((tmp_path / "cmp" / "cells").glob("*.json"))) == 1
+    found = compare(**asked, measures=["recall@1"])
+    assert found.lacking == 0
+    assert found.entry("nt-xent", found.columns[0], "recall@1").mean is not None

@@ -511,3 +511,10 @@ def test_items_without_an_image_do_not_depend_on_the_images_of_others(tmp_path):
     images, captions = whole.__getitems__([0, 1, 2, 3]).views
     assert decoded(captions) == ["one", "two", "three", "four"]
     assert images[[1, 3], 0, 0, 0].tolist() == [90, 40]
+
+
+@pytest.mark.parametrize(("cell", "told"), [("1,5", "'1,5'"), ("a.png ", "'a.png '")])
+def test_numbers_with_a_comma_and_names_with_a_space_are_no_texts(tmp_path, cell, told):
+    (tmp_path / "data.csv").write_text("a,b\n" + f'"{cell}","{cell}"\n' * 8)
+    with pytest.raises(UsageError, match=f"column 'a': expected numbers, .* got the text {told} in row 0"):
+        load(tmp_path / "data.csv")

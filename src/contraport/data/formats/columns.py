@@ -136,11 +136,13 @@ def empty_rows(table: pa.Table) -> np.ndarray:
 def holds_texts(table: pa.Table, name: str) -> bool:
     """Return whether a column of strings holds texts: neither names of image files nor numbers, among which is a text.
 
+    Nor are numbers with a comma texts, or names with a space behind them: what reads the column tells of these.
+
     >>> holds_texts(pa.table({"x": ["a red bag", "2.5"]}), "x"), holds_texts(pa.table({"x": ["2.5", "cat"]}), "x")
     (True, False)
     """
-    first = _first_string(table, name)
-    return PurePath(first).suffix.lower() not in SUFFIXES and not tells_number(first)
+    first = _first_string(table, name).strip()
+    return PurePath(first).suffix.lower() not in SUFFIXES and not tells_number(first.replace(",", ".", 1))
 
 
 def _first_string(table: pa.Table, name: str) -> str:
