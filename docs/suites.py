@@ -40,7 +40,7 @@ class Measured(NamedTuple):
     def name(self) -> str:
         """The data, of how many items if of more than a suite's small form, and whether settings were searched."""
         asked = self.values["asked"]
-        items = f", {asked['items']:,} items" if asked["items"] is not None and not asked["quick"] else ""
+        items = f" ({asked['items']:,} items)" if asked["items"] is not None and not asked["quick"] else ""
         return f"{self.data}{items}" + (f" with --tune {asked['tune']}" if self.table.trials else "")
 
     @property
@@ -201,17 +201,13 @@ def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
         if table.trials:
             parts.append(_search(table))
         parts.append(f"```sh\n{in_lines(values['command'])}\n```")
-    claims = [
-        [
-            f'<a id="{anchor(name, number)}"></a>{claim(name, number)}' if first else "",
-            f"{run.name}: **{verdict['verdict']}**",
-            verdict["why"],
-        ]
-        for number in range(len(runs[0].values["verdicts"]))
-        for first, (run, verdict) in zip(
-            (True, *[False] * len(runs)), [(run, run.values["verdicts"][number]) for run in runs], strict=False
-        )
-    ]
+    claims = []
+    for number in range(len(runs[0].values["verdicts"])):
+        told = [(run, run.values["verdicts"][number]) for run in runs]
+        told = [(run, verdict) for run, verdict in told if verdict["found"]] or told  # a run of few rows judges few
+        named = f'<a id="{anchor(name, number)}"></a>{claim(name, number)}'
+        for place, (run, verdict) in enumerate(told):
+            claims.append(["" if place else named, f"{run.name}: **{verdict['verdict']}**", verdict["why"]])
     return [*parts, *([words_table(["claim", "verdict", "why"], claims)] if claims else [])]
 
 
