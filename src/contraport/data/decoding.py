@@ -146,7 +146,7 @@ def median_size(sides: Sequence[int]) -> int:
 
 def as_pixels(image: Image.Image, size: int) -> Tensor:
     """Return the centre of an upright image, resized, as uint8 RGB, ``(3, size, size)``."""
-    square = ImageOps.fit(eight_bits(image).convert("RGB"), (size, size), Image.Resampling.BILINEAR)
+    square = ImageOps.fit(as_rgb(image), (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
@@ -187,6 +187,15 @@ def _pixels(images: EncodedImages, position: int, size: int) -> Tensor:
         raise UsageError(f"data: {images.name(position)} could be read before and cannot be now: {error}") from error
 
 
-def eight_bits(image: Image.Image) -> Image.Image:
-    """Return a 16-bit grey image with 8 bits; Pillow itself would cut bright pixels off at 255."""
-    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I;16") else image
+def as_rgb(image: Image.Image) -> Image.Image:
+    """Return an image as RGB of 8 bits, where its transparent parts are white, as on paper.
+
+    Pillow's own conversion cuts bright pixels of 16 bits off at 255, and shows whatever colour lies hidden where an
+    image is transparent: a drawing in black on nothing would be all black.
+    """
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    above = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", above.size, "white"), above).convert("RGB")

@@ -102,6 +102,22 @@ def test_every_mode_of_pixels_becomes_rgb(tmp_path):
     assert dataset[4].views[0].unique().tolist() == [128]
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_white(tmp_path, mode):
+    drawn = Image.new("RGBA", (10, 10), (0, 0, 0, 0))  # below what is transparent lies black
+    drawn.paste((0, 0, 0, 255), (0, 0, 5, 10))
+    if mode == "P":
+        drawn = drawn.convert("RGB").quantize(2)
+        drawn.putdata([1] * 50 + [0] * 50)
+        drawn.putpalette([0] * 6)
+        drawn.save(tmp_path / "0.png", transparency=0)
+    else:
+        drawn.convert(mode).save(tmp_path / "0.png")
+    view = load(tmp_path, test_fraction=0, image_size=10).__getitems__([0]).views[0]
+    assert view.float().mean().item() == pytest.approx(127.5)
+    assert view.unique().tolist() == [0, 255]
+
+
 def test_corrupt_images_are_left_out_counted_and_named(classes, caplog):
     (classes / "cat" / "zero.png").write_bytes(b"")
     (classes / "dog" / "text.jpg").write_text("no image")

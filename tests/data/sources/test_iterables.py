@@ -185,17 +185,19 @@ def test_a_pipeline_of_webdataset(tmp_path: Path) -> None:
     assert features.keys.tolist() == [f"sample{number}" for number in range(9)]
 
 
-def test_encoded_images_are_upright_and_of_eight_bits_as_those_in_a_folder(tmp_path: Path) -> None:
+def test_encoded_images_are_upright_opaque_and_of_eight_bits_as_those_in_a_folder(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x112] = 6
     corner = np.zeros((12, 12, 3), np.uint8)
     corner[:4, :4] = 250
     Image.fromarray(corner).save(tmp_path / "0.png", exif=turned)
     Image.fromarray(np.full((12, 12), 30_000, np.uint16)).save(tmp_path / "1.png")
+    Image.new("RGBA", (12, 12), (0, 0, 0, 0)).save(tmp_path / "2.png")
 
     class Encoded:
         def __iter__(self) -> Iterator[dict[str, bytes]]:
-            return ({"png": (tmp_path / f"{number}.png").read_bytes()} for number in range(2))
+            return ({"png": (tmp_path / f"{number}.png").read_bytes()} for number in range(3))
 
-    in_folder = load(tmp_path, test_fraction=0).__getitems__([0, 1]).views[0]
-    assert torch.equal(load(Encoded()).__getitems__([0, 1]).views[0], in_folder)
+    in_folder = load(tmp_path, test_fraction=0).__getitems__([0, 1, 2]).views[0]
+    assert torch.equal(load(Encoded()).__getitems__([0, 1, 2]).views[0], in_folder)
+    assert in_folder[2].min() == 255

@@ -16,7 +16,7 @@ from torchvision.transforms.v2 import functional as transforms
 
 from contraport.data.arrays import ArrayStore
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import SUFFIXES, eight_bits
+from contraport.data.decoding import SUFFIXES, as_rgb
 from contraport.data.formats.roles import LABEL_NAMES
 from contraport.data.sources.torch_datasets import label_of, views_of
 from contraport.data.streams import HEAD, Stream, StreamBroke, StreamItem
@@ -161,6 +161,6 @@ def _opened(part: Any, where: str) -> Any:
         return content
     try:
         with Image.open(io.BytesIO(content)) as image:
-            return eight_bits(ImageOps.exif_transpose(image)).convert("RGB")
+            return as_rgb(ImageOps.exif_transpose(image))
     except Exception as error:  # on hostile bytes the decoders raise whatever they like
         raise UsageError(f"{where}: an image cannot be decoded: {reason(error)}") from error

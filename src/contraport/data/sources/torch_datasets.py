@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, Subset
 
 from contraport.data.arrays import as_view, tensor_codes_of
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import as_pixels, eight_bits
+from contraport.data.decoding import as_pixels, as_rgb
 from contraport.errors import UsageError, check
 
 _log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def _view(value: Any, where: str, image_size: int | None) -> Tensor:
     if isinstance(value, Image.Image):
         if image_size is not None:
             return as_pixels(value, image_size)[None]
-        pixels = np.asarray(value if value.mode in ("L", "RGB") else eight_bits(value).convert("RGB"))
+        pixels = np.asarray(value if value.mode in ("L", "RGB") else as_rgb(value))
         return as_view(where, pixels[None])
     check(
         isinstance(value, Tensor | np.ndarray) and value.ndim > 0,
