@@ -4,6 +4,7 @@
     python examples/photos.py --scenes          # the same clothes at any place and size, before parts of photographs
     python examples/photos.py --samples 5       # five times four hundred, the mean and its interval
     python examples/photos.py --ways proposed   # only what the log proposes
+    python examples/photos.py --folder photos/  # a folder of your own, with a folder of each class; a fifth judges
 
 It tells each training as it goes, and writes what all reached to examples/results/photos.json.
 
@@ -18,6 +19,7 @@ photos without labels:
 
 import argparse
 import json
+import shutil
 import tempfile
 import time
 from collections import defaultdict
@@ -30,6 +32,7 @@ from sklearn.datasets import load_sample_images
 
 from contraport import evaluate, train
 from contraport.data import Dataset, load
+from contraport.data.decoding import SUFFIXES
 
 RESULTS = Path(__file__).parent / "results" / "photos.json"
 SIDE = 40  # of a scene
@@ -75,13 +78,16 @@ def write(folder: Path, images: Dataset, positions: dict[str, np.ndarray], rando
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--data", default="fashion-mnist", help="what the photos are made of")
+parser.add_argument("--folder", type=Path, help="photos of your own, with a folder of each class")
 parser.add_argument("--scenes", action="store_true", help="items at any place and size, before parts of photographs")
 parser.add_argument("--tiny", action="store_true", help="few photos and steps, to see that it runs; writes nothing")
 parser.add_argument("--samples", type=int, default=1, help="how many times photos are drawn and trained on")
 parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="which trainings; default: all")
 asked = parser.parse_args()
 per_class, judged, others, epochs, epochs_of_many = (8, 4, 64, 1, 1) if asked.tiny else (40, 100, 3_000, 200, 12)
-kind = "scenes" if asked.scenes else "well centred"
+kind = asked.folder.name if asked.folder else "scenes" if asked.scenes else "well centred"
+if asked.folder and "frozen" in asked.ways:
+    asked.ways.remove("frozen")  # it is of other photos of the same kind, which a folder has not
 begun = time.perf_counter()
 
 
@@ -92,44 +98,62 @@ def tell(text: str) -> None:
 
 def reached(photos: Path, out: Path, **settings: object) -> dict[str, list[float]]:
     """Train as the log of a training on so few photos proposes, and return probe and kNN of its rows."""
-    batch_size = 32 if asked.tiny else 64
+    batch_size = 32 if asked.tiny or asked.folder else 64
     run = train(data=photos, out=out, batch_size=batch_size, epochs=epochs, progress=False, **settings)
     rows = evaluate(run, measures=MEASURES, neighbors=5 if asked.tiny else 20, progress=False)["rows"]
     return {name: [row[key] for key in MEASURES] for name, row in rows.items()}
 
 
+def drawn_of_folder(folder: Path, number: int) -> None:
+    """Write the photos of a class folder as a training and a test split: a fifth of each class, anew each time."""
+    for of_class in sorted(path for path in asked.folder.iterdir() if path.is_dir()):
+        files = sorted(path for path in of_class.rglob("*") if path.suffix.lower() in SUFFIXES)
+        for place, chosen in enumerate(np.random.default_rng(number).permutation(len(files))):
+            split = folder / ("test" if place < len(files) // 5 else "train") / of_class.name
+            split.mkdir(parents=True, exist_ok=True)
+            shutil.copy(files[chosen], split / f"{chosen}{files[chosen].suffix}")
+
+
+def drawn(folder: Path, number: int) -> None:
+    """Write photos to train on and others to judge by, of items that no other draw trains on."""
+    of, places = dict(zip(source.class_names, kinds, strict=True)), np.random.default_rng(1 + number)
+    own = slice(number * per_class, (number + 1) * per_class)
+    write(folder / "train", source, {name: each[own] for name, each in of.items()}, places)
+    further = slice(trained_on, trained_on + judged)
+    write(folder / "test", source, {name: each[further] for name, each in of.items()}, places)
+
+
 with tempfile.TemporaryDirectory() as place:
-    folder, source = Path(place), load(asked.data)
-    labels, random = source.labels.numpy(), np.random.default_rng(0)
-    kinds = [random.permutation(np.flatnonzero(labels == kind)) for kind in range(len(source.class_names))]
-    drawn = asked.samples * per_class  # of each kind; behind these come those that judge, and the others
-    rest = random.permutation(np.concatenate([of_kind[drawn + judged :] for of_kind in kinds]))
+    temporary = Path(place)
     settings = {
         "proposed": {"encoder": "gradients", "augment": "mixup"},
         "standard": {"encoder": "gradients"},
-        "frozen": {"init": folder / "before", "freeze": True},
+        "frozen": {"init": temporary / "before", "freeze": True},
         "nothing": {},
     }
+    if not asked.folder:
+        source = load(asked.data)
+        labels, random = source.labels.numpy(), np.random.default_rng(0)
+        kinds = [random.permutation(np.flatnonzero(labels == number)) for number in range(len(source.class_names))]
+        trained_on = asked.samples * per_class  # of each kind; behind these come those that judge, and the others
     if "frozen" in asked.ways:
+        rest = random.permutation(np.concatenate([of_kind[trained_on + judged :] for of_kind in kinds]))
         tell(f"an encoder is trained on {len(rest[:others]):,} other photos")
-        write(folder / "many", source, {"all": rest[:others]}, np.random.default_rng(0))
-        many = {"data": folder / "many", "ignore_labels": True, "batch_size": 32 if asked.tiny else 128}
-        train(out=folder / "before", epochs=epochs_of_many, progress=False, **many)
+        write(temporary / "many", source, {"all": rest[:others]}, np.random.default_rng(0))
+        many = {"data": temporary / "many", "ignore_labels": True, "batch_size": 32 if asked.tiny else 128}
+        train(out=temporary / "before", epochs=epochs_of_many, progress=False, **many)
         tell("it is trained")
 
     columns = defaultdict(list)
     for number in range(asked.samples):
-        photos, places = folder / f"photos-{number}", np.random.default_rng(1 + number)
-        of = dict(zip(source.class_names, kinds, strict=True))
-        own = slice(number * per_class, (number + 1) * per_class)
-        write(photos / "train", source, {name: each[own] for name, each in of.items()}, places)
-        further = slice(drawn, drawn + judged)
-        write(photos / "test", source, {name: each[further] for name, each in of.items()}, places)
+        photos = temporary / f"photos-{number}"
+        (drawn_of_folder if asked.folder else drawn)(photos, number)
+        counts = [sum(path.is_file() for path in (photos / split).rglob("*")) for split in ("train", "test")]
 
         for way in asked.ways:
             if way == "nothing" and number > 0:  # once, as it takes longer than the rest
                 continue
-            found = reached(photos, folder / f"{way}-{number}", seed=number, **settings[way])
+            found = reached(photos, temporary / f"{way}-{number}", seed=number, **settings[way])
             numbers = ", ".join(f"{name} {probe:.1%} {knn:.1%}" for name, (probe, knn) in found.items())
             tell(f"sample {number + 1} of {asked.samples}, {WAYS[way]}: {numbers}")
             columns[RAW] = [*columns[RAW][:number], found["raw"]]
@@ -150,12 +174,12 @@ rows = {name: np.array(values) for name, values in columns.items()}
 for name in (RAW, f"{WAYS['proposed']}, untrained"):
     if "proposed" in asked.ways:
         rows[f"  proposed, ahead of: {name}"] = rows[WAYS["proposed"]] - rows[name]
-print(f"\n{10 * per_class} photos, {kind}, judged on {10 * judged:,} others; mean of so many times, 95 %")
+print(f"\n{counts[0]} photos, {kind}, judged on {counts[1]:,} others; mean of so many times, 95 %")
 print(f"{'':60} {'times':>5} {'probe':>15} {'kNN':>15}")
 for name, values in rows.items():
     print(f"{name:60} {len(values):5} {' '.join(f'{text:>15}' for text in told(values))}")
 if not asked.tiny:
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    facts = {"photos": 10 * per_class, "judged": 10 * judged, "measures": MEASURES}
+    facts = {"photos": counts[0], "judged": counts[1], "measures": MEASURES}
     results[kind] = results.get(kind, {}) | facts | columns  # of ways that were not asked for, what they reached before
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")

@@ -44,12 +44,12 @@ def test_gradients_are_the_directions_of_edges():
 
 
 def test_gradients_count_neither_sign_nor_light():
-    image = torch.rand(2, 3, 40, 31)
-    encoder = build("gradients", (3, 40, 31))
+    image = torch.rand(2, 4, 40, 31)
+    encoder = build("gradients", (4, 40, 31))
     assert torch.allclose(encoder(image), encoder(2 - image), atol=1e-4)
     assert torch.allclose(encoder(image), encoder(0.5 * image + 0.1), atol=2e-3)
-    assert encoder(torch.ones(2, 3, 5, 4)).abs().max() == 0
-    assert encoder(torch.rand(2, 3, 64, 17)).shape == (2, encoder.num_features)
+    assert encoder(torch.ones(2, 4, 5, 4)).abs().max() == 0
+    assert encoder(torch.rand(2, 4, 64, 17)).shape == (2, encoder.num_features)
     assert not list(encoder.parameters())
     assert not encoder.state_dict()
 
@@ -59,6 +59,23 @@ def test_the_gradient_of_a_pixel_is_that_of_its_steepest_channel():
     flat = torch.cat([image, 0.01 * torch.rand(1, 1, 14, 14)], dim=1)
     alone, among = build("gradients", (1, 14, 14))(image), build("gradients", (2, 14, 14))(flat)
     assert torch.nn.functional.cosine_similarity(alone, among).min() > 0.99
+
+
+def test_gradients_of_colours_know_the_hue_of_each_part():
+    encoder = build("gradients", (3, 28, 28))
+    grey = torch.rand(1, 1, 28, 28)
+    of_grey, alone = encoder(grey.expand(1, 3, 28, 28)), build("gradients", (1, 28, 28))(grey)
+    assert torch.equal(of_grey[:, :1296], alone)
+    assert of_grey[:, 1296:].abs().max() == 0
+    plain = torch.full((2, 3, 28, 28), 0.5)
+    plain[0, 0, :, 14:] = 1  # red at the right
+    plain[1, 2, :14] = 1  # blue above
+    red, blue = encoder(plain)[:, 1296:].view(2, 9, 7, 7)
+    assert red[:, :, :3].abs().max() == 0
+    assert blue[:, 4:].abs().max() == 0
+    assert torch.equal(red[:, :, 4:].sum(dim=(1, 2)).nonzero().flatten(), torch.tensor([0, 1]))  # 30 of 360 degrees
+    assert not (red[:, :, 4:].sum(dim=(1, 2)) * blue[:, :3].sum(dim=(1, 2))).any()
+    assert encoder(torch.rand(2, 3, 64, 17)).shape == (2, encoder.num_features)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (6, 100), (12, 7)])

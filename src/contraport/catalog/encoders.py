@@ -35,7 +35,7 @@ ENCODERS = {
         ),
         Encoder(
             "gradients",
-            "which way edges run in each part of an image (HOG); nothing of it learns, which suits a few hundred",
+            "edges (HOG) and hues of each part of an image; nothing of it learns, which suits a few hundred",
             "contraport.encoders.networks:Gradients",
             fixed=True,
         ),

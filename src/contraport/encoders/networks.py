@@ -119,25 +119,26 @@ class SmallCNN(nn.Module):
 
 
 class Gradients(nn.Module):
-    """Histograms of oriented gradients (HOG): which way the edges run in each part of an image; it has no weights.
+    """Histograms of oriented gradients (HOG): which way the edges run in each part of an image, and of images of three
+    channels also which hues each part has; it has no weights.
 
     A pixel's gradient, that of the channel where it is steepest, is shared between the two nearest of 9 directions.
     They are summed in 7 x 7 cells that cover the image whatever its size, and in each block of 2 x 2 cells divided by
     the length of all, so that brightness, contrast and small shifts count little, and the place of an edge does.
 
-    Shape: ``(b, C, H, W)`` to ``(b, 1296)``.
+    How far a pixel's colour is from grey is shared in the same way between the two nearest of 9 hues, and the square
+    root of what each cell has of each is a feature, so that a little of a hue counts, too. Of grey images all are 0.
 
-    Source: Dalal and Triggs (2005), Histograms of oriented gradients for human detection (CVPR).
+    Shape: ``(b, C, H, W)`` to ``(b, 1737)``, of other than three channels to ``(b, 1296)``.
+
+    Source: Dalal and Triggs (2005), Histograms of oriented gradients for human detection (CVPR); the hues are ours.
 
     >>> import torch
-    >>> image = torch.rand(1, 3, 28, 28)
-    >>> encoder = Gradients((3, 28, 28))
+    >>> image = torch.rand(1, 1, 28, 28)
+    >>> encoder = Gradients((1, 28, 28))
     >>> bool(torch.allclose(encoder(image), encoder(0.5 * image + 0.2), atol=1e-3))
     True
     """
-
-    num_features = GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS - 1) ** 2
-    directions: Tensor
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -145,25 +146,50 @@ class Gradients(nn.Module):
             len(shape) == 3,
             f"encoder: 'gradients' takes images, got items of shape {shape}; use {_INSTEAD_OF_IMAGES}.",
         )
-        self.register_buffer("directions", torch.arange(GRADIENT_DIRECTIONS).view(1, -1, 1, 1), persistent=False)
+        self.coloured = shape[0] == 3
+        of_edges = GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS - 1) ** 2
+        self.num_features = of_edges + self.coloured * GRADIENT_DIRECTIONS * GRADIENT_CELLS**2
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
-        edged = F.pad(images, (1, 1, 1, 1), mode="replicate")
-        across, down = edged[..., 1:-1, 2:] - edged[..., 1:-1, :-2], edged[..., 2:, 1:-1] - edged[..., :-2, 1:-1]
-        squares = across.square() + down.square()  # not by hypot, which ONNX has not
-        steepest = squares.argmax(dim=1, keepdim=True)
-        across, down = across.gather(1, steepest), down.gather(1, steepest)
-        # Of lines, not of arrows: an edge from dark to bright is one from bright to dark.
-        turn = torch.atan2(down, across) / math.pi % 1 * GRADIENT_DIRECTIONS
-        apart = (turn - self.directions).abs()
-        apart = torch.minimum(apart, GRADIENT_DIRECTIONS - apart)
-        lengths = squares.gather(1, steepest).sqrt() * (1 - apart).clamp(min=0)
-        cells = F.adaptive_avg_pool2d(lengths, GRADIENT_CELLS)
-        scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + GRADIENT_FLOOR**2).sqrt()
-        end = GRADIENT_CELLS - 1
-        corners = [cells[:, :, top : top + end, left : left + end] for top in (0, 1) for left in (0, 1)]
-        return torch.cat([corner / scale for corner in corners], dim=1).flatten(1)
+        return torch.cat([_edges(images), _hues(images)], dim=1) if self.coloured else _edges(images)
+
+
+def _edges(images: Tensor) -> Tensor:
+    edged = F.pad(images, (1, 1, 1, 1), mode="replicate")
+    across, down = edged[..., 1:-1, 2:] - edged[..., 1:-1, :-2], edged[..., 2:, 1:-1] - edged[..., :-2, 1:-1]
+    squares = across.square() + down.square()  # not by hypot, which ONNX has not
+    steepest = squares.argmax(dim=1, keepdim=True)
+    across, down = across.gather(1, steepest), down.gather(1, steepest)
+    # Of lines, not of arrows: an edge from dark to bright is one from bright to dark.
+    cells = _by_direction(torch.atan2(down, across) / math.pi, squares.gather(1, steepest).sqrt())
+    scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + GRADIENT_FLOOR**2).sqrt()
+    end = GRADIENT_CELLS - 1
+    corners = [cells[:, :, top : top + end, left : left + end] for top in (0, 1) for left in (0, 1)]
+    return torch.cat([corner / scale for corner in corners], dim=1).flatten(1)
+
+
+def _hues(images: Tensor) -> Tensor:
+    red, green, blue = images.split(1, dim=1)
+    across, down = (red - green) / math.sqrt(2), (red + green - 2 * blue) / math.sqrt(6)  # apart from grey
+    cells = _by_direction(torch.atan2(down, across) / (2 * math.pi), (across.square() + down.square()).sqrt())
+    return cells.sqrt().flatten(1)
+
+
+def _by_direction(turns: Tensor, lengths: Tensor) -> Tensor:
+    """Share lengths between the two nearest of 9 directions, and return their mean in each cell.
+
+    Args:
+        turns: where they point, ``(b, 1, H, W)``, in turns.
+        lengths: of the same shape.
+
+    Returns:
+        of each direction in each cell, ``(b, 9, 7, 7)``.
+    """
+    directions = torch.arange(GRADIENT_DIRECTIONS, device=turns.device).view(1, -1, 1, 1)
+    apart = (turns % 1 * GRADIENT_DIRECTIONS - directions).abs()
+    apart = torch.minimum(apart, GRADIENT_DIRECTIONS - apart)
+    return F.adaptive_avg_pool2d(lengths * (1 - apart).clamp(min=0), GRADIENT_CELLS)
 
 
 class SmallTCN(nn.Module):

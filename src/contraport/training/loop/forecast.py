@@ -209,7 +209,7 @@ def advice_of_encoder(
     mixed = {"augment": "mixup"} if settings.augment is None and settings.views is None else {}
     command = again(given, {"encoder": "gradients", **mixed, **(changes or {})}, path)
     return (
-        f"{few}; better is one that describes edges and has nothing to learn but its projection: {command}. "
+        f"{few}; better is one that describes edges and hues and has nothing to learn but its projection: {command}. "
         "Pretrained weights may do better still: --encoder resnet18 --pretrained --freeze, or --init with a file, a "
         "folder or a run"
     )
