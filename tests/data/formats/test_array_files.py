@@ -73,6 +73,15 @@ def test_an_npz_file_may_weigh_its_items(tmp_path):
         ({"x_test": np.ones((4, 2))}, "expected an array 'x'"),
         ({"x": np.full((4, 2), np.nan)}, "data.npz: views"),
         ({"x": np.array([object()])}, "plain arrays"),
+        (
+            {
+                "features": np.ones((4, 2)),
+                "rows": np.arange(4),
+                "splits": np.array(["train"] * 4),
+                "run": np.array("r"),
+            },
+            r"features that embed wrote.*FILE\.npy",
+        ),
     ],
 )
 def test_an_npz_file_that_is_no_data_is_refused(tmp_path, arrays, message):

@@ -121,6 +121,12 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
 def _checked(given: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
     arrays = {key: array if isinstance(array, np.ndarray) else np.asarray(array) for key, array in given.items()}
     own = len(_own_names(arrays)) > 1
+    embedded = {"features", "rows", "splits"} <= set(arrays)
+    check(
+        not embedded,
+        f"data: {path}: these are features that embed wrote, which neighbors, search, cluster and duplicates take; to "
+        "train on their rows as vectors, write them by embed --out FILE.npy.",
+    )
     for key, array in arrays.items():
         if not (own or _KEY.fullmatch(key)):
             raise unknown_name(f"data: {path}: key", key, _KNOWN_KEYS)
