@@ -238,4 +238,7 @@ def test_pairs_are_told_by_their_rows_and_names_in_the_data(
     assert [row["key"] for row in rows] == [f"{row:04d}, b" for row in range(ITEMS)]
     assert '"row": ' in (tmp_path / "audit" / "audit.html").read_text()
     print_audit(found)
-    assert f"{int(found.flagged(count=1)[0]):04d}, b" in capsys.readouterr().out
+    worst = f"{int(found.flagged(count=1)[0]):04d}, b"
+    assert worst in capsys.readouterr().out
+    assert f">{worst}<" in found._repr_html_()
+    assert found._repr_html_().count("<tr>") == 1 + 10 + len(found.notes)

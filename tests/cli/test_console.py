@@ -1,10 +1,12 @@
 """Tables of the console: whole words at the width of the narrowest terminals that are used."""
 
+import numpy as np
 import pytest
 
-from contraport.cli.console import print_groups, print_neighbors, print_table
+from contraport.cli.console import print_clusters, print_groups, print_neighbors, print_table
 from contraport.evaluation.tables import difference_rows, evaluation_rows, result_rows
 from contraport.measures import MEASURES
+from contraport.searching.cluster import Cluster, Clusters
 from contraport.searching.duplicates import Group
 from contraport.searching.neighbors import Nearest, Neighbor
 
@@ -64,6 +66,16 @@ def test_a_position_is_not_called_a_row_of_the_source(capsys: pytest.CaptureFixt
     assert Nearest([], "x")._repr_html_() == "there is no other item"
     assert "train row 41 (position 3)" in shown
     assert shown.count("row") == 3  # of the source alone
+
+
+def test_a_notebook_shows_clusters_as_the_console_does(capsys: pytest.CaptureFixture[str]) -> None:
+    found = Clusters(np.array([0, 1, 0]), (Cluster(2, ("a <b>", "c"), "cat"), Cluster(1, ("d",), None)))
+    print_clusters(found)
+    shown = capsys.readouterr().out
+    assert shown.startswith("2 clusters of 3 items\n")
+    table = found._repr_html_()
+    for text in ("2 clusters of 3 items", "most are", "cat", "a &lt;b&gt;, c", ">d<"):
+        assert text in table
 
 
 def test_a_baseline_of_which_nothing_was_measured_has_no_column() -> None:

@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 
 from contraport.errors import check
 from contraport.files import replacing, write_json
+from contraport.notebook import html_columns
 from contraport.options import fits
 from contraport.pairs import false_discovery
 from contraport.training.step.auditor import MOST_LEFT_OUT, REMEMBERED, remembering
 
+_WORST = 10
+
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What an audit found of `n` pairs.
+    """What an audit found of `n` pairs; a notebook shows the worst as a table.
 
     Attributes:
         data: what the data are called.
@@ -139,6 +142,30 @@ class Audit:
             lines.writerow(table)
             lines.writerows(map(_written, row) for row in zip(*table.values(), strict=True))
         write_json(Path(folder) / "audit.json", self.summary())
+
+    def worst_rows(self) -> list[dict[str, str]]:
+        """Return what is known of the ten pairs that seem wrong the most, as texts."""
+
+        def named(pair: int) -> dict[str, str]:
+            if self.keys is not None:
+                return {"name": self.keys[pair]}
+            if self.rows is None or self.rows.tolist() == list(range(len(self.rows))):
+                return {}
+            return {"row": str(self.rows[pair])}
+
+        return [
+            {
+                "pair": str(pair),
+                **named(int(pair)),
+                "score": f"{self.scores[pair]:z.3f}",
+                "better partner": "-" if self.partners[pair] < 0 else str(self.partners[pair]),
+                "its score": f"{self.partner_scores[pair]:z.3f}",
+            }
+            for pair in self.flagged(count=min(_WORST, len(self.scores)))
+        ]
+
+    def _repr_html_(self) -> str:
+        return html_columns(f"{self}; the worst are", self.worst_rows(), self.notes)
 
     def __repr__(self) -> str:
         low, high = self.noise_interval

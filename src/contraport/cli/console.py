@@ -106,14 +106,7 @@ def print_groups(groups: Sequence[Group]) -> None:
 
 def print_clusters(found: Clusters) -> None:
     """Print the clusters in a table."""
-    with_class = any(one.class_name is not None for one in found.clusters)
-    rows = [
-        {"cluster": str(number), "items": str(one.items)}
-        | ({"most are": one.class_name or "-"} if with_class else {})
-        | {"nearest to the centre": ", ".join(one.typical)}
-        for number, one in enumerate(found.clusters)
-    ]
-    print_table(f"{counted(len(found.clusters), 'cluster')} of {counted(len(found.numbers), 'item')}", rows)
+    print_table(str(found), found.rows())
 
 
 def print_comparison(found: Comparison) -> None:
@@ -139,29 +132,8 @@ def print_comparison(found: Comparison) -> None:
         print(f"The tables, the page and the numbers are in {found.folder}")
 
 
-WORST = 10
-
-
 def print_audit(found: Audit) -> None:
     """Print how many pairs seem wrong, and the worst of them."""
-
-    def named(pair: int) -> dict[str, str]:
-        if found.keys is not None:
-            return {"name": found.keys[pair]}
-        if found.rows is None or found.rows.tolist() == list(range(len(found.rows))):
-            return {}
-        return {"row": str(found.rows[pair])}
-
-    rows = [
-        {
-            "pair": str(pair),
-            **named(int(pair)),
-            "score": f"{found.scores[pair]:z.3f}",
-            "better partner": "-" if found.partners[pair] < 0 else str(found.partners[pair]),
-            "its score": f"{found.partner_scores[pair]:z.3f}",
-        }
-        for pair in found.flagged(count=min(WORST, len(found.scores)))
-    ]
-    print_table(f"{found}; the worst are", rows)
+    print_table(f"{found}; the worst are", found.worst_rows())
     for note in found.notes:
         print(note)

@@ -15,6 +15,7 @@ from contraport.evaluation.opening import open_device
 from contraport.features import Features, as_features
 from contraport.files import replacing
 from contraport.measures.clusters import clusters
+from contraport.notebook import html_columns
 from contraport.searching.blocks import blocks, most_similar
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
 from contraport.verbs.cluster import VERB, ClusterOptions
@@ -42,7 +43,7 @@ class Cluster(NamedTuple):
 
 
 class Clusters(NamedTuple):
-    """All clusters, the largest first.
+    """All clusters, the largest first; a notebook shows them as a table.
 
     Attributes:
         numbers: the cluster of each item, ``(n,)``.
@@ -51,6 +52,22 @@ class Clusters(NamedTuple):
 
     numbers: np.ndarray
     clusters: tuple[Cluster, ...]
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return what is known of each as texts."""
+        with_class = any(one.class_name is not None for one in self.clusters)
+        return [
+            {"cluster": str(number), "items": str(one.items)}
+            | ({"most are": one.class_name or "-"} if with_class else {})
+            | {"nearest to the centre": ", ".join(one.typical)}
+            for number, one in enumerate(self.clusters)
+        ]
+
+    def __str__(self) -> str:
+        return f"{counted(len(self.clusters), 'cluster')} of {counted(len(self.numbers), 'item')}"
+
+    def _repr_html_(self) -> str:
+        return html_columns(str(self), self.rows())
 
 
 @VERB.keywords
