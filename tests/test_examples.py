@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[1]
     [
         ("photos.py --tiny --data digits", "an encoder of others, frozen"),
         pytest.param("photos.py --tiny --data digits --scenes", "80 photos, scenes", marks=pytest.mark.slow),
+        ("photos.py --tiny --folder cards --ways proposed", "32 photos, cards, judged on 8 others"),
         ("captions.py --tiny --data digits", "zero-shot, 10 classes by name"),
         ("text_pairs.py --tiny", "raw words and pieces"),
         ("finding.py --tiny --data digits --pages pages", "the original is the nearest of a copy"),
@@ -24,6 +26,11 @@ ROOT = Path(__file__).parents[1]
 )
 def test_it_runs(command: str, told: str, tmp_path: Path) -> None:
     script, *given = command.split()
+    if "--folder" in given:
+        for number in range(40):
+            path = tmp_path / "cards" / "ab"[number % 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.effect_noise((16, 16), number).save(path)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / script, *given],
