@@ -7,7 +7,7 @@ from collections import Counter
 from suites import anchor, claim, measured, paragraph, together, verdicts_on, words_table
 
 from contraport.catalog.choosing import SITUATIONS, Advice
-from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED
+from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED
 from contraport.comparing.suites import read_suite
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"
@@ -41,7 +41,7 @@ def choosing() -> str:
             claims.append([link, read_suite(name)["title"], verdicts_on(runs, number)])
             measured_on = [run.values["verdicts"][number] for run in runs]
             counts[together([verdict["verdict"] for verdict in measured_on if verdict["found"]])] += 1
-    split = counts.total() - counts[HELD] - counts[NOT_HELD] - counts[UNDECIDED]
+    lacking = counts[together([])]
     sizes = "\n".join(f"- `{name}`, {run.scale}" for name, runs in found.items() for run in runs)
     parts = [
         "# What to choose",
@@ -56,9 +56,9 @@ def choosing() -> str:
         words_table(["you have", "what to do", "what was found"], rows),
         "## The claims",
         paragraph(
-            f"Of {len(claims)} claims, {counts[HELD]} held, {counts[NOT_HELD]} did not hold, {counts[UNDECIDED]} are "
-            f"not decided at this size{f', and {split} held on some data only or were not measured' * bool(split)}. "
-            "Where it was computed, the tables show how many seeds would decide a claim. The claims were tested on:"
+            f"Of {len(claims)} claims, {counts[HELD]} held, {counts[PARTLY]} held in part, {counts[NOT_HELD]} did "
+            f"not hold, {counts[UNDECIDED]} are not decided at this size"
+            f"{f', {lacking} were not measured' * bool(lacking)}. Where it was computed, the tables show how many seeds would decide a claim. The claims were tested on:"
         ),
         sizes,
         words_table(["claim", "of", "verdict"], claims),

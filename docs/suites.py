@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from scipy.stats import spearmanr
 
-from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Entry, Waypoint
+from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Waypoint
 from contraport.comparing.suites import read_suite, suites_folder
 from contraport.comparing.tables import Comparison, markdown_table, on_the_way, table_of, written
 from contraport.encoders.build import build
@@ -120,11 +120,11 @@ def together(verdicts: Sequence[str]) -> str:
     """Return what verdicts on several data come to: that of those that decide, if they agree.
 
     >>> together([HELD, UNDECIDED]), together([HELD, NOT_HELD]), together([])
-    ('held', 'held on some data only', 'not measured')
+    ('held', 'held in part', 'not measured')
     """
     decided = set(verdicts) - {UNDECIDED}
-    if decided == {HELD, NOT_HELD}:
-        return "held on some data only"
+    if {HELD, NOT_HELD} <= decided or PARTLY in decided:
+        return PARTLY
     return next(iter(decided), UNDECIDED if verdicts else "not measured")
 
 
@@ -157,8 +157,9 @@ def suites() -> str:
         paragraph(
             "The claims come from the papers of the methods. Each has a verdict for this data and encoder, with "
             "intervals that hold for all comparisons of a suite's claims at once. A claim held if it is surely "
-            "better somewhere and surely worse nowhere. It did not hold if it is surely worse somewhere "
-            "and surely better nowhere, or if a gain of one point can be ruled out everywhere. Otherwise it is "
+            "better somewhere and surely worse nowhere, and held in part if it is surely worse elsewhere. It did not "
+            "hold if it is surely worse somewhere and surely better nowhere, or if a gain of one point can be ruled "
+            "out everywhere. Otherwise it is "
             "not decided at this size. A claim that says so of each row held if each is surely better, and did not if "
             "a gain of one point can be ruled out for one of them."
         ),

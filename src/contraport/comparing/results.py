@@ -24,7 +24,7 @@ from contraport.measures import Measure, chosen
 from contraport.measures.intervals import Difference, Interval
 from contraport.runs import Run
 
-HELD, NOT_HELD, UNDECIDED = "held", "did not hold", "not decided at this size"
+HELD, PARTLY, NOT_HELD, UNDECIDED = "held", "held in part", "did not hold", "not decided at this size"
 
 SMALL = 0.01
 """A share of test items less than which is nothing to choose an objective by."""
@@ -95,7 +95,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         says: the claim.
-        verdict: held, did not hold, or not decided at this size.
+        verdict: held, held in part, did not hold, or not decided at this size.
         measure: by which measure.
         found: how much better it is where it should be, by row and column.
         seeds: of one that is not decided, how many of each would decide it, if the differences stayed as they are; see
@@ -284,13 +284,16 @@ def _is_decided(judge: Callable[[Sequence[Difference]], str], gains: Sequence[Di
 def verdict_of(gains: Sequence[Difference], *, each: bool = False, small: float = SMALL) -> str:
     """Return whether a claim held, by how much better it is where it should be.
 
-    It held where it is surely better somewhere and surely worse nowhere; it did not where it is surely worse somewhere
-    and surely better nowhere, or where a gain of a point can be ruled out everywhere; else it is not decided. One that
-    says so of each place held where it is surely better in all of them, and did not where a gain of a point can be
-    ruled out in one. What is small is a point of a share; of other units, of which a point says nothing, it is none.
+    It held where it is surely better somewhere and surely worse nowhere, in part where it is surely worse elsewhere; it
+    did not where it is surely worse somewhere and surely better nowhere, or where a gain of a point can be ruled out
+    everywhere; else it is not decided. One that says so of each place held where it is surely better in all of them,
+    and did not where a gain of a point can be ruled out in one. What is small is a point of a share; of other units, of
+    which a point says nothing, it is none.
 
     >>> verdict_of([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)])
     'held'
+    >>> verdict_of([Difference(0.02, 0.01, 0.03), Difference(-0.02, -0.03, -0.01)])
+    'held in part'
     >>> verdict_of([Difference(0.001, -0.005, 0.007)]), verdict_of([Difference(0.01, -0.03, 0.05)])
     ('did not hold', 'not decided at this size')
     >>> verdict_of([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)], each=True)
@@ -300,8 +303,8 @@ def verdict_of(gains: Sequence[Difference], *, each: bool = False, small: float 
         ruled_out = any(gain.high < small for gain in gains)
         return NOT_HELD if ruled_out else HELD if all(gain.low > 0 for gain in gains) else UNDECIDED
     better, worse = (sum(test) for test in ([g.low > 0 for g in gains], [g.high < 0 for g in gains]))
-    if better and not worse:
-        return HELD
-    if gains and not better and (worse or all(gain.high < small for gain in gains)):
+    if better:
+        return PARTLY if worse else HELD
+    if gains and (worse or all(gain.high < small for gain in gains)):
         return NOT_HELD
     return UNDECIDED

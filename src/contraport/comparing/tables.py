@@ -168,7 +168,7 @@ def verdict_in_words(verdict: Verdict) -> str:
     counted = f"Of {len(verdict.found)} comparisons {' and '.join(counts)}; the largest"
     lead = counted if len(verdict.found) > 1 else "The"
     told = f"{lead} difference, {largest}: {size(measure, verdict.found[largest])}."
-    return told if verdict.seeds is None or (better and worse) else f"{told} {_more_seeds(verdict.seeds)}"
+    return told if verdict.seeds is None else f"{told} {_more_seeds(verdict.seeds)}"
 
 
 def _counted(names: Sequence[str], what: str, largest: str) -> str:
