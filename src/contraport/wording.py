@@ -19,6 +19,15 @@ def counted(number: int, thing: str, things: str | None = None) -> str:
     return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
 
 
+def rounded(number: float, digits: int = 2) -> str:
+    """Return a number of so many digits that tell, without a power of ten where it is large.
+
+    >>> rounded(99.7), rounded(0.0123), rounded(38_147.3, 3)
+    ('100', '0.012', '38,100')
+    """
+    return f"{float(f'{number:.{digits}g}'):,.15g}"
+
+
 def listed(names: Sequence[str]) -> str:
     """Return names as they stand in a sentence.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.auditing import Audit
-from contraport.auditing.page import SHOWN, histogram, pairs_shown, write_page
+from contraport.auditing.page import SHOWN, histogram, pairs_shown, sentence, write_page
 from contraport.data import Dataset
 from contraport.data.arrays import from_arrays
 from contraport.pairs import STATISTICS
@@ -76,6 +77,14 @@ def test_each_kind_of_view_is_drawn_in_its_way(view: str, told: dict[str, Any]) 
     if "values" in told:
         assert np.shape(shown["values"]) == told["values"]
         assert np.abs(shown["values"]).max() <= 100
+
+
+@pytest.mark.parametrize(
+    ("rate", "told"),
+    [(1.0, "about 100% seem wrong (100% to 100%)"), (0.996, "about 100% seem"), (0.004, "about 0.4% seem")],
+)
+def test_shares_are_written_without_powers_of_ten(rate: float, told: str) -> None:
+    assert told in sentence(replace(found(), noise_rate=rate, noise_interval=(rate, rate)))
 
 
 def test_the_histogram_has_shares_of_both() -> None:

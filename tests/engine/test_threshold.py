@@ -56,3 +56,8 @@ def test_the_kernels_of_a_cuda_device_say_that_they_do_not_know_it():
     with backend("cuda"):
         said = explain(Geometry(Gibbs()(x, y), (mask(),)))
     assert "Not cuda: its kernels know masks of equal labels alone." in said
+
+
+def test_a_large_matrix_is_told_without_powers_of_ten():
+    x = torch.zeros(100_000, 1)
+    assert explain(Geometry(Gibbs()(x, x))).startswith("100000 x 100000 pairs, 38,100 MiB as a matrix: ")

@@ -197,6 +197,7 @@ def test_a_photo_is_embedded_by_the_run_of_the_features(photos: Path, tmp_path: 
             {"query": "nowhere.png"},
             "query: expected a position among 70, a key of theirs or a file, got 'nowhere.png'",
         ),
+        (neighbors, {"query": "--5"}, "query: expected a position among 70, a key of theirs or a file, got '--5'"),
         (neighbors, {"query": 1, "top": 0}, "top: expected a whole number from 1 on, got 0"),
         (neighbors, {"query": __file__}, "run: the features do not say which run embedded them"),
         (duplicates, {"threshold": 2.0}, "threshold: expected a cosine, a number from -1 to 1, got 2.0"),

@@ -15,6 +15,7 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.training.loop.forecast import FEW_STEPS, advice_of_encoder, proposal
+from contraport.training.rehearsal import Rehearsal
 from contraport.verbs.train import Settings
 
 
@@ -22,6 +23,11 @@ from contraport.verbs.train import Settings
 def images() -> Dataset:
     pixels = np.random.default_rng(0).integers(0, 255, (96, 8, 8)).astype(np.uint8)
     return from_arrays(pixels, name="images")
+
+
+def test_long_steps_are_told_without_powers_of_ten() -> None:
+    told = Rehearsal(150.3, 0.0, 2**30, torch.device("cpu")).told(10)
+    assert "10 steps of 150 s;" in told
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from contraport.data import Dataset
 from contraport.data.sketches import sketches
 from contraport.files import write_text
 from contraport.pairs.statistics import STATISTICS
+from contraport.wording import rounded
 
 SHOWN = 200
 """At most so many pairs are on the page, the worst first."""
@@ -149,4 +150,4 @@ def _kind(dataset: Dataset, item: int) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g}%"
+    return f"{rounded(100 * share)}%"

@@ -34,7 +34,7 @@ def position_of(query: int | str | Path, features: Features) -> int | None:
     keys = [] if features.keys is None else features.keys.tolist()
     if str(query) in keys:
         return keys.index(str(query))
-    if str(query).lstrip("-").isdecimal() and not Path(query).exists():
+    if str(query).removeprefix("-").isdecimal() and not is_file(query):
         return position_of(int(str(query)), features)
     return None
 

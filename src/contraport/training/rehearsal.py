@@ -19,6 +19,7 @@ from contraport.training.build import Built, draws_kept
 from contraport.training.frozen import device_of
 from contraport.training.loop.optimization import optimizer_of
 from contraport.verbs.train import Settings
+from contraport.wording import rounded
 
 FIRST = 2
 """So many steps are not measured: in the first, kernels are chosen and memory is taken."""
@@ -52,7 +53,7 @@ class Rehearsal(NamedTuple):
         encoding = f"{_lasting(self.beforehand)} to encode the items once, and " if self.beforehand else ""
         return (
             f"about {_lasting(self.beforehand + steps * self.seconds)} on {self.device}: {encoding}{steps:,} steps of "
-            f"{self.seconds:.2g} s; at most {self.memory / 2**30:.1f} GiB of memory"
+            f"{rounded(self.seconds)} s; at most {self.memory / 2**30:.1f} GiB of memory"
         )
 
 

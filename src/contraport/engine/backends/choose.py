@@ -17,6 +17,7 @@ from contraport.engine.backends.tiled import STORED_BYTES, Stored, Streamed
 from contraport.engine.geometry import Geometry
 from contraport.engine.transforms import within_transform
 from contraport.errors import unknown_name
+from contraport.wording import rounded
 
 BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -147,7 +148,7 @@ def explain(geometry: Geometry, half_steps: int = 1) -> str:
     name, forced, like = choose(geometry, half_steps), _forced.get(), geometry.log_kernel.inputs[0]
     megabytes = n * m * like.element_size() / (1 << 20)
     asked = ", as asked for" if forced == name else ""
-    said = f"{n} x {m} pairs, {megabytes:.3g} MiB as a matrix: {name}{asked} ({BACKENDS[name].summary})."
+    said = f"{n} x {m} pairs, {rounded(megabytes, 3)} MiB as a matrix: {name}{asked} ({BACKENDS[name].summary})."
     if name == "cuda":
         return f"{said} Embeddings are multiplied in {_precision.get()}."
     if forced == "cuda" or (forced is None and name != "dense" and like.is_cuda):
