@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from scipy.special import digamma, polygamma
 from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 
 from contraport.comparing.statistics import (
@@ -73,6 +74,22 @@ def test_variances_that_differ_are_known_as_far_as_they_agree() -> None:
     assert likely is not None
     assert likely.freedom == pytest.approx(prior, rel=0.25)
     assert likely.variance == pytest.approx(0.04, rel=0.1)
+
+
+def test_a_few_variances_of_unequal_freedom_are_joined_as_smyth_says() -> None:
+    """Section 6.2: the mean and the spread of the logarithms fix both numbers of the prior."""
+    variances, freedom = np.array([0.2, 1.0, 9.0, 40.0, 0.05]), np.array([1.0, 2.0, 4.0, 2.0, 8.0])
+    found = likely_spread([VarianceEstimate(*one) for one in zip(variances, freedom, strict=True)])
+    assert found is not None
+    logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)
+    assert polygamma(1, found.freedom / 2) == pytest.approx(np.cov(logs) - polygamma(1, freedom / 2).mean())
+    assert np.log(found.variance) == pytest.approx(logs.mean() + digamma(found.freedom / 2) - np.log(found.freedom / 2))
+
+
+def test_a_variance_of_nothing_is_a_hundredth_of_the_middle_one() -> None:
+    others = [VarianceEstimate(one, 2.0) for one in (1.0, 1.0, 500.0)]
+    none, small = (likely_spread([VarianceEstimate(least, 2.0), *others]) for least in (0.0, 0.01))
+    assert none == small
 
 
 def test_of_two_variances_or_none_nothing_is_likely() -> None:
@@ -171,3 +188,28 @@ def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
     alone = paired(np.array([0.91]), np.array([0.9]), same[:1], 0 * same[:1])
     assert seeds_until(sure, [few, alone], comparisons=1) is None
     assert seeds_until(sure, [], comparisons=1) is None
+
+
+def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
+    """Of two differences one has fewer seeds yet: as many as the other has may do."""
+    few = paired(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
+    many = paired(0.95 + 0.001 * np.arange(9.0), np.full(9, 0.9))
+
+    def sure(then: Sequence[Difference]) -> bool:
+        return all(one.is_sure for one in then)
+
+    alone = seeds_until(sure, [few], comparisons=1)
+    assert alone == 5
+    assert not sure([one for one in (few.difference(), many.difference()) if one is not None])
+    assert seeds_until(sure, [few, many], comparisons=1) == 9
+
+
+def test_items_that_even_out_over_seeds_leave_no_variance_less_than_none() -> None:
+    items = np.where((np.arange(50) % 2 == np.arange(2)[:, None]), 1.0, -1.0) + np.array([[0.1], [0.2]])
+    found = paired(items.mean(axis=1), np.zeros(2), items, 0 * items)
+    for seeds in (2, 100):
+        told = found.difference(seeds=seeds)
+        assert told is not None
+        by_seeds = Paired(found.value, 2, found.by_seed, None).difference(seeds=seeds)
+        assert by_seeds is not None
+        assert told[1:] == pytest.approx(by_seeds[1:])

@@ -4,6 +4,7 @@ from scipy import stats
 
 from contraport.errors import UsageError
 from contraport.measures.intervals import (
+    Difference,
     Finding,
     difference_of,
     interval,
@@ -58,6 +59,26 @@ def test_of_several_comparisons_the_interval_is_as_wide_as_more_draws_say() -> N
     expected = percentiles(draws["gains"], 1 - 0.05 / 10)
     assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.005)
     assert found.high - found.low > 1.3 * (paired(finding, nothing).high - paired(finding, nothing).low)
+
+
+def test_for_several_comparisons_the_ends_move_away_from_the_median() -> None:
+    """Of draws that are skewed, whatever the number itself is; draws without a number are none."""
+    draws = np.r_[np.nan, np.arange(101.0) ** 2, np.inf]
+    none = np.zeros(len(draws))
+    assert difference_of((0.0, draws), (7.0, none))[1:] == pytest.approx(np.quantile(draws[1:-1], [0.025, 0.975]))
+    low, high = np.quantile(draws[1:-1], [0.025, 0.975])
+    further = stats.norm.ppf(1 - 0.05 / 5 / 2) / stats.norm.ppf(0.975)
+    found = difference_of((0.0, draws), (7.0, none), comparisons=5)
+    assert found == pytest.approx((-7.0, 2_500 - further * (2_500 - low), 2_500 + further * (high - 2_500)))
+
+
+def test_a_difference_is_sure_above_and_below_zero() -> None:
+    assert [Difference(0.0, *ends).is_sure for ends in ((0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1), (0.0, 0.1))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_intervals_cover_as_often_as_they_say() -> None:

@@ -23,6 +23,15 @@ def lacking(items: int) -> torch.Tensor:
     return present
 
 
+@pytest.mark.parametrize(("items", "number"), [(300, 60), (1_500, 200), (5_000, 500), (30_000, 2_000)])
+def test_a_tenth_are_decoys_within_bounds_and_a_seed_draws_them(items: int, number: int) -> None:
+    values = np.arange(items, dtype=np.float32)[:, None]
+    first, again, other = (with_decoys(from_arrays((values, values)), seed=seed).decoys.first for seed in (0, 0, 1))
+    assert len(first) == len(set(first.tolist())) == number
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
 def test_a_decoy_has_the_views_of_two_items_and_is_the_first_otherwise() -> None:
     decoyed = with_decoys(from_arrays(numbered(), labels=np.arange(ITEMS) % 3), seed=1)
     sources, partners = decoyed.decoys
@@ -105,9 +114,33 @@ def test_the_lost_partner_is_found_again() -> None:
     assert own[0] == scores(sides, ItemPairs(free[:1], free[:1]), "likeness")
 
 
+@pytest.mark.parametrize("statistic", ["cosine", "likeness"])
+def test_the_partner_is_the_best_of_the_ten_that_neighbours_propose(statistic: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(ITEMS, 3, generator=generator)
+    second = hidden + 0.2 * torch.randn(ITEMS, 3, generator=generator)
+    second[:60] = second[:60].roll(1, 0)
+    sides = Sides((hidden, second), (hidden, second))
+    free = torch.arange(0, ITEMS, 6)
+    found, best = better_partners(sides, torch.arange(ITEMS), statistic, free=free)
+    x, y = (values.double() for values in sides.features)
+    items = torch.arange(ITEMS)
+    near = (x @ x.T).fill_diagonal_(-2).topk(15).indices
+    likeness = y[near].mean(dim=1) @ y.T
+    own = scores(sides, ItemPairs(items, items), statistic)
+    for item in range(ITEMS):
+        others = free[free != item]
+        proposed = others[likeness[item, others].topk(10).indices]
+        judged = scores(sides, ItemPairs(torch.full((10,), item), proposed), statistic)
+        assert float(best[item]) == pytest.approx(float(max(judged.max(), own[item])), abs=1e-5)
+        expected = int(proposed[judged.argmax()]) if judged.max() > own[item] + 1e-5 else -1
+        assert found[item] == expected
+    assert 0.1 < (found >= 0).float().mean() < 0.9
+
+
 def test_the_worst_are_free_and_a_tenth_at_least() -> None:
     values = torch.rand(200, generator=torch.Generator().manual_seed(0))
-    for rate, number in ((0.0, 20), (0.25, 50), (1.0, 200)):
+    for rate, number in ((0.0, 20), (0.251, 51), (0.25, 50), (1.0, 200)):
         free = free_partners(values, rate)
         assert sorted(values[free].tolist()) == values.sort().values[:number].tolist()
         assert free.tolist() == sorted(free.tolist())
@@ -123,6 +156,12 @@ def test_partners_are_found_in_memory_of_the_items_alone(monkeypatch: pytest.Mon
         found, _ = better_partners(sides, items, "likeness")
     assert seen.entries <= 10 * 17 * 2 * len(items), seen.operation  # whether a neighbour is one of a candidate pair
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("items", [50, 51])
+def test_a_seed_draws_who_exchanges_partners(items: int) -> None:
+    first, again, other = (exchanged(couples(items, seed=seed)).tolist() for seed in (0, 0, 1))
+    assert first == again != other
 
 
 @pytest.mark.parametrize("items", [50, 51])

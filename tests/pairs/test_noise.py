@@ -46,6 +46,53 @@ def test_few_mismatches_tell_much_where_good_pairs_score_high(gap: float, spread
     assert abs(np.mean(errors)) < 0.035
 
 
+def by_hand(scores: np.ndarray, mismatched: np.ndarray, draws: int = 1_500) -> tuple[float, tuple[float, float]]:
+    """The rate of Storey's estimate and its interval, with pairs and mismatches drawn anew one by one."""
+    random = np.random.default_rng(7)
+    parts = np.linspace(0.4, 0.9, 11)
+
+    def estimates(pairs: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+        marks = np.quantile(wrong, parts, method="higher")
+        below = [(values[:, None] <= marks).mean(axis=0) for values in (pairs, wrong)]
+        return np.minimum(below[0] / below[1], 1.0)
+
+    found = estimates(scores, mismatched)
+    drawn = np.stack(
+        [
+            estimates(random.choice(scores, len(scores)), random.choice(mismatched, len(mismatched)))
+            for _ in range(draws)
+        ]
+    )
+    best = np.square(drawn - found.min()).mean(axis=0).argmin()
+    low, high = np.quantile(drawn[:, best], (0.025, 0.975))
+    return float(found[best]), (float(low), float(high))
+
+
+@pytest.mark.parametrize(
+    ("rate", "gap", "known", "digits"),
+    [(0.3, 2.5, 150, None), (0.3, 8.0, 60, None), (1.0, 3.0, 150, None), (0.4, 3.0, 150, 0)],
+    ids=["near", "apart", "all are wrong", "ties"],
+)
+def test_the_estimate_and_its_interval_are_those_of_a_plain_bootstrap(
+    rate: float, gap: float, known: int, digits: int | None
+) -> None:
+    scores, _, mismatched = drawn(rate, 3, items=500, gap=gap)
+    mismatched = mismatched[:known]
+    if digits is not None:
+        scores, mismatched = scores.round(digits), mismatched.round(digits)
+    expected, (low, high) = by_hand(scores, mismatched)
+    found = estimated_noise(scores, mismatched)
+    assert found.rate == pytest.approx(expected)
+    assert found.interval == pytest.approx((low, high), abs=0.15 * (high - low))
+
+
+def test_a_seed_draws_the_interval_and_leaves_the_estimate() -> None:
+    scores, _, mismatched = drawn(0.3, 0)
+    first, again, other = (estimated_noise(scores, mismatched, seed=seed) for seed in (0, 0, 1))
+    assert first == again
+    assert first.interval != other.interval
+
+
 def test_remembered_pairs_with_fresh_mismatches_are_underestimated_and_with_remembered_ones_not() -> None:
     """Why there are decoys: wrong pairs that a network remembers score above pairs drawn anew."""
     scores, wrong, fresh = drawn(0.4, 0, gap=5.0)

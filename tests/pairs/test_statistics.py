@@ -72,6 +72,33 @@ def test_rank_counts_those_that_are_nearer(sides: Sides) -> None:
     np.testing.assert_allclose(scores(sides, ItemPairs(first, second), "rank"), expected, atol=1.01 / ITEMS)
 
 
+def test_what_is_as_near_as_the_partner_is_not_nearer() -> None:
+    same = torch.eye(5).repeat(12, 1)
+    items = torch.arange(60)
+    assert (scores(Sides((same, same), (same, same)), statistic="rank") == 0).all()
+    moved = scores(Sides((same, same), (same, same)), ItemPairs(items, items.roll(1)), "rank")
+    assert moved.numpy() == pytest.approx(-12 / 60)
+
+
+@pytest.mark.parametrize("shift", [0, 5])
+def test_likeness_is_that_to_the_partners_of_neighbours_both_ways(sides: Sides, shift: int) -> None:
+    kept = torch.arange(ITEMS)[10::2]
+    some = Sides(sides.features, kept=kept)
+    pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
+    x, y = (values.double().numpy() for values in some.features)
+    expected = []
+    for i, j in zip(*(side.tolist() for side in pairs), strict=True):
+        near_i, near_j = near_both(x, y, i, j, kept)
+        expected.append(((y[near_i] @ y[j]).mean() + (x[near_j] @ x[i]).mean()) / 2)
+    np.testing.assert_allclose(scores(some, pairs, "likeness"), expected, atol=1e-5)
+
+
+def near_both(x: np.ndarray, y: np.ndarray, i: int, j: int, kept: Tensor) -> tuple[list[int], list[int]]:
+    """The 15 kept items nearest to i on the first side, and to j on the second, without these two."""
+    others = [k for k in kept.tolist() if k not in (i, j)]
+    return tuple(sorted(others, key=lambda k: -float(of[k] @ of[own]))[:15] for of, own in ((x, i), (y, j)))
+
+
 @pytest.mark.parametrize("shift", [0, 5])
 def test_neighbors_leaves_the_two_items_out_and_looks_among_the_kept(sides: Sides, shift: int) -> None:
     kept = torch.arange(ITEMS)[10::2]
@@ -133,15 +160,16 @@ def test_tells_planted_mismatches(name: str, sides: Sides) -> None:
 
 def test_canonical_agrees_with_the_singular_vectors(sides: Sides) -> None:
     """By singular value decomposition in double precision, a fold at a time, where the code needs none."""
-    kept = torch.arange(ITEMS)[WRONG:]
+    kept = torch.arange(ITEMS)[WRONG::2]
     some = Sides((sides.features[0], sides.features[1][:, :4]), kept=kept)
     first, second = torch.arange(ITEMS), torch.arange(ITEMS).roll(4)
     expected = np.empty(ITEMS)
     raw = [values.double().numpy() for values in some.features]
-    x, y = (values - values[WRONG:].mean(0) for values in raw)
-    fold = np.r_[np.arange(WRONG), np.arange(ITEMS - WRONG)] % FOLDS
+    x, y = (values - values[kept].mean(0) for values in raw)
+    fold = np.arange(ITEMS) % FOLDS
+    fold[kept] = np.arange(len(kept)) % FOLDS  # as many of the kept in each
     for number in range(FOLDS):
-        fitted = (fold != number) & (np.arange(ITEMS) >= WRONG)
+        fitted = (fold != number) & np.isin(np.arange(ITEMS), kept)
         roots = []
         for values in (x, y):
             covariance = values[fitted].T @ values[fitted] / fitted.sum()

@@ -192,7 +192,7 @@ def seeds_until(
     known = [one.seeds for one in found]
     if min(known, default=1) < 2:
         return None
-    for seeds in range(max(known) + 1, MOST_SEEDS):
+    for seeds in range(max(known), MOST_SEEDS):  # of some there may be fewer yet
         then = [one.difference(comparisons=comparisons, seeds=seeds) for one in found]
         if decided([one for one in then if one is not None]):
             return seeds
