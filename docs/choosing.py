@@ -58,7 +58,8 @@ def choosing() -> str:
         paragraph(
             f"Of {len(claims)} claims, {counts[HELD]} held, {counts[PARTLY]} held in part, {counts[NOT_HELD]} did "
             f"not hold, {counts[UNDECIDED]} are not decided at this size"
-            f"{f', {lacking} were not measured' * bool(lacking)}. Where it was computed, the tables show how many seeds would decide a claim. The claims were tested on:"
+            f"{f', {lacking} were not measured' * bool(lacking)}. Where it was computed, the tables show how many "
+            "seeds would decide a claim. The claims were tested on:"
         ),
         sizes,
         words_table(["claim", "of", "verdict"], claims),
