@@ -16,7 +16,7 @@ from contraport.data.shown import what_is_shown
 from contraport.data.splits import Codes, Marks, Positions, count_held_out, items_of
 from contraport.data.stores import Store, as_one
 from contraport.data.text_store import Texts
-from contraport.errors import check
+from contraport.errors import UsageError, check
 
 View: TypeAlias = EncodedImages | Callable[[Positions], Store]
 """A view of all items: encoded images, or what makes a store of the items at some positions."""
@@ -41,6 +41,20 @@ class Items:
     keys: Sequence[str] | None = None  # what the source calls each
     shown: np.ndarray | None = None  # what each shows in each view, (n, views), equal where it is the same
     together: Codes | None = None  # what is equal there is of one split, such as an image with several captions
+
+    def __post_init__(self) -> None:
+        """Check that all names are text.
+
+        Raises:
+            UsageError: some are not, and could be written into no table or page, as of files from other systems.
+        """
+        names = [*(self.keys or ()), *(self.class_names or ()), *(self.domain_names or ())]
+        if not all(map(_is_text, names)):
+            strange = [name for name in names if not _is_text(name)]
+            raise UsageError(
+                f"data: expected names in UTF-8 in {self.name!r}, got {len(strange):,} that are not, such as "
+                f"{strange[0]!r}; rename them (convmv renames whole folders)."
+            )
 
     def positions(self, split: str) -> Positions:
         """Return the positions of one split."""
@@ -127,3 +141,8 @@ class Items:
             # An image that is there in place of each that is not: nobody will look at it, but it has to be readable.
             positions = np.where(self.present[positions, number], positions, having[0])
         return ImageStore(view.take(positions), size)
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name is Unicode: bytes that Python could not decode it keeps as halves of surrogate pairs."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -181,6 +181,19 @@ def test_hidden_and_other_files_are_no_images(classes):
     assert load(classes).skipped == ()
 
 
+@pytest.mark.parametrize("strange", [b"cat/caf\xe9.png", b"caf\xe9/0.png"])
+def test_names_that_are_no_text_are_told_at_once(classes, strange):
+    path = os.path.join(os.fsencode(classes), strange)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        save(classes / "new.png")
+        os.rename(classes / "new.png", path)
+    except OSError:
+        pytest.skip("the file system takes such names only in UTF-8")
+    with pytest.raises(UsageError, match=r"expected names in UTF-8 in .*, got 1 that are not, such as '.*caf.udce9"):
+        load(classes)
+
+
 def test_memory_does_not_grow_with_the_pixels(tmp_path):
     for number in range(40):
         save(tmp_path / f"{number}.png", size=(256, 256))
