@@ -161,7 +161,7 @@ def suites() -> str:
             "hold if it is surely worse somewhere and surely better nowhere, or if a gain of one point can be ruled "
             "out everywhere. Otherwise it is "
             "not decided at this size. A claim that says so of each row held if each is surely better, and did not if "
-            "a gain of one point can be ruled out for one of them."
+            "for one of them, which is not, a gain of one point can be ruled out."
         ),
         paragraph(
             "On Fashion-MNIST the first measure is a probe on ten labelled items of each class. A training changes it "

@@ -283,6 +283,10 @@ def test_verdicts() -> None:
     assert verdict_of([worse, none], small=0.0) == NOT_HELD
     assert verdict_of([better, better], each=True) == HELD
     assert verdict_of([better, unknown], each=True) == UNDECIDED
+    little = Difference(0.005, 0.002, 0.008)  # surely better, if by less than a point
+    assert verdict_of([little]) == verdict_of([better, little], each=True) == HELD
+    assert verdict_of([little, unknown], each=True) == UNDECIDED
+    assert verdict_of([little, none], each=True) == NOT_HELD
     assert verdict_of([better, none], each=True) == verdict_of([better, worse], each=True) == NOT_HELD
 
 

@@ -9,6 +9,8 @@ from contraport.measures.intervals import (
     difference_of,
     interval,
     mean,
+    mean_below_one,
+    mean_of_share,
     median,
     percentiles,
     resampled,
@@ -125,6 +127,14 @@ def test_what_is_told_of_numbers_does_not_depend_on_where_they_begin() -> None:
     near, far = (interval(Finding(pairs + shift, determination), resamples=50) for shift in (0.0, 1e7))
     assert far == pytest.approx(near, rel=1e-6)
     assert np.isnan(determination(np.array([[0.0, 7.0], [1.0, 7.0]]), np.ones((1, 2)))).all()
+
+
+def test_what_is_kept_of_each_item_is_what_the_number_is_the_mean_of() -> None:
+    """Others read the items of such a finding as those of a mean, as `compare` does."""
+    items = RANDOM.uniform(0.1, 0.8, (40, 2))
+    for statistic in (mean, mean_below_one, mean_of_share, root_mean, median, determination):
+        finding = Finding(items if statistic is determination else items[:, 0], statistic)
+        assert finding.is_mean == (finding.value == pytest.approx(finding.items.mean())), statistic
 
 
 def test_the_median_is_numpys() -> None:

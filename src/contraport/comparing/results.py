@@ -287,8 +287,8 @@ def verdict_of(gains: Sequence[Difference], *, each: bool = False, small: float 
     It held where it is surely better somewhere and surely worse nowhere, in part where it is surely worse elsewhere; it
     did not where it is surely worse somewhere and surely better nowhere, or where a gain of a point can be ruled out
     everywhere; else it is not decided. One that says so of each place held where it is surely better in all of them,
-    and did not where a gain of a point can be ruled out in one. What is small is a point of a share; of other units, of
-    which a point says nothing, it is none.
+    and did not where in one, in which it is not, a gain of a point can be ruled out. What is small is a point of a
+    share; of other units, of which a point says nothing, it is none.
 
     >>> verdict_of([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)])
     'held'
@@ -300,7 +300,7 @@ def verdict_of(gains: Sequence[Difference], *, each: bool = False, small: float 
     'not decided at this size'
     """
     if each and gains:
-        ruled_out = any(gain.high < small for gain in gains)
+        ruled_out = any(gain.high < small and not gain.low > 0 for gain in gains)
         return NOT_HELD if ruled_out else HELD if all(gain.low > 0 for gain in gains) else UNDECIDED
     better, worse = (sum(test) for test in ([g.low > 0 for g in gains], [g.high < 0 for g in gains]))
     if better:
