@@ -43,6 +43,11 @@ def test_a_square_hides_a_share_of_the_area() -> None:
     assert ((hidden == 0.5).float().mean(dim=(1, 2, 3)) - 0.2).abs().max() < 0.01
 
 
+def test_an_image_of_one_line_is_blurred_along_it() -> None:
+    step = torch.zeros(1, 1, 1, 100).index_fill_(3, torch.arange(50, 100), 1.0)
+    assert torch.equal(corrupt(step, "blur", 5).sum(dim=3), torch.full((1, 1, 1), 50.0))
+
+
 def test_wrong_arguments_are_told() -> None:
     with pytest.raises(UsageError, match="kind: expected one of noise, blur"):
         corrupt(pictures(), "fog", 1)

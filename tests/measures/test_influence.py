@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.neighbors import NearestNeighbors
 
 from contraport.measures import geometry, influence
 from contraport.measures.intervals import Finding, interval, mean_below_one, mean_of_share
@@ -101,15 +102,40 @@ def test_hubs_move_by_no_more_than_their_interval_says() -> None:
     assert np.std(values) < np.mean([of.std() for of in found]) / ITEMS**0.5
 
 
+def test_an_item_is_a_hub_and_one_that_makes_hubs() -> None:
+    """By finite differences of the skewness in how often each item counts, as chosen and as choosing."""
+    x = drawn(0)[0]
+    near = NearestNeighbors(n_neighbors=11, metric="cosine").fit(x).kneighbors(x, return_distance=False)[:, 1:]
+
+    def number(counts: np.ndarray) -> float:
+        found = np.bincount(near.ravel(), np.repeat(counts, 10), minlength=ITEMS)
+        centred = found - np.average(found, weights=counts)
+        moments = [np.average(centred**power, weights=counts) for power in (2, 3)]
+        return moments[1] / moments[0] ** 1.5
+
+    ones, step = np.ones(ITEMS), 1e-4 * np.eye(ITEMS)
+    slopes = np.array([(number(ones + one) - number(ones - one)) / 2e-4 for one in step])
+    expected = stats.skew(np.bincount(near.ravel(), minlength=ITEMS)) + ITEMS * (slopes - slopes.mean())
+    assert influence.of_hubness(torch.from_numpy(x)) == pytest.approx(expected, abs=1e-4)
+
+
 def test_a_fixed_subset_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
-    alone = influence.of_uniformity(z).std()
+    alone = [of(z).std() for of in (influence.of_uniformity, influence.of_hubness)]
     monkeypatch.setattr(geometry, "UNIFORMITY_ITEMS", 100)
     for of, number in ((influence.of_uniformity, geometry.uniformity), (influence.of_hubness, geometry.hubness)):
         found = of(z)
         assert found.mean() == pytest.approx(number(z))
         assert (abs(found - found.mean()) > 1e-9).sum() <= 100
-    assert influence.of_uniformity(z).std() == pytest.approx(alone * 3**0.5, rel=0.3)
+    few = [of(z).std() for of in (influence.of_uniformity, influence.of_hubness)]
+    assert np.array(few) == pytest.approx(np.array(alone) * 3**0.5, rel=0.3)
+
+
+def test_features_of_nothing_change_nothing() -> None:
+    """Of more features than items the other of the two products is taken."""
+    x = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wide = torch.cat([x, torch.zeros(40, 60)], dim=1)
+    assert influence.of_effective_rank(wide) == pytest.approx(influence.of_effective_rank(x))
 
 
 def test_where_nothing_varies_there_is_no_width() -> None:

@@ -52,6 +52,18 @@ def test_the_probe_takes_constant_features_and_unseen_classes() -> None:
     assert linear_probe(padded[0], train[1], padded[1], unseen) == 0
 
 
+def test_a_penalty_stands_beside_the_mean_loss_however_many_items_there_are() -> None:
+    """The gradient of the mean loss is what the penalty pulls with."""
+    x, y = clusters(200, classes=2, spread=3)
+    scaler, model = fitted_probe(x, y, penalty=0.1)
+    z = scaler.transform(x.numpy())
+    told = 1 / (1 + np.exp(-z @ model.coef_[0] - model.intercept_[0]))
+    pulled = z.T @ (told - y.numpy()) / len(y)
+    assert -pulled / 0.1 == pytest.approx(model.coef_[0], abs=0.02)
+    _, twice = fitted_probe(torch.cat([x, x]), torch.cat([y, y]), penalty=0.1)
+    assert twice.coef_ == pytest.approx(model.coef_, abs=0.02)
+
+
 @pytest.mark.parametrize("chunk", [1 << 24, 1_000])
 def test_knn_agrees_with_scikit_learn(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(probes, "SIMILARITIES_AT_ONCE", chunk)

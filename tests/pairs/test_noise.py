@@ -122,6 +122,13 @@ def test_above_is_the_area_under_the_curve() -> None:
     assert above(trained, fresh) == pytest.approx(roc_auc_score(truth, np.r_[trained, fresh]))
 
 
+def test_no_more_than_all_pairs_are_wrong() -> None:
+    """Where they score below the mismatches, too."""
+    random = np.random.default_rng(0)
+    found = estimated_noise(random.normal(-1, 1, 300), random.normal(0, 1, 100))
+    assert (found.rate, found.interval[1]) == (1, 1)
+
+
 def test_scores_that_are_none_are_told() -> None:
     with pytest.raises(UsageError, match="mismatched: expected finite numbers"):
         estimated_noise(np.ones(3), np.array([]))

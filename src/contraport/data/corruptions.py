@@ -48,7 +48,7 @@ def _noise(images: Tensor, level: int) -> Tensor:
 def _blur(images: Tensor, level: int) -> Tensor:
     sigma = _BLUR[level] * min(images.shape[2:])
     reach = max(1, round(3 * sigma))
-    sizes = [min(2 * reach + 1, 2 * (side // 2) - 1) for side in (images.shape[3], images.shape[2])]
+    sizes = [max(1, min(2 * reach + 1, 2 * (side // 2) - 1)) for side in (images.shape[3], images.shape[2])]
     blurred: Tensor = transforms.gaussian_blur(images, sizes, [sigma, sigma])
     return blurred
 
