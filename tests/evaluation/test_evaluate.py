@@ -484,6 +484,19 @@ def test_runs_on_other_items_are_not_compared(tmp_path: Path) -> None:
     assert all(set(result["differences"]) == {"raw", "untrained"} for result in results.values())
 
 
+def test_items_of_other_rows_of_a_file_are_others(tmp_path: Path) -> None:
+    """Of 100 rows without labels a fifth is held out, and of the rest a quarter to validate by: as many."""
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(100, 6)))
+    own = {"a": {}, "b": {}, "c": {"validation": 0.25}}
+    runs = [
+        make_run(tmp_path / name, vector_model(), data=str(tmp_path / "data.npz"), **given)
+        for name, given in own.items()
+    ]
+    results = evaluate(runs, measures=["uniformity"], progress=False)
+    assert [result["test_items"] for result in results.values()] == [20, 20, 20]
+    assert [len(result["differences"]) for result in results.values()] == [3, 3, 2], "the last is compared with none"
+
+
 def test_what_is_item_by_item_has_an_interval_around_it(evaluated: tuple[Run, dict[str, Any]]) -> None:
     _, result = evaluated
     for name, row in result["rows"].items():

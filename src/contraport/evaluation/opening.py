@@ -61,7 +61,7 @@ def _with_all_views(dataset: Dataset) -> Dataset:
 def are_same_items(one: Dataset, other: Dataset) -> bool:
     """Return whether two datasets are, by all that is known without reading them, the same items in the same order."""
     same = (one.name, one.split, len(one), one.shapes) == (other.name, other.split, len(other), other.shapes)
-    if not same or (one.labels is None) != (other.labels is None):
+    if not same or not torch.equal(one.rows, other.rows) or (one.labels is None) != (other.labels is None):
         return False
     return one.labels is None or other.labels is None or torch.equal(one.labels, other.labels)
 
