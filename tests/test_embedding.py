@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from contraport.data import Dataset, Views, from_arrays, load
-from contraport.embedding import RawInputs, Reader, embed_dataset, frozen, in_blocks, represent_views
+from contraport.embedding import BLOCK, FEW, RawInputs, Reader, embed_dataset, frozen, in_blocks, represent_views
 from contraport.encoders import Model
 from contraport.errors import UsageError
 
@@ -20,6 +20,7 @@ ENCODERS = [
     ("mlp", (6,)),
     ("mlp", (1, 8, 8)),
     ("small-cnn", (1, 8, 8)),
+    ("small-cnn", (3, 64, 64)),
     ("small-tcn", (3, 20)),
     ("resnet10t", (3, 8, 8)),
     ("test_vit", (3, 32, 32)),
@@ -139,6 +140,43 @@ def test_a_model_that_keeps_something_sees_one_block_after_the_other(hooked: boo
     with frozen(model):
         assert torch.equal(in_blocks(model, [items], model=model), items)
     torch.set_num_threads(threads)
+
+
+class Flat(nn.Module):
+    """Looks at how many items it gets, and takes only such as lie in memory in the usual order, as `view` does."""
+
+    num_features = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, bool]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append((len(x), x.is_contiguous()))
+        return x.view(len(x), -1)[:, :2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "at_once"), [((3, 64, 64), FEW), ((3, 32, 32), BLOCK), ((6, 2000), FEW), ((20_000,), BLOCK)]
+)
+def test_a_processor_gets_few_large_images_at_a_time(shape: tuple[int, ...], at_once: int) -> None:
+    model, items = Flat(), torch.rand(70, *shape)
+    with frozen(model):
+        assert torch.equal(in_blocks(model, [items], model=model), items.view(70, -1)[:, :2])
+    assert model.seen == [(at_once, True)] * (2 * BLOCK // at_once)
+
+
+def test_images_lie_in_memory_as_convolutions_want_them_unless_the_model_is_someones_own() -> None:
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.is_contiguous(memory_format=torch.channels_last))
+        return x.mean((2, 3))
+
+    items = torch.rand(5, 3, 70, 70)
+    known, own = (in_blocks(function, [items], model=model) for model in (nn.Identity(), Flat()))
+    assert seen == [True] * (BLOCK // FEW) + [False] * (BLOCK // FEW)
+    torch.testing.assert_close(known, own)
 
 
 @pytest.mark.parametrize("augment", ["standard", "mixup"])
