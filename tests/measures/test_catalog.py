@@ -5,15 +5,18 @@ import copy
 import numpy as np
 import pytest
 import torch
+from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
 from contraport import KL, Cross, Gibbs, Objective, Pairs, Rows, info_nce, nt_xent
+from contraport.catalog.versions import CORRUPTIONS
 from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import RawInputs, Reader
 from contraport.encoders import Model
 from contraport.measures import MEASURES, Measure, tuning
 from contraport.measures.intervals import Finding
 from contraport.measures.measure import TEXTS
+from contraport.measures.probes import few_labels_hits, predicted_numbers
 from contraport.measures.subject import Subject
 
 
@@ -135,3 +138,111 @@ def test_fine_tuning_reaches_what_a_probe_on_two_features_does_not() -> None:
     model = Model(nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2)), [(2,)])
     judged = Subject(model, train, test, Views(train), Reader())
     assert MEASURES["fine_tuning"](judged).mean() > 0.95 > MEASURES["linear_probe"](judged).mean()
+
+
+def test_so_many_labels_of_each_class_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("contraport.measures.probes.few_labels_hits", lambda *given: asked.append(given[-1]))
+    judged = subject()
+    labels = judged.train_y
+    for key, number, expected in (("few_shot", 5, 5), ("few_percent", 10, 2), ("few_percent", 1, 1)):
+        MEASURES[key].at(number)(judged)
+        first, again, other = (asked[-1](np.random.default_rng(seed)) for seed in (0, 0, 1))
+        assert labels[first].bincount().tolist() == [expected] * 3
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+
+
+def test_the_mean_over_draws_of_few_labels_is_taken() -> None:
+    draws = []
+
+    def choose(random: np.random.Generator) -> torch.Tensor:
+        few = torch.tensor([0, 1]) if not draws else torch.tensor([0, 2])  # one that tells, and four that mistake
+        draws.append(random.random())
+        return few
+
+    x, y = torch.tensor([[-1.0], [1.0], [-3.0]]), torch.tensor([0, 1, 1])
+    hits = few_labels_hits(x, y, torch.tensor([[-5.0]]), torch.tensor([0]), choose)
+    assert hits.tolist() == [1 / 5]
+    assert len(set(draws)) == 5
+
+
+def test_what_stands_in_the_first_places_is_recalled() -> None:
+    judged = subject()
+    judged.__dict__["ranks"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
+    found = [MEASURES["recall"].at(number)(judged).value for number in (1, 5, 10)]
+    assert found == [2 / 8, 4 / 8, 6 / 8]
+    assert MEASURES["median_rank"](judged).value == np.mean([7.5, 4])
+
+
+def test_the_bound_is_the_logarithm_of_the_test_items_less_the_loss() -> None:
+    judged = subject()
+    loss = info_nce(0.2)(*(view.double() for view in judged.projections))
+    assert MEASURES["mutual_information"](judged).mean() == pytest.approx(np.log(30) - float(loss), abs=1e-5)
+
+
+def test_a_domain_is_told_of_test_items_by_training_items() -> None:
+    judged = subject()
+    other = 1 - judged.test_domains
+    judged.__dict__["train_x"] = torch.nn.functional.one_hot(judged.train_domains, 2).float()
+    judged.__dict__["test_x"] = torch.nn.functional.one_hot(other, 2).float()
+    assert MEASURES["domain_probe"](judged).mean() == 0
+
+
+def test_as_many_neighbours_vote_as_are_asked_for() -> None:
+    random = torch.Generator().manual_seed(0)
+    features = [torch.randn(items, 4, generator=random) for items in (60, 30)]
+    found = []
+    for neighbors in (1, 7):
+        judged = subject(neighbors=neighbors)
+        judged.__dict__["train_x"], judged.__dict__["test_x"] = features
+        found.append(MEASURES["knn"](judged))
+        expected = KNeighborsClassifier(
+            neighbors, metric="cosine", weights=lambda distances: np.exp((1 - distances) / 0.07)
+        ).fit(features[0], judged.train_y)
+        assert np.array_equal(found[-1], expected.predict(features[1]) == judged.test_y.numpy())
+    assert not np.array_equal(*found)
+
+
+def test_there_are_as_many_clusters_as_classes() -> None:
+    judged = subject()
+    judged.__dict__["test_x"] = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    assert sorted(set(judged.clusters)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_a_probe_is_judged_on_images_that_are_so_corrupted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each on its own kind and severity, by the probe of clean training images."""
+    judged, asked = subject(), []
+    wrong = (judged.test_y + 1) % 3
+    judged.__dict__["train_x"] = torch.nn.functional.one_hot(judged.train_y, 3).float()
+    judged.__dict__["test_x"] = torch.nn.functional.one_hot(judged.test_y, 3).float()
+
+    def corrupted(_: Subject, kind: str, severity: int) -> torch.Tensor:
+        asked.append((kind, severity))
+        return torch.nn.functional.one_hot(wrong if severity > 3 else judged.test_y, 3).float()
+
+    monkeypatch.setattr(Subject, "corrupted", corrupted)
+    assert [MEASURES[kind].at(severity)(judged).mean() for severity in (1, 3, 4)] == [1, 1, 0]
+    assert asked == [(kind, 1), (kind, 3), (kind, 4)]
+
+
+def test_numbers_are_told_in_whatever_unit_features_are() -> None:
+    random = np.random.default_rng(0)
+    x = torch.from_numpy(random.normal(size=(80, 3)))
+    y = x @ torch.tensor([3.0, -2.0, 0.5], dtype=torch.float64) + 7
+    found = predicted_numbers(x[:50], y[:50], x[50:], y[50:])
+    assert found[:, 0] == pytest.approx(y[50:].numpy(), abs=0.05)
+    assert np.array_equal(found[:, 1], y[50:])
+    noisy = y + torch.from_numpy(random.normal(size=80))
+    scaled = x * torch.tensor([1e4, 1.0, 1e-4])
+    plain, other = (predicted_numbers(of[:50], noisy[:50], of[50:], noisy[50:]) for of in (x, scaled))
+    assert other == pytest.approx(plain, rel=1e-6)
+
+
+def test_captions_that_are_equal_are_one_place() -> None:
+    """Thirty pictures have three captions, so that none stands behind the third, and some picture far behind."""
+    judged = subject(make=captioned)
+    assert judged.directions == ("image to caption", "caption to image")
+    assert judged.ranks[:, 0].max() <= 3
+    assert judged.ranks[:, 1].max() <= 21, "the best of ten pictures of a caption counts"

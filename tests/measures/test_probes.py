@@ -4,9 +4,11 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
+from contraport.data.splits import split_positions
 from contraport.errors import UsageError
 from contraport.measures import probes
 from contraport.measures.probes import (
+    PENALTIES,
     chosen_penalty,
     few_labels_hits,
     fitted_probe,
@@ -116,6 +118,27 @@ def test_a_single_class_is_told() -> None:
 def test_knn_on_a_gpu_is_that_on_the_cpu() -> None:
     (x, y), (tx, ty) = clusters(300, spread=4), clusters(150, spread=4, seed=1)
     assert knn(x.cuda(), y, tx.cuda(), ty) == pytest.approx(knn(x, y, tx, ty), abs=0.01)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_penalty_is_the_strongest_of_the_best_on_a_fifth_that_was_not_seen(seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    y = torch.arange(150) % 2
+    x = torch.randn(150, 30, generator=random)
+    x[:, 0] += y
+    unseen = torch.zeros(150, dtype=torch.bool)
+    unseen[split_positions(y.numpy(), "test")] = True
+    assert unseen.sum() == 30
+    right = [
+        probe_hits(fitted_probe(x[~unseen], y[~unseen], penalty=penalty), x[unseen], y[unseen]).sum()
+        for penalty in PENALTIES
+    ]
+    assert list(PENALTIES) == sorted(PENALTIES, reverse=True)
+    assert chosen_penalty(x, y) == PENALTIES[right.index(max(right))]
+
+
+def test_of_penalties_that_are_equally_good_the_strongest_is_chosen() -> None:
+    assert chosen_penalty(*clusters(60, spread=0.01)) == max(PENALTIES)
 
 
 def test_no_penalty_is_chosen_by_classes_that_the_probe_did_not_see() -> None:
