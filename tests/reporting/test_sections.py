@@ -161,6 +161,17 @@ def test_the_course_begins_untrained_and_ends_trained(make_run) -> None:
     assert epochs(canvas_of(make_run("other"))) is None
 
 
+def test_raw_inputs_that_reach_nothing_are_drawn_at_nothing(make_run) -> None:
+    run = make_run(kept=2)
+    known = run.evaluation()
+    known["rows"]["raw"]["knn"] = 0.0
+    write_json(run.evaluation_path, known)
+    canvas = canvas_of(run)
+    epochs(canvas)
+    (shape,) = canvas.plots["epochs-knn"]["layout"]["shapes"]
+    assert (shape["y0"], shape["y1"]) == (0, 0)
+
+
 def test_points_are_coloured_by_what_is_known_of_them(make_run) -> None:
     made = make_run()
     domains = {"domains": np.arange(30) % 2, "domain_names": np.array(["photo", "sketch"]), "suspicion": np.ones(30)}
@@ -280,11 +291,11 @@ def test_only_shares_of_items_are_drawn_in_points(make_run) -> None:
         known = run.evaluation()
         for key in ("knn", "nmi", "ari"):
             known["rows"]["trained"][key] = 0.5
-        gain = {"value": 0.0, "low": -0.1, "high": 0.1}
+        gain = {"value": 0.0, "low": -0.0004, "high": 0.1}
         known["differences"][str(other.path)] = dict.fromkeys(("knn", "nmi", "ari"), gain)
         write_json(run.evaluation_path, known)
     ((_, plot),) = results(canvas_of(one, two)).values["differences"]
-    assert plot.label == "Differences from one on digits: kNN, two: 0.0 points (−10.0 to 10.0)."
+    assert plot.label == "Differences from one on digits: kNN, two: 0.0 points (0.0 to 10.0)."
 
 
 def test_of_several_epochs_the_caption_of_a_plan_says_which_it_is_of(make_run) -> None:

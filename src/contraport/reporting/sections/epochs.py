@@ -49,9 +49,8 @@ def measured_over_epochs(runs: Sequence[ShownRun], measure: Measure) -> Figure:
         bars = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "color": run.color, "width": 2}
         further = {"error_y": bars | {"thickness": 1}} if any(high) or any(low) else {}
         traces.append(line(run, x, y, mode="lines+markers", **further))
-    raw = next(
-        (value for run in runs if (value := (run.evaluation or {})["rows"].get("raw", {}).get(measure.key))), None
-    )
+    of_raw = ((run.evaluation or {})["rows"].get("raw", {}).get(measure.key) for run in runs)
+    raw = next((value for value in of_raw if value is not None), None)
     shapes = []
     words = []
     if raw is not None and len({run.data for run in runs}) == 1:

@@ -104,7 +104,7 @@ def _cell(measure: Measure, values: Mapping[str, Mapping[str, float]]) -> Number
 
 
 def _written(gain: Difference) -> str:
-    return f"{100 * gain.value:.1f} points ({100 * gain.low:.1f} to {100 * gain.high:.1f})".replace("-", "−")
+    return f"{100 * gain.value:z.1f} points ({100 * gain.low:z.1f} to {100 * gain.high:z.1f})".replace("-", "−")
 
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
