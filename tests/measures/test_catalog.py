@@ -246,3 +246,16 @@ def test_captions_that_are_equal_are_one_place() -> None:
     assert judged.directions == ("image to caption", "caption to image")
     assert judged.ranks[:, 0].max() <= 3
     assert judged.ranks[:, 1].max() <= 21, "the best of ten pictures of a caption counts"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_views_are_compared_by_features_where_they_share_an_encoder(shared: bool) -> None:
+    random = np.random.default_rng(0)
+    data = from_arrays({name: random.normal(size=(20, 5)) for name in ("left", "right")})
+    torch.manual_seed(0)
+    model = Model("mlp", data.shapes, shared=shared, projection=8).eval()
+    judged = Subject(model, data, data, Views(data, augment="strong"), Reader())
+    features = model.encode(data.__getitems__(list(range(20))).views)
+    expected = features if shared else model.project(features)
+    for found, wanted in zip(judged.compared, expected, strict=True):
+        torch.testing.assert_close(found, wanted.detach())

@@ -1,0 +1,166 @@
+"""What is made of the numbers of trainings: which are compared, on which seeds and items, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from contraport.comparing.asked import grid_of
+from contraport.comparing.grid import Claim, Grid
+from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Results, entries_of, verdicts_of, waypoints_of
+from contraport.comparing.running import job_of
+from contraport.comparing.statistics import likely_spread, over_seeds, paired, spread_of
+from contraport.files import write_arrays
+from contraport.runs import Run
+
+Values = Mapping[tuple[str, str], Mapping[int, float]]
+
+
+def grid_in(folder: Path, *, settings: tuple[str, ...] = ("plain",), measure: str = "knn", **given: Any) -> Grid:
+    asked = {"data": ["digits"], "objectives": ["info-nce", "rince", "gca-ince"], "settings": list(settings)}
+    return grid_of(asked | {"seeds": 4, "measures": [measure], "out": folder} | given)
+
+
+def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> Results:
+    """What trainings would have found: by row and setting the number with each seed, of items that say it too."""
+    found = {}
+    for cell in grid.cells:
+        known = values.get((cell.row.name, cell.column.setting), {})
+        if cell.seed not in known:
+            continue
+        job = job_of(grid, cell)
+        run = Run(job.path) if job.path.exists() else Run.create(job.path, {"data": "digits"})
+        hits = np.arange(200) < round(200 * known[cell.seed])
+        hits = np.random.default_rng([len(cell.row.name), cell.seed]).permutation(hits)
+        write_arrays(run.items_path, {measure if items else "another": hits})
+        found[cell.row.name, cell.column.name, cell.seed] = job, {"values": {measure: known[cell.seed]}}
+    return found
+
+
+BASE = {0: 0.90, 1: 0.91, 2: 0.90, 3: 0.92}
+MORE = {0: 0.93, 1: 0.93, 2: 0.94, 3: 0.94}
+
+
+def column_of(values: Mapping[int, float]) -> np.ndarray:
+    return np.array(list(values.values()))
+
+
+def test_two_rows_are_compared_by_a_paired_t_test_on_the_seeds_that_both_have(tmp_path: Path) -> None:
+    grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
+    lacking = {seed: value for seed, value in MORE.items() if seed != 1}
+    _, entry = entries_of(grid, results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}))
+    assert (entry.row, entry.seeds, entry.mean) == ("rince", 3, pytest.approx(np.mean([0.93, 0.94, 0.94])))
+    expected = ttest_rel([0.93, 0.94, 0.94], [0.90, 0.90, 0.92])
+    ends = expected.confidence_interval()
+    assert entry.difference is not None
+    assert entry.difference == pytest.approx((0.03, ends.low, ends.high))
+
+
+def test_intervals_hold_for_all_rows_but_the_baseline_in_all_columns(tmp_path: Path) -> None:
+    """What is likely of the spread of a difference is told by the differences, and of a mean by the means."""
+    grid = grid_in(tmp_path, settings=("plain", "weak"))
+    random = np.random.default_rng(0)
+    values = {
+        (row.name, column.setting): dict(enumerate(0.9 + 0.01 * place + random.normal(0, 0.01, 4)))
+        for place, row in enumerate(grid.rows)
+        for column in grid.columns
+    }
+    entries = entries_of(grid, results_of(grid, values))
+    means = likely_spread(filter(None, (spread_of(column_of(of)) for of in values.values())))
+    apart = {key: column_of(of) - column_of(values["info-nce", key[1]]) for key, of in values.items()}
+    others = [spread_of(of) for (name, _), of in apart.items() if name != "info-nce"]
+    likely = likely_spread(filter(None, others))
+    for entry in entries:
+        key = entry.row, entry.column.rpartition(", ")[2]
+        assert entry.interval == over_seeds(column_of(values[key]), likely=means)
+        expected = paired(apart[key], np.zeros(4), likely=likely).difference(comparisons=2 * 2)
+        assert entry.difference == (None if entry.row == "info-nce" else pytest.approx(expected))
+
+
+def claimed(grid: Grid, *claims: Claim) -> Grid:
+    return replace(grid, claims=claims)
+
+
+def test_of_a_measure_of_which_less_is_better_a_gain_is_a_fall(tmp_path: Path) -> None:
+    grid = grid_in(tmp_path, measure="median_rank", objectives=["info-nce", "rince"])
+    grid = claimed(grid, Claim("it is nearer", ("rince",), "info-nce"), Claim("it is not", ("info-nce",), "rince"))
+    values = {("info-nce", "plain"): {0: 9, 1: 10, 2: 9, 3: 9.5}, ("rince", "plain"): {0: 4, 1: 5.5, 2: 4, 3: 4}}
+    first, second = verdicts_of(grid, results_of(grid, values, measure="median_rank"))
+    assert (first.verdict, second.verdict) == (HELD, NOT_HELD)
+    (gain,) = first.found.values()
+    assert gain.value == pytest.approx(5.0)
+
+
+def test_a_fall_by_a_place_is_not_nothing(tmp_path: Path) -> None:
+    """Of shares less than a point is nothing to choose by; of other units nobody knows."""
+    grid = claimed(grid_in(tmp_path, measure="nmi"), Claim("it is better", ("rince",), "info-nce"))
+    values = {("info-nce", "plain"): {0: 0.5, 1: 0.5, 2: 0.5, 3: 0.5}}
+    values["rince", "plain"] = {0: 0.502, 1: 0.499, 2: 0.503, 3: 0.499}
+    (verdict,) = verdicts_of(grid, results_of(grid, values, measure="nmi"))
+    (gain,) = verdict.found.values()
+    assert 0 < gain.high < 0.01
+    assert verdict.verdict == UNDECIDED
+    grid = claimed(grid_in(tmp_path), Claim("it is better", ("rince",), "info-nce"))
+    (verdict,) = verdicts_of(grid, results_of(grid, values))
+    assert verdict.verdict == NOT_HELD
+
+
+def test_intervals_of_claims_hold_for_all_comparisons_of_all_claims(tmp_path: Path) -> None:
+    grid = grid_in(tmp_path, settings=("plain", "weak"), objectives=["info-nce", "rince"])
+    values = {
+        (name, setting): of for setting in ("plain", "weak") for name, of in (("info-nce", BASE), ("rince", MORE))
+    }
+    everywhere, weak = Claim("a", ("rince",), "info-nce"), Claim("b", ("rince",), "info-nce", settings=("weak",))
+    unknown = Claim("c", ("rince", "byol"), "nobody")
+    first, second, third = verdicts_of(claimed(grid, everywhere, weak, unknown), results_of(grid, values))
+    assert list(first.found) == ["rince on digits, plain", "rince on digits, weak"]
+    assert list(second.found) == ["rince on digits, weak"]
+    assert (third.found, third.verdict) == ({}, UNDECIDED)
+    expected = ttest_rel(column_of(MORE), column_of(BASE)).confidence_interval(1 - 0.05 / 3)
+    for gain in (*first.found.values(), *second.found.values()):
+        assert gain[1:] == pytest.approx((expected.low, expected.high))
+
+
+def test_a_claim_is_not_judged_by_one_seed_of_which_no_others_tell(tmp_path: Path) -> None:
+    grid = claimed(grid_in(tmp_path), Claim("it is better", ("rince",), "info-nce"))
+    values = {("info-nce", "plain"): {0: 0.5}, ("rince", "plain"): {0: 0.9}}
+    (verdict,) = verdicts_of(grid, results_of(grid, values, items=True))
+    assert (verdict.found, verdict.verdict) == ({}, UNDECIDED)
+    entry = entries_of(grid, results_of(grid, values, items=True))[1]
+    assert entry.difference is not None, "of the test items it is known"
+    assert entry.difference.low > 0.2
+
+
+def test_items_are_taken_with_the_seeds_that_are_compared(tmp_path: Path) -> None:
+    grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
+    lacking = {seed: value for seed, value in MORE.items() if seed != 1}
+    results = results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}, items=True)
+    _, entry = entries_of(grid, results)
+
+    def items(name: str) -> np.ndarray:
+        jobs = [results[name, "digits, plain", seed][0] for seed in (0, 2, 3)]
+        return np.stack([Run(job.path).items()["knn"].astype(float) for job in jobs])
+
+    both = [np.array([0.93, 0.94, 0.94]), np.array([0.90, 0.90, 0.92])]
+    expected = paired(*both, items("rince"), items("info-nce")).difference()
+    assert entry.difference == pytest.approx(expected)
+    job, _ = results["rince", "digits, plain", 3]
+    write_arrays(Run(job.path).items_path, {"knn": np.ones(7)})
+    _, entry = entries_of(grid, results)
+    assert entry.difference == pytest.approx(paired(*both).difference()), "of unequal numbers of items none are known"
+
+
+def test_what_was_reached_on_the_way_is_a_mean_over_the_seeds_that_were_there(tmp_path: Path) -> None:
+    grid = grid_in(tmp_path, objectives=["info-nce"])
+    results = results_of(grid, {("info-nce", "plain"): BASE})
+    for (_, _, seed), (_, found) in results.items():
+        found["course"] = {"epoch 10": {"knn": 0.9 + 0.01 * seed}} | ({"epoch 2": {"knn": 0.5}} if seed else {})
+    early, late = waypoints_of(grid, results)
+    assert (early.epoch, early.mean, late.epoch, late.mean) == (2, 0.5, 10, pytest.approx(0.915))
+    assert late.interval == pytest.approx(over_seeds(np.array([0.90, 0.91, 0.92, 0.93])))
