@@ -19,10 +19,11 @@ contraport evaluate runs/a --checkpoints all --measures knn     # also what --ke
 contraport train --data photos/ --monitor knn:every=5           # while it is trained
 ```
 
-Every number is measured on the features of the frozen encoder and shown beside the numbers of the same encoder without
-training and of the raw inputs. Only two measures use the projections: the bound of mutual information and, if each view
-has its own encoder, retrieval. All numbers are in `evaluation.json` in the run folder; in Python,
-`contraport.evaluate` returns them as a dictionary, which a notebook shows as tables.
+Every number is measured on the features of the frozen encoder and shown beside the numbers of the raw inputs and of the
+same encoder before training: *untrained*, or *given* if the training began with weights (`--init`, `--pretrained`). Only
+two measures use the projections: the bound of mutual information and, if each view has its own encoder, retrieval. All numbers
+are in `evaluation.json` in the run folder; in Python, `contraport.evaluate` returns them as a dictionary, which a notebook
+shows as tables.
 
 ## What is measured
 

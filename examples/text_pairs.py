@@ -84,5 +84,6 @@ with tempfile.TemporaryDirectory() as folder:
 
 print(f"{len(splits[0]):,} pairs to learn from; of {len(splits[1]):,} others, the right one is")
 print(f"{'':30} {'first':>8} {'among ten':>10}")
-for name, row in {"raw words and pieces": "raw", "untrained": "untrained", "trained": "trained"}.items():
+before = "given" if asked.encoder else "untrained"
+for name, row in {"raw words and pieces": "raw", before: before, "trained": "trained"}.items():
     print(f"{name:30} {rows[row]['recall@1']:8.1%} {rows[row]['recall@10']:10.1%}")

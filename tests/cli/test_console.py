@@ -78,11 +78,12 @@ def test_a_notebook_shows_clusters_as_the_console_does(capsys: pytest.CaptureFix
         assert text in table
 
 
-def test_a_baseline_of_which_nothing_was_measured_has_no_column() -> None:
-    rows = {"raw": {"recall@1": None}, "untrained": {"recall@1": 0.0}, "trained": {"recall@1": 0.4}}
-    for known in (rows, {**rows, "raw": {}}, {key: rows[key] for key in ("untrained", "trained")}):
+@pytest.mark.parametrize("before", ["untrained", "given"])
+def test_a_baseline_of_which_nothing_was_measured_has_no_column(before: str) -> None:
+    rows = {"raw": {"recall@1": None}, before: {"recall@1": 0.0}, "trained": {"recall@1": 0.4}}
+    for known in (rows, {**rows, "raw": {}}, {key: rows[key] for key in (before, "trained")}):
         (row,) = evaluation_rows({"rows": known, "intervals": {"trained": {}}})
-        assert list(row) == ["measure", "untrained", "trained", "95% interval"]
+        assert list(row) == ["measure", before, "trained", "95% interval"]
 
 
 def test_a_difference_of_per_cent_is_told_in_points() -> None:

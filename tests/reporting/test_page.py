@@ -8,6 +8,7 @@ import pytest
 
 from contraport.errors import UsageError
 from contraport.evaluation.tables import evaluation_rows
+from contraport.evaluation.worsened import worsened
 from contraport.files import write_json
 from contraport.measures import chosen, measure_of
 from contraport.reporting import report
@@ -89,6 +90,33 @@ def test_the_sentence_counts_and_lists(make_run) -> None:
     assert describe(mixed) == (
         "Two encoders (mlp and small-cnn) trained on photos and digits with nt-xent for 5 epochs."
     )
+
+
+def test_of_frozen_encoders_it_says_that_heads_were_trained(make_run) -> None:
+    runs = [make_run("a", freeze=True), make_run("b", freeze=True), make_run("c")]
+    assert (
+        describe(shown(runs[:1]))
+        == "A frozen small-cnn encoder with a head trained on digits with nt-xent for 5 epochs."
+    )
+    assert describe(shown(runs[:2])).startswith("Two frozen small-cnn encoders, each with a head trained on digits")
+    assert describe(shown(runs)).startswith("Three small-cnn encoders trained on digits")
+
+
+def test_a_run_that_began_with_weights_stands_beside_them(make_run, tmp_path) -> None:
+    made = make_run(images=True)
+    known = made.evaluation()
+    for part in ("rows", "differences", "intervals"):
+        if "untrained" in known.get(part, {}):
+            known[part] = {"given" if row == "untrained" else row: of for row, of in known[part].items()}
+    known["notes"] += worsened(known["rows"] | {"given": dict.fromkeys(known["rows"]["trained"], 0.99)})
+    write_json(made.evaluation_path, known)
+    (group,) = tables([made])
+    assert [encoder.name for encoder in group.encoders] == ["raw inputs", "small-cnn as given", "nt-xent"]
+    shown_words = words(report([made], out=tmp_path / "page.html"))
+    assert "surely better than the encoder as it was given, by 1.0 points" in shown_words
+    assert "Training left the features worse than the encoder as it was given by" in shown_words
+    assert "the encoder as it was given (dashed)" in shown_words
+    assert "untrained" not in shown_words
 
 
 def test_every_measure_is_on_the_page_and_in_the_console(make_run) -> None:

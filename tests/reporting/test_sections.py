@@ -338,9 +338,9 @@ def test_robustness_stands_beside_baselines_that_all_runs_have(make_run) -> None
     known = other.evaluation()
     known["rows"]["untrained"]["linear_probe"] = 0.5  # of another encoder
     write_json(other.evaluation_path, known)
-    assert robustness(canvas_of(one, other)).values["baselines"] == ("raw",)
+    assert robustness(canvas_of(one, other)).values["baselines"] == ["raw inputs (dotted)"]
     elsewhere = make_run("elsewhere", data="other")
-    assert robustness(canvas_of(one, elsewhere)).values["baselines"] == ()
+    assert robustness(canvas_of(one, elsewhere)).values["baselines"] == []
     page = render(list(shown([one, other])))
     assert "Grey beside them: raw inputs (dotted)." in page
 

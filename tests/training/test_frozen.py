@@ -83,6 +83,19 @@ def test_not_one_bit_of_a_frozen_encoder_moves(images: Dataset, begun: Run, draw
     assert run.model().part == "both"
 
 
+def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, begun: Run) -> None:
+    """What it was given is its baseline, as random weights would tell what the given ones are worth."""
+    run = train(images, begun, freeze=True)
+    judged = {"data": (images, images), "measures": ["knn", "alignment", "uniformity"], "progress": False}
+    found = contraport.evaluate(run, **judged)
+    assert list(found["rows"]) == ["raw", "given", "trained"]
+    assert "given" in found["differences"]
+    run.save_model(Model.from_pretrained(run.initial_path), epochs=2)
+    rows = contraport.evaluate(run, **judged)["rows"]
+    assert rows["trained"] == rows["given"] == found["rows"]["given"]
+    assert found["rows"]["trained"] != rows["given"]
+
+
 def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, begun: Run) -> None:
     run = train(images, begun, freeze_epochs=1, keep_every=1)
     kept = torch.load(run.checkpoints / "epoch-0001.ckpt", weights_only=True)["state_dict"]

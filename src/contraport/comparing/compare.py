@@ -33,6 +33,7 @@ from contraport.comparing.tuning import as_text, best_trial, settled, space_of, 
 from contraport.errors import UsageError, check, lacks_memory
 from contraport.files import write_json, write_text
 from contraport.measures import Measure
+from contraport.measures.baselines import BASELINES
 from contraport.options import as_flags, plain
 from contraport.training.build import build
 from contraport.training.given import settings_of
@@ -295,17 +296,14 @@ def _without_settings(grid: Grid, trials: Mapping[tuple[str, str], list[Cell]], 
     return told
 
 
-_REFERENCES = {"untrained": "untrained encoder", "raw": "raw inputs"}
-
-
 def _references(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
-    """Return what the untrained encoder and the raw inputs reach, as they stand beside the baseline with seed 0."""
+    """Return what the encoder before training and the raw inputs reach, beside the baseline with seed 0."""
     told: dict[str, dict[str, dict[str, float]]] = {}
-    for key, name in _REFERENCES.items():
+    for key, name in BASELINES.items():
         for column in grid.columns:
             _, found = results.get((grid.baseline, column.name, 0), (None, {}))
             if key in found.get("references", {}):
-                told.setdefault(name, {})[column.name] = found["references"][key]
+                told.setdefault(name.removeprefix("the "), {})[column.name] = found["references"][key]
     return told
 
 

@@ -39,7 +39,7 @@ class Job:
         options: of `contraport.train`, that say what it is.
         machine: further ones, that say where it is computed.
         measures: what is measured.
-        with_references: whether the untrained encoder and the raw inputs are measured too.
+        with_references: whether the encoder before training and the raw inputs are measured too.
     """
 
     path: Path

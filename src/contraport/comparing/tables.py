@@ -29,7 +29,7 @@ class Comparison:
         entries: the cells of the table, by measure.
         verdicts: what was found of claims.
         waypoints: what was reached on the way, where `keep_every` kept models.
-        references: what the untrained encoder and the raw inputs reach, by name, column and measure.
+        references: what the encoder before training and the raw inputs reach, by name, column and measure.
         spaces: of the search: by row the range of each setting.
         trials: of the search: row, column, settings, and the measure on the validation items.
         notes: what else there is to say.
@@ -75,7 +75,7 @@ class Comparison:
             yield entry, None if entry is None else entry.difference
 
     def reference(self, name: str, column: str, measure: Measure) -> str:
-        """Return what the untrained encoder or the raw inputs reach, as it is written; a dash where it is not known."""
+        """Return what the encoder before training or the raw inputs reach, as written; a dash where it is not known."""
         value = self.references.get(name, {}).get(column, {}).get(measure.key)
         if value is None:
             return "—"
@@ -313,7 +313,7 @@ def _lead(of: Comparison, measure: Measure, found: Sequence[Entry]) -> str:
 
 
 def _without_training(of: Comparison, column: str, measure: Measure, found: Sequence[Entry]) -> list[str]:
-    """Return what the untrained encoder and the raw inputs reach where that is no less than the best row."""
+    """Return what the encoder before training and the raw inputs reach where that is no less than the best row."""
     if measure.better == "neither" or not found:
         return []
     best, sign = _first(measure, found).mean or 0.0, -1 if measure.better == "lower" else 1

@@ -84,8 +84,12 @@ class Bench:
         """Return what the encoder is judged beside, by name: nothing where it is judged alone."""
         if self.asked.alone:
             return {}
-        untrained = build_untrained(self.settings, self.model, self.run.encoder)
-        return {"raw": RawInputs(self.model.shapes), "untrained": untrained}
+        given = self.run.initial_model(trust=self.asked.trust)
+        if given is None:
+            before = {"untrained": build_untrained(self.settings, self.model, self.run.encoder)}
+        else:
+            before = {"given": given}
+        return {"raw": RawInputs(self.model.shapes), **before}
 
     def plans_of(self, model: Model, epoch: int) -> list[tuple[int, Arrays]]:
         """Return the plans of a model that was kept at an epoch: none where the page has none to draw."""

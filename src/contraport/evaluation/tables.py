@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contraport.measures import Measure, measures_of
+from contraport.measures.baselines import BEFORE
 
 EPOCHS_SHOWN = 5
 """Of more models that were kept, so many are in the table; `evaluation.json` has them all."""
@@ -16,7 +17,7 @@ def evaluation_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
     A baseline of which nothing was measured, as raw inputs of two kinds that cannot be compared, has no column.
     """
-    found = {name: result["rows"].get(name, {}) for name in ("raw", "untrained", "trained")}
+    found = {name: result["rows"].get(name, {}) for name in ("raw", *BEFORE, "trained")}
     columns = {name: values for name, values in found.items() if any(value is not None for value in values.values())}
     rows = result_rows(columns)
     for row, measure in zip(rows, measures_of(columns.values()), strict=True):

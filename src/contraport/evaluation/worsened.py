@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from contraport.measures import Measure, measures_of
+from contraport.measures.baselines import BEFORE
 from contraport.measures.intervals import Difference
 
 _Rows = Mapping[str, Mapping[str, float]]
@@ -19,7 +20,8 @@ def worsened(rows: _Rows, differences: Differences = MappingProxyType({})) -> li
     """
     told = []
     for row, name, advice in (
-        ("untrained", "the untrained encoder", "more epochs, another --augment or another --temperature may help"),
+        ("given", BEFORE["given"], "more epochs, another --augment or a smaller --encoder_lr_scale may help"),
+        ("untrained", BEFORE["untrained"], "more epochs, another --augment or another --temperature may help"),
         ("raw", "the raw inputs", "train for longer, or a larger encoder, or use the inputs as they are"),
     ):
         if row not in rows:
@@ -27,10 +29,11 @@ def worsened(rows: _Rows, differences: Differences = MappingProxyType({})) -> li
         if worse := _compared(rows, differences, row, lambda measure: measure.group == "accuracy", worse=True):
             told.append(f"Training left the features worse than {name} by {worse}; {advice}.")
     # One is bought with the other, so that the two are told together.
-    if "untrained" not in rows:
+    before = next((row for row in BEFORE if row in rows), None)
+    if before is None:
         return told
-    if worse := _compared(rows, differences, "untrained", _is_of_the_sphere, worse=True):
-        gained = _compared(rows, differences, "untrained", _is_of_the_sphere, worse=False)
+    if worse := _compared(rows, differences, before, _is_of_the_sphere, worse=True):
+        gained = _compared(rows, differences, before, _is_of_the_sphere, worse=False)
         why = f"which is the price of {gained}" if gained else "and nothing was gained for it"
         told.append(f"Training worsened {worse}, {why}.")
     return told

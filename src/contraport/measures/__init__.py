@@ -3,6 +3,7 @@
 ```
 measure        what a row is; the registry
 catalog        every measure: its row, and a few lines
+baselines      what a trained encoder is judged beside
 monitoring     what is measured while an encoder is trained, and how often
 intervals      how sure a number is
 influence      what each item does to a number that looks at all at once

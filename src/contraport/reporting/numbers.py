@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contraport.measures import Measure, measures_of
+from contraport.measures.baselines import BEFORE
 from contraport.measures.intervals import Difference
 from contraport.reporting.shown import ShownRun
 from contraport.wording import listed
@@ -128,9 +129,10 @@ class _Line(NamedTuple):
 def _baselines(runs: list[ShownRun]) -> list[_Line]:
     """Return the baselines that differ; where two have one name, it says for which run each is."""
     found: list[_Line] = []
-    for key in ("raw", "untrained"):
+    for key in ("raw", *BEFORE):
         for run in runs:
-            line = _Line("raw inputs" if key == "raw" else f"untrained {run.encoder}", run, key)
+            names = {"raw": "raw inputs", "given": f"{run.encoder} as given", "untrained": f"untrained {run.encoder}"}
+            line = _Line(names[key], run, key)
             alike = next((k for k, other in enumerate(found) if other.row == key and other.is_like(line)), None)
             if alike is None and line.values:
                 found.append(line)

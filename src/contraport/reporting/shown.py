@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from contraport.errors import check
+from contraport.measures.baselines import BASELINES
 from contraport.measures.intervals import Difference
 from contraport.plots.colors import SERIES
 from contraport.runs import MetricsRow, Run
-
-BASELINES = {"untrained": "the untrained encoder", "raw": "raw inputs"}
-"""The rows of an evaluation that are of no run, and what they are called in a sentence."""
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 

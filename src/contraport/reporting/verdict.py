@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
 
 from contraport.measures import Measure, families
+from contraport.measures.baselines import BASELINES
 from contraport.measures.intervals import Difference
 from contraport.reporting.numbers import measured, settings
-from contraport.reporting.shown import BASELINES, ShownRun
+from contraport.reporting.shown import ShownRun
 from contraport.wording import listed
 
 HEADLINES = 2

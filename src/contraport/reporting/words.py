@@ -20,11 +20,14 @@ def describe(runs: Sequence[ShownRun]) -> str:
     encoders = list(dict.fromkeys(run.encoder for run in runs))
     data = list(dict.fromkeys(data_name(run.config.get("data")) for run in runs))
     objectives, epochs = values("objective"), values("epochs")
+    held = all(run.config.get("freeze") is True for run in runs)  # what was trained is behind them
+    frozen, head = ("frozen ", " with a head") if held else ("", "")
     if len(runs) == 1:
-        what = f"{_article(encoders[0])} {encoders[0]} encoder"
+        what = f"{_article(frozen or encoders[0])} {frozen}{encoders[0]} encoder{head}"
     else:
         count = NUMBERS[len(runs)] if len(runs) < len(NUMBERS) else str(len(runs))
-        what = f"{count} encoders ({listed(encoders)})" if len(encoders) > 1 else f"{count} {encoders[0]} encoders"
+        which = f"{frozen}encoders ({listed(encoders)})" if len(encoders) > 1 else f"{frozen}{encoders[0]} encoders"
+        what = f"{count} {which}{head and ', each'}{head}"
     how = f" with {listed(objectives)}" if objectives else ""
     length = f" for {counted(int(epochs[0]), 'epoch')}" if len(epochs) == 1 and epochs[0].isdigit() else ""
     return f"{what} trained on {listed(data)}{how}{length}."

@@ -205,6 +205,26 @@ class Run(RunFolder):
             else:
                 _save(model, self.initial_path)
 
+    def initial_model(self, *, trust: bool = False) -> Model | None:
+        """Return the model as the training began with it, or none where its weights were drawn.
+
+        Args:
+            trust: as of `model`.
+
+        Raises:
+            UsageError: it is corrupt, or refused without `trust`.
+        """
+        # Here, not above, as in `model`.
+        from contraport.encoders import Model
+        from contraport.encoders.model import CONFIG_FILE
+
+        if not (self.initial_path / CONFIG_FILE).exists():
+            return None
+        model: Model = read(
+            self.initial_path, lambda path: Model.from_pretrained(path, trust=trust, encoder=self.encoder)
+        )
+        return model.eval()
+
     def model_epochs(self) -> int | None:
         """Return after how many epochs the model was saved, or none where that is not told.
 

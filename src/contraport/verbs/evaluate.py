@@ -54,7 +54,7 @@ class EvaluateOptions(OfEncoder):
     )
     alone: bool = option(
         False,
-        "measure the trained encoder alone: neither the untrained one nor the raw inputs, and nothing for the page to "
+        "measure the trained encoder alone: neither what it began as nor the raw inputs, and nothing for the page to "
         "draw, which together take most of the time.",
     )
     neighbors: int = option(20, "how many vote in kNN.", check=whole(1))
@@ -75,9 +75,10 @@ VERB = Verb(
     "contraport.evaluation:evaluate",
     "Measure a trained encoder on held-out items.",
     about="""
-        Every number is about the representation, not the projection, beside the same encoder untrained and the raw
-        inputs. What the data do not allow (accuracies without labels, say) is told in `notes`, as is which epoch's
-        model it is where the training was extended and has not ended.
+        Every number is about the representation, not the projection, beside the raw inputs and the same encoder before
+        training: `untrained` where its weights were drawn, `given` where it began with weights. What the data do not
+        allow (accuracies without labels, say) is told in `notes`, as is which epoch's model it is where the training
+        was extended and has not ended.
 
         Every number has a bootstrap interval of 95 % over the test items, in `intervals`, and so has its
         difference from the other rows, and from other runs on the same test items, in `differences`; of

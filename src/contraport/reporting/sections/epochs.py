@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from contraport.measures import Measure
+from contraport.measures.baselines import BEFORE
 from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, Figure, figure, line, over
 from contraport.reporting.numbers import measured
@@ -33,11 +34,11 @@ def epochs(canvas: Canvas) -> Section | None:
 
 
 def measured_epochs(run: ShownRun) -> list[tuple[int, str]]:
-    """Return the epochs that were measured, with the names of their rows; the untrained encoder is epoch 0."""
+    """Return the epochs that were measured, with the names of their rows; epoch 0 is before training."""
     evaluation = run.evaluation or {}
     rows, last = evaluation.get("rows", {}), evaluation.get("epochs")
     kept = [(int(name.removeprefix("epoch ")), name) for name in rows if name.startswith("epoch ")]
-    ends = [(0, "untrained")] * ("untrained" in rows) + kept + ([(last, "trained")] if last is not None else [])
+    ends = [(0, row) for row in BEFORE if row in rows] + kept + ([(last, "trained")] if last is not None else [])
     return sorted(ends)
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from contraport.measures.baselines import BEFORE
 from contraport.measures.geometry import rank_of
 from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import (
@@ -131,7 +132,7 @@ def spectra(runs: Sequence[ShownRun]) -> tuple[Figure, str]:
 
 
 def on_the_sphere(runs: Sequence[ShownRun]) -> tuple[Figure, str]:
-    """Draw alignment beside uniformity, from the untrained encoder to the trained one, one path a run."""
+    """Draw alignment beside uniformity, from the encoder before training to the trained one, one path a run."""
     lines, said = [], []
     for run in runs:
         path = _path(run)
@@ -155,6 +156,6 @@ def on_the_sphere(runs: Sequence[ShownRun]) -> tuple[Figure, str]:
 
 def _path(run: ShownRun) -> list[tuple[str, float, float]]:
     rows = (run.evaluation or {}).get("rows", {})
-    names = measured_epochs(run) or [(0, name) for name in ("untrained", "trained") if name in rows]
+    names = measured_epochs(run) or [(0, name) for name in (*BEFORE, "trained") if name in rows]
     found = [(name, rows[name].get("uniformity"), rows[name].get("alignment")) for _, name in names]
     return [(name, x, y) for name, x, y in found if x is not None and y is not None]

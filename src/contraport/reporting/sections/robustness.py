@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from contraport.measures import Measure
+from contraport.measures.baselines import BASELINES
 from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import MUTED, PERCENT, Figure, figure, line, titled
 from contraport.reporting.numbers import measured, table
-from contraport.reporting.shown import BASELINES, ShownRun
+from contraport.reporting.shown import ShownRun
 
 ROBUSTNESS = "robustness"
 HEIGHT = 210
 
-_DASHES = {"raw": "dot", "untrained": "dash"}
+_DASHES = {"raw": "dot", "given": "dash", "untrained": "dash"}
 """How the baselines are drawn."""
+
+_LINES = {"dot": "dotted", "dash": "dashed"}
 
 
 def robustness(canvas: Canvas) -> Section | None:
@@ -35,7 +38,8 @@ def robustness(canvas: Canvas) -> Section | None:
         curves.append((name, canvas.draw(f"robust-{kind}", over_severity(canvas.runs, of_kind, lowest), label)))
     if not curves:
         return None
-    values = {"curves": curves, "measures": measures, "groups": table(canvas.runs, measures), "baselines": rows[1:]}
+    values = {"curves": curves, "measures": measures, "groups": table(canvas.runs, measures)}
+    values["baselines"] = [f"{BASELINES[row]} ({_LINES[_DASHES[row]]})" for row in rows[1:]]
     return Section("robustness", "Robustness", values)
 
 
@@ -64,11 +68,8 @@ def _severity(measure: Measure) -> int:
 
 def _baselines(runs: Sequence[ShownRun]) -> list[str]:
     """Return the rows beside the runs that are the same for all of these, as they have the same data and encoder."""
-    same = [
-        row
-        for row in _DASHES
-        if len({repr((run.evaluation or {}).get("rows", {}).get(row, {}).get("linear_probe")) for run in runs}) == 1
-    ]
+    found = {row: {_value(run, "linear_probe", row) for run in runs} for row in _DASHES}
+    same = [row for row, values in found.items() if len(values) == 1 and None not in values]
     return same if len({run.data for run in runs}) == 1 else []
 
 
