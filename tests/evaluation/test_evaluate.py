@@ -147,6 +147,10 @@ def test_samples_have_the_items_that_the_probe_mistakes_most_surely(tmp_path: Pa
     assert samples["mistaken_sure"][0] >= samples["mistaken_sure"][1] > 0.5
     assert samples["mistaken_0"].shape == (2, 6)
     assert samples["mistaken_views"].tolist() == ["view0"]
+    assert "mistaken_keys" not in samples
+    data[1].keys = [f"{place}.png" for place in range(60)]
+    evaluate(run, data=data, measures=["linear_probe"], progress=False)
+    assert run.samples()["mistaken_keys"].tolist() == [f"{place}.png" for place in samples["mistaken"]]
     evaluate(run, data=(data[0], data[0]), measures=["linear_probe"], progress=False)
     assert "mistaken" not in run.samples(), "there is none"
 

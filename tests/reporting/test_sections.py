@@ -246,8 +246,17 @@ def test_what_is_mistaken_most_surely_is_shown(make_run) -> None:
         (12, "zero", "one", 0.7),
         (3, "two", "zero", 0.5),
     ]
+    assert [one.key for one in mistaken] == ["", "", ""]
     drawn = canvas.data["sketches"]
     assert [drawn[one.views[0]]["is"] for one in (*mistaken, *of_vectors)] == ["image"] * 3 + ["vector"] * 3
+
+
+def test_what_is_mistaken_is_called_by_its_name_where_it_has_one(make_run) -> None:
+    made = make_run()
+    write_arrays(made.samples_path, made.samples() | {"mistaken_keys": np.array(["a/<1>.png", "b.png", "c.png"])})
+    page = render(list(shown([made])))
+    assert '<th scope="row">a/&lt;1&gt;.png</th>' in page
+    assert "zero, b.png" in page
 
 
 def test_plans_are_of_the_views_by_their_names_where_the_data_give_them(make_run) -> None:

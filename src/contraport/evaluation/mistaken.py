@@ -17,8 +17,8 @@ def most_mistaken(subject: Subject) -> Arrays:
     """Return what is shown of the test items that the linear probe is surest of and wrong about, the surest first.
 
     `mistaken` says which items these are, `mistaken_true` and `mistaken_told` of which class they are and are told to
-    be, `mistaken_sure` the probability of the latter, `mistaken_views` the names of their views, and `mistaken_0`,
-    `mistaken_1` and so on what each view shows.
+    be, `mistaken_sure` the probability of the latter, `mistaken_views` the names of their views, `mistaken_keys`
+    what the data call them, if they do, and `mistaken_0`, `mistaken_1` and so on what each view shows.
     """
     probabilities = subject.probe.predict_proba(subject.test_x.cpu().numpy())
     told, true = subject.probe.classes_[probabilities.argmax(axis=1)], subject.test_y.cpu().numpy()
@@ -27,7 +27,9 @@ def most_mistaken(subject: Subject) -> Arrays:
     if len(items) == 0:
         return {}
     shown = sketches(subject.test, torch.from_numpy(items), SIDE)
-    return {
+    keys = subject.test.keys
+    called = {} if keys is None else {"mistaken_keys": np.array([keys[item] for item in items], dtype=np.str_)}
+    return called | {
         "mistaken": items,
         "mistaken_true": true[items],
         "mistaken_told": told[items],

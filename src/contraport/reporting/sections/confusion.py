@@ -25,6 +25,7 @@ class Mistaken(NamedTuple):
 
     Attributes:
         item: its place among the test items.
+        key: what the data call it, such as the path of a file; empty where it has only its place.
         true: its class.
         told: what the probe takes it for.
         sure: the probability that the probe gives that.
@@ -32,6 +33,7 @@ class Mistaken(NamedTuple):
     """
 
     item: int
+    key: str
     true: str
     told: str
     sure: float
@@ -67,10 +69,11 @@ def mistakes_shown(canvas: Canvas, run: ShownRun, names: list[str]) -> list[Mist
         sketches = as_drawn(samples[f"mistaken_{view}"])
         places.append(range(len(kept), len(kept) + len(sketches)))
         kept += sketches
-    of_items = zip(*(samples[f"mistaken{key}"] for key in ("", "_true", "_told", "_sure")), *places, strict=True)
+    keys = samples.get("mistaken_keys", [""] * len(samples["mistaken"]))
+    of_items = zip(*(samples[f"mistaken{of}"] for of in ("", "_true", "_told", "_sure")), keys, *places, strict=True)
     return [
-        Mistaken(int(item), names[int(true)], names[int(told)], float(sure), tuple(views))
-        for item, true, told, sure, *views in of_items
+        Mistaken(int(item), str(key), names[int(true)], names[int(told)], float(sure), tuple(views))
+        for item, true, told, sure, key, *views in of_items
     ]
 
 
