@@ -21,7 +21,7 @@ from contraport.comparing.asked import grid_of
 from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Verdict, verdict_of
 from contraport.comparing.running import Clock, Job, carry_out, job_of
 from contraport.comparing.statistics import MOST_SEEDS
-from contraport.comparing.tables import Comparison, size, verdict_in_words, written
+from contraport.comparing.tables import Comparison, size, table_of, verdict_in_words, written
 from contraport.comparing.tuning import SPACES, Space, best_trial, space_of, trials_of, unequal
 from contraport.errors import UsageError
 from contraport.measures import chosen as measures
@@ -376,6 +376,23 @@ def sentence_of(*cells: Entry) -> str:
     return told
 
 
+@pytest.mark.parametrize("measure", ["knn", "alignment"])
+def test_a_table_marks_what_is_surely_above_or_below_the_baseline(measure: str) -> None:
+    cells = [
+        cell("base", 0.5, measure=measure),
+        cell("more", 0.6, Difference(0.1, 0.05, 0.15), measure=measure),
+        cell("less", 0.4, Difference(-0.1, -0.15, -0.05), measure=measure),
+        cell("neither", 0.51, Difference(0.01, -0.04, 0.06), measure=measure),
+        cell("hot", None, measure=measure, failed="the loss is nan"),
+    ]
+    found = Comparison("", Path(), "base", [one.row for one in cells], ["on"], cells)
+    marks = {
+        line.split(" | ")[0].strip("| "): line[-3] for line in table_of(found, measures([measure])[0]).splitlines()
+    }
+    assert (marks["more"], marks["less"]) == ("▲", "▼")
+    assert not {marks[row] for row in ("base", "neither", "hot")} & {"▲", "▼"}
+
+
 def test_what_is_neither_better_nor_worse_is_highest_above_or_below() -> None:
     told = sentence_of(
         cell("base", 80.04, measure="effective_rank"),
@@ -418,6 +435,9 @@ def test_a_sentence_tells_what_needs_no_training_to_be_as_good() -> None:
     known = {"untrained encoder": {"on": {"knn": 0.85}}, "raw inputs": {"on": {"knn": 0.953}}}
     (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, references=known).sentences
     assert told.endswith("; other is surely worse; as good or better without training: raw inputs 95.3%.")
+    known["untrained encoder"]["on"]["knn"] = 0.9
+    (told,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells, references=known).sentences
+    assert told.endswith("; as good or better without training: untrained encoder 90.0% and raw inputs 95.3%.")
     lower = [cell("base", 0.5, measure="alignment")]
     known = {"raw inputs": {"on": {"alignment": 0.3}}, "untrained encoder": {"on": {"alignment": 0.7}}}
     (told,) = Comparison("", Path(), "base", ["base"], ["on"], lower, references=known).sentences

@@ -94,6 +94,55 @@ def test_two_runs_that_a_baseline_beats_are_worse(make_run):
     assert told in verdict(shown(runs))
 
 
+@pytest.mark.parametrize(
+    ("raw", "untrained", "told"),
+    [
+        (
+            (0.05, 0.02),
+            (0.07, 0.04),
+            "Both runs are surely better than the untrained encoder and raw inputs on the linear probe; the smallest "
+            "gain is 2.0 points (1.0 to 3.0).",
+        ),
+        (
+            (-0.05, -0.02),
+            (-0.07, -0.04),
+            "Both runs are surely worse than the untrained encoder and raw inputs on the linear probe; the smallest "
+            "loss is 2.0 points (1.0 to 3.0).",
+        ),
+        (
+            (0.004, 0.001),
+            (0.002, -0.003),
+            "Neither run is surely better than the untrained encoder or raw inputs on the linear probe; the largest "
+            "gain is 0.4 points (−0.6 to 1.4).",
+        ),
+    ],
+)
+def test_of_all_gains_the_one_that_says_least_is_told(make_run, raw, untrained, told):
+    runs = [
+        evaluated(
+            make_run(name),
+            0.9,
+            raw=(raw[k], raw[k] - 0.01, raw[k] + 0.01),
+            untrained=(untrained[k], untrained[k] - 0.01, untrained[k] + 0.01),
+        )
+        for k, name in enumerate(("one", "two"))
+    ]
+    assert told in verdict(shown(runs))
+
+
+def test_of_a_measure_of_which_less_is_better_the_least_is_the_best(make_run):
+    one, two = make_run("one"), make_run("two")
+    for run, other, value, (low, high) in ((one, two, 3.0, (-8.0, -4.0)), (two, one, 9.0, (4.0, 8.0))):
+        known = evaluated(run, 0.9).evaluation()
+        known["rows"] = {row: {"median_rank": value} for row in known["rows"]}
+        gain = {"value": value - (12.0 - value), "low": low, "high": high}
+        known["differences"] = {str(other.path): {"median_rank": gain}}
+        write_json(run.evaluation_path, known)
+    assert verdict(shown([two, one]))[0] == "one is better than two on the median rank, 3.0 against 9.0: by 6.000 " + (
+        "(4.000 to 8.000)."
+    )
+
+
 def test_of_two_runs_it_is_told_on_how_many_measures_each_is_better(make_run):
     one, two = make_run("one"), make_run("two")
     keys = ("linear_probe", "knn", "few_shot@1", "few_shot@5", "uniformity", "hubness", "effective_rank")
@@ -228,3 +277,27 @@ def test_the_verdict_says_where_the_items_to_look_at_first_are(make_run):
     told = "Look first at the test items that the probe mistakes most surely: they are under its mistakes."
     assert verdict(shown([make_run("one")]))[-1] == told
     assert told not in verdict(shown([make_run("two", labels=False)]))
+
+
+@pytest.mark.parametrize(("pairs", "told"), [(0, False), (1, False), (3, True)])
+def test_intervals_that_hold_together_are_told_of_more_than_one_pair(make_run, pairs, told):
+    one, two = pair(make_run, (0.012, 0.004, 0.02))
+    runs = [replace(run, evaluation=run.evaluation | {"pairs_of_runs": pairs}) for run in (one, two)]
+    assert ("What is sure between runs is so for all 3 pairs of them at once." in verdict(runs)) == told
+    assert any("at once" in sentence for sentence in verdict(runs)) == told
+
+
+def test_of_what_is_neither_better_nor_worse_none_is_the_best(make_run):
+    one, two = make_run("one"), make_run("two")
+    for run, other, sign in ((one, two, 1), (two, one, -1)):
+        known = evaluated(run, 0.9).evaluation()
+        gain = {"value": sign * 10.0, "low": sign * 10.0 - 1, "high": sign * 10.0 + 1}
+        known["rows"] = {"trained": {"effective_rank": 20.0 + sign * 5, "knn": 0.5 + sign * 5}}
+        known["differences"] = {str(other.path): {"effective_rank": gain, "knn": gain}}
+        write_json(run.evaluation_path, known)
+    runs = shown([one, two])
+    marked = {
+        measure.key: [encoder.name for encoder in table(runs, [measure])[0].encoders if encoder.cells[0].best]
+        for measure in measured(runs)
+    }
+    assert marked == {"knn": ["one"], "effective_rank": []}
