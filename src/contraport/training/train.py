@@ -138,7 +138,8 @@ def _where(own: OwnChange, built: Built) -> str:
     if own.on_batches:
         return "whole batches, where the model is"
     workers = 0 if isinstance(built.batches, StreamLoader) else built.batches.num_workers
-    return f"each item by itself, in {counted(workers, 'process', 'processes')} beside this one" if workers else "each item by itself"
+    beside = f", in {counted(workers, 'process', 'processes')} beside this one" if workers else ""
+    return f"each item by itself{beside}"
 
 
 def _rehearse(settings: Settings, built: Built, run: Run, given: Mapping[str, Any]) -> None:
