@@ -215,6 +215,10 @@ def test_the_best_trial_is_chosen_once_all_are_done() -> None:
     assert best_trial(trials, {trials[0].folder: found[trials[0].folder]}, knn) is None
     found[trials[1].folder] = {"failed": "it diverged"}
     assert best_trial(trials, found, knn) is trials[3]
+    ranks = {
+        trial.folder: {"values": {"median_rank": value}} for trial, value in zip(trials, (5, 2, 9, 2), strict=True)
+    }
+    assert best_trial(trials, ranks, measures(["median_rank"])[0]) is trials[1], "of places the least is the best"
     longer = trials_of(grid_of({**SMALL, "tune": 8}), row, column)
     assert [trial.options for trial in longer[:4]] == [trial.options for trial in trials]
 

@@ -1,5 +1,9 @@
+import io
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from contraport.catalog.versions import CORRUPTIONS, SEVERITIES
 from contraport.data.corruptions import corrupt
@@ -35,6 +39,45 @@ def test_bytes_and_floats_are_spoilt_alike(kind: str) -> None:
     of_bytes = corrupt(images, kind, 3)
     torch.manual_seed(0)
     assert torch.equal(of_bytes, corrupt(images.float() / 255, kind, 3))
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_each_severity_is_as_much_as_it_was(severity: int) -> None:
+    """Numbers on `noise:3` and the like can be compared with older ones as long as these stay."""
+    flat = torch.full((2, 1, 100, 100), 0.5)
+    torch.manual_seed(0)
+    noise = corrupt(flat, "noise", severity) - flat
+    expected = (
+        torch.randn(20_000, generator=torch.Generator().manual_seed(1)) * (0.04, 0.08, 0.12, 0.18, 0.26)[severity - 1]
+    )
+    assert float(noise.std()) == pytest.approx(float(expected.clamp(-0.5, 0.5).std()), rel=0.03)
+    dark = flat - 0.45
+    assert corrupt(dark, "brightness", severity).unique().numpy() == pytest.approx([0.05 + severity / 10])
+    images = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * torch.tensor([0.2, 1.0]).view(
+        2, 1, 1, 1
+    )
+    means = images.mean(dim=(1, 2, 3), keepdim=True)
+    left = (0.7, 0.5, 0.35, 0.2, 0.1)[severity - 1]
+    torch.testing.assert_close(corrupt(images, "contrast", severity), means + left * (images - means))
+
+
+@pytest.mark.parametrize(("severity", "quality"), [(1, 50), (2, 25), (3, 15), (4, 10), (5, 5)])
+def test_jpeg_is_that_of_pillow(severity: int, quality: int) -> None:
+    image, file = pictures()[0], io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "JPEG", quality=quality)
+    expected = torch.from_numpy(np.asarray(Image.open(file)).copy()).permute(2, 0, 1) / 255
+    assert (corrupt(image[None], "jpeg", severity)[0] - expected).abs().mean() < 0.005
+
+
+def test_a_square_may_be_anywhere_and_has_the_mean_of_its_image() -> None:
+    torch.manual_seed(0)
+    images = torch.tensor([0.2, 0.8]).view(2, 1, 1, 1).expand(2, 1, 4, 4).repeat(100, 1, 1, 1)
+    images[:, :, 1:3] += 0.1
+    spoilt = corrupt(images, "occlusion", 1)  # of 4 pixels a side one is hidden
+    hidden = spoilt != images
+    assert (hidden.sum(dim=(1, 2, 3)) == 1).all()
+    assert hidden.any(dim=0).all()
+    assert spoilt[hidden].view(100, 2).numpy() == pytest.approx(np.tile([0.25, 0.85], (100, 1)))
 
 
 def test_a_square_hides_a_share_of_the_area() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from contraport.data import from_arrays, load, load_undivided
-from contraport.data.splits import split_positions
+from contraport.data.splits import items_of, marks_of_names, split_positions
 from contraport.errors import UsageError
 
 CLASSES = np.repeat([0, 1, 2], [50, 31, 7])
@@ -20,6 +20,26 @@ def test_each_class_gives_its_share_to_within_one_item(fraction: float) -> None:
     assert sorted([*train, *test]) == list(range(len(CLASSES)))
     wanted = fraction * np.bincount(CLASSES)
     assert (np.abs(np.bincount(CLASSES[test], minlength=3) - wanted) <= 1).all()
+
+
+def test_each_class_of_each_domain_gives_its_share() -> None:
+    labels, domains = np.repeat([0, 1, 0, 1], [20, 30, 40, 10]), np.repeat([0, 0, 1, 1], [20, 30, 40, 10])
+    test = items_of("test", 100, is_test=None, labels=labels, domains=domains, fraction=0.1)
+    found = np.zeros((2, 2), dtype=int)
+    np.add.at(found, (labels[test], domains[test]), 1)
+    assert found.tolist() == [[2, 4], [3, 1]]
+    train = items_of("train", 100, is_test=None, labels=labels, domains=domains, fraction=0.1)
+    assert sorted([*train, *test]) == list(range(100))
+
+
+def test_of_a_test_and_a_validation_split_the_second_is_of_neither() -> None:
+    test, neither = marks_of_names(np.array(["Train", "val", "test", "train", "VAL"]), "split")
+    assert test is not None
+    assert test.tolist() == [False, False, True, False, False]
+    assert neither.tolist() == [False, True, False, False, True]
+    test, neither = marks_of_names(np.array(["train", "val"]), "split")
+    assert test is not None
+    assert (test.tolist(), neither.tolist()) == ([False, True], [False, False])
 
 
 @pytest.fixture(params=[".npy", ".npz", ".csv"])

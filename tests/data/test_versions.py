@@ -88,10 +88,16 @@ def test_an_item_is_corrupted_alike_wherever_it_stands(kind: str) -> None:
     assert not torch.equal(all_of(whole), all_of(dataset))
 
 
+def test_bytes_are_rounded() -> None:
+    """A fifth of the range is 51 of 255."""
+    images = torch.arange(205, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+    assert torch.equal(all_of(corrupted(from_arrays(images), Corruption("brightness", 2))), images + 51)
+
+
 def test_vectors_are_made_noisy_in_units_of_their_own() -> None:
-    wide = np.random.default_rng(0).normal(size=(500, 2)) * [1.0, 100.0]
+    wide = np.random.default_rng(0).normal(size=(3_000, 2)) * [1.0, 100.0]
     apart = all_of(corrupted(from_arrays(wide), Corruption("noise", 1))) - torch.from_numpy(wide).float()
-    assert apart.std(dim=0).numpy() == pytest.approx([0.2, 20.0], rel=0.15)
+    assert apart.std(dim=0).numpy() == pytest.approx(0.2 * wide.std(axis=0), rel=0.05)
     with pytest.raises(UsageError, match="corrupt: blur is for images"):
         corrupted(from_arrays(wide), Corruption("blur", 1))
     captioned = from_arrays({"sound": wide[:2], "caption": ["a bell", "a horn"]})
@@ -107,6 +113,8 @@ def test_what_is_not_in_memory_is_changed_as_it_is_fetched_and_can_be_sent_to_wo
     lazy = dataset.with_store(OnDisk(dataset.store, torch.arange(40)))
     for change in (lambda of: corrupted(of, Corruption("noise", 2)), lambda of: in_domains(of, DomainVersion("style"))):
         assert torch.equal(all_of(change(lazy)), all_of(change(dataset)))
+        some = [31, 4, 17, 5]
+        assert torch.equal(change(lazy).__getitems__(some).views[0], all_of(change(dataset))[some])
         assert pickle.dumps(change(lazy).store.change)
 
 
@@ -119,6 +127,34 @@ def test_domains_are_four_ways_to_see_an_image(name: str) -> None:
     assert made.domains.bincount().min() > 30
     same = (all_of(made) == all_of(dataset)).flatten(1).all(dim=1)
     assert torch.equal(same, made.domains == 0)
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_an_item_is_of_one_domain_wherever_it_stands(name: str) -> None:
+    dataset, some = pictures(60), torch.tensor([41, 7, 30])
+    whole, part = (in_domains(of, DomainVersion(name)) for of in (dataset, dataset.only(some)))
+    assert whole.domains is not None
+    assert torch.equal(part.domains, whole.domains[some])
+    assert torch.equal(all_of(part), all_of(whole)[some])
+
+
+def test_domains_are_quarter_turns_and_what_their_names_say() -> None:
+    images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
+    images[:, :, :4] = 40  # above a line it is dark grey, below it black
+    turned, styled = (in_domains(from_arrays(images), DomainVersion(name)) for name in ("rotate", "style"))
+    assert turned.domains is not None
+    assert styled.domains is not None
+    for quarter, name in enumerate(("upright", "quarter", "half", "three-quarters")):
+        (seen,) = all_of(turned)[turned.domains == quarter].unique(dim=0)
+        assert torch.equal(seen, torch.rot90(images[0], quarter, (1, 2))), name
+    photo, edges, poster, inverted = (
+        all_of(styled)[styled.domains == number].unique(dim=0)[0, 0] for number in range(4)
+    )
+    assert photo.unique().tolist() == [0, 40]
+    assert poster.unique().tolist() == [0], "of four greys, 0, 85, 170 and 255, the nearest"
+    assert inverted.unique().tolist() == [215, 255]
+    assert edges[:, 0].tolist() == [0, 0, 0, 40, 40, 0, 0, 0], "a step is an edge of its own height"
+    assert torch.equal(edges, edges[:, :1].expand(8, 8))
 
 
 def test_the_domain_that_is_left_out_is_the_test_splits_alone() -> None:

@@ -19,6 +19,7 @@ from contraport.evaluation import embed, evaluate
 from contraport.evaluation.kept import kept_files, kept_models
 from contraport.evaluation.samples import points
 from contraport.evaluation.worsened import worsened
+from contraport.measures.intervals import Difference
 from contraport.reporting.shown import shown
 from contraport.reporting.verdict import verdict
 from contraport.runs import Run
@@ -82,6 +83,22 @@ def test_alignment_and_uniformity_are_told_together(trained: dict[str, float], n
     told = worsened({"raw": baseline, "untrained": baseline, "trained": trained})
     assert len(told) == (note is not None)
     assert note is None or told[0].startswith(note)
+
+
+def test_what_is_worse_within_its_interval_is_not_told() -> None:
+    rows = {"raw": {"knn": 0.9}, "untrained": {"knn": 0.9, "alignment": 0.4}, "trained": {"knn": 0.8, "alignment": 0.5}}
+    sure, unsure = Difference(-0.1, -0.15, -0.05), Difference(-0.1, -0.25, 0.05)
+    found = worsened(
+        rows, {"raw": {"knn": sure}, "untrained": {"knn": unsure, "alignment": Difference(0.1, -0.1, 0.3)}}
+    )
+    assert [note[:60] for note in found] == ["Training left the features worse than the raw inputs by kNN "]
+    found = worsened(
+        rows, {"raw": {"knn": unsure}, "untrained": {"knn": sure, "alignment": Difference(0.1, 0.05, 0.15)}}
+    )
+    assert [note.split(" (")[0] for note in found] == [
+        "Training left the features worse than the untrained encoder by kNN",
+        "Training worsened Alignment",
+    ]
 
 
 def test_what_was_held_out_of_the_training_is_measured_and_embedded(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ ITEMS = 60
 
 
 def audited(folder: Path, **further: np.ndarray) -> Run:
-    """A run whose last pairs are the worst; the very last has no better partner."""
+    """A run whose last pairs are the worst; the third of these has no better partner."""
     run = Run.create(folder, {"data": "toy"})
     scores = np.arange(ITEMS)[::-1] / ITEMS
-    partners = np.where(np.arange(ITEMS) < ITEMS - 1, 3, -1)
+    partners = np.where(np.arange(ITEMS) != ITEMS - 3, 3, -1)
     run.save_pairs({"scores": scores, "partners": partners} | further)
     return run
 
@@ -33,7 +33,7 @@ def test_the_worst_come_first_with_what_both_views_and_the_better_partner_show(t
     assert found["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - PAIRS, -1))
     assert found["worst_1"].shape == (PAIRS, 5)
     assert found["worst_2"][:, 0, 0, 0].tolist() == found["worst"].tolist()
-    assert found["worst_better"][:, 0, 0, 0].tolist() == [ITEMS - 1] + [3] * (PAIRS - 1)
+    assert found["worst_better"][:, 0, 0, 0].tolist() == [3, 3, ITEMS - 3] + [3] * (PAIRS - 3)
     assert found["worst_views"].tolist() == ["vector", "picture"]
 
 
