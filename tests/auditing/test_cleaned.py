@@ -102,6 +102,24 @@ def test_an_npz_keeps_its_own_names_of_views(tmp_path: Path) -> None:
             assert ("weights" in file) == (way == "weigh")
 
 
+def test_rows_that_were_not_judged_stay_and_count(tmp_path: Path) -> None:
+    """What was judged begins at row 5: what seems wrong is told by its place in the source."""
+    values = np.arange(ITEMS + 5)[:, None] * 1.0
+    np.savez(tmp_path / "pairs.npz", ear=values, eye=10 * values, ear_test=values[:3], eye_test=values[:3])
+    dataset = load(tmp_path / "pairs.npz").only(torch.arange(5, ITEMS + 5))
+    told: dict[str, Any] = {"dataset": dataset, "second": 1, "columns": None}
+    wrong = [row + 5 for row in WRONG]
+    with np.load(write_cleaned(found(), "drop", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
+        assert file["ear"][:, 0].tolist() == np.delete(np.arange(ITEMS + 5.0), wrong).tolist()
+        assert len(file["ear_test"]) == 3
+    with np.load(write_cleaned(found(), "repair", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
+        assert file["eye"][7:10, 0].tolist() == [70, 120, 80], "3 has the partner of 7, and 4 that of 3, five rows on"
+    weighed = write_cleaned(found(), "weigh", tmp_path, data=tmp_path / "pairs.npz", **told)
+    assert load(weighed, "test").weights.tolist() == [1, 1, 1], "no test item was judged"
+    weights = np.load(write_cleaned(found(), "weigh", tmp_path, data="no file", **told))
+    assert (len(weights), np.flatnonzero(weights == 0).tolist()) == (ITEMS + 5, sorted(wrong))
+
+
 def test_each_of_several_texts_of_a_row_is_a_pair_of_its_own(tmp_path: Path) -> None:
     """Of 20 images with 3 captions each, a caption that seems wrong takes neither its image nor the others along."""
     data = tmp_path / "captions.jsonl"
