@@ -14,10 +14,12 @@ from sklearn.metrics import roc_auc_score
 
 import contraport
 from contraport.auditing import Audit, crossfit
+from contraport.auditing.frozen import frozen_rounds
 from contraport.auditing.report import of_training
 from contraport.cli.console import print_audit
-from contraport.data import load
+from contraport.data import from_arrays, load
 from contraport.errors import UsageError
+from contraport.pairs import ItemPairs, as_sides, couples, exchanged, scores
 
 ITEMS, WRONG = 400, 80
 QUICK: dict[str, Any] = {"epochs": 6, "batch_size": 64, "progress": False}
@@ -68,6 +70,31 @@ def test_planted_mismatches_are_found(views: tuple[np.ndarray, np.ndarray], aske
     found = contraport.audit(data=views, **asked)
     assert (found.method, len(found.scores)) == (asked["method"], ITEMS)
     check_found(found)
+
+
+def test_frozen_vectors_are_judged_again_among_those_that_seemed_right(views: tuple[np.ndarray, np.ndarray]) -> None:
+    dataset = from_arrays(views)
+    (first, _), (second, sides) = frozen_rounds(dataset, statistic="likeness", rounds=2, seed=3)
+    items, partners = torch.arange(ITEMS), exchanged(couples(ITEMS, seed=3))
+    whole = as_sides(dataset)
+    assert np.array_equal(first.scores, scores(whole, None, "likeness"))
+    assert np.array_equal(first.mismatched, scores(whole, ItemPairs(items, partners), "likeness"))
+    left_out = round(first.noise.rate * ITEMS)
+    assert left_out > 40
+    kept = np.sort(np.argsort(first.scores, kind="stable")[left_out:])
+    assert sides is not None
+    assert sides.among.tolist() == kept.tolist()
+    among = as_sides(dataset, kept=torch.from_numpy(kept))
+    assert np.array_equal(second.scores, scores(among, None, "likeness"))
+    assert not np.array_equal(second.scores, first.scores)
+
+
+def test_partners_are_proposed_of_what_seems_wrong(frozen: Audit) -> None:
+    number = np.ceil(max(frozen.noise_rate, 0.1) * ITEMS).astype(int)
+    free = np.argsort(frozen.scores, kind="stable")[:number]
+    proposed = frozen.partners[frozen.partners >= 0]
+    assert len(proposed) > 40
+    assert np.isin(proposed, free).all()
 
 
 def test_no_pair_is_flagged_where_none_is_wrong() -> None:
@@ -167,6 +194,28 @@ def test_what_is_flagged_is_chosen_one_way(frozen: Audit) -> None:
     ):
         with pytest.raises(UsageError, match=told):
             frozen.flagged(**wrong)  # type: ignore[arg-type]
+
+
+def test_as_many_are_flagged_as_keep_the_share_of_right_ones() -> None:
+    """Of the two and of the three lowest scores a half and two thirds are right, as all mismatches score below."""
+    scores, none = np.array([3.0, 0.0, 2.0, 1.0]), np.full(4, -1)
+    found = Audit("toy", "frozen", "cosine", scores, np.array([0.0, 0.5]), 0.25, (0.1, 0.4), none, scores)
+    assert found.fdr == pytest.approx([3 / 4, 1 / 2, 2 / 3, 1 / 2])
+    assert found.flagged(fdr=0.5).tolist() == [1, 3]
+    assert found.flagged(fdr=0.49).tolist() == []
+    assert found.flagged(fdr=0.7).tolist() == [1, 3, 2]
+
+
+@pytest.mark.parametrize(("remembered", "notes"), [(0.5, 0), (0.9, 1)])
+def test_what_a_training_found_is_taken_as_it_is(remembered: float, notes: int) -> None:
+    arrays = {"scores": np.arange(4.0), "mismatched": np.arange(2.0), "partners": np.array([1, -1, -1, -1])}
+    arrays |= {"partner_scores": np.arange(4.0) + 1, "rate": np.array(0.2), "low": np.array(0.1)}
+    found = of_training("x", arrays | {"high": np.array(0.3), "remembered": np.array(remembered)})
+    for name in ("scores", "mismatched", "partners", "partner_scores"):
+        assert np.array_equal(getattr(found, name), arrays[name])
+    assert (found.noise_rate, found.noise_interval) == (0.2, (0.1, 0.3))
+    assert len(found.notes) == notes
+    assert all("in 90% of all cases" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("seed", range(4))  # of some of them all pairs seem wrong, and none follows to judge by them

@@ -89,9 +89,10 @@ def test_an_item_is_corrupted_alike_wherever_it_stands(kind: str) -> None:
 
 
 def test_bytes_are_rounded() -> None:
-    """A fifth of the range is 51 of 255."""
-    images = torch.arange(205, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
-    assert torch.equal(all_of(corrupted(from_arrays(images), Corruption("brightness", 2))), images + 51)
+    """With half of the contrast black and white are at 63.75 and 191.25 of 255."""
+    images = torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 1, 2).expand(3, 1, 2, 2)
+    half = all_of(corrupted(from_arrays(images), Corruption("contrast", 2)))
+    assert half[0, 0].tolist() == [[64, 191], [64, 191]]
 
 
 def test_vectors_are_made_noisy_in_units_of_their_own() -> None:
