@@ -19,6 +19,7 @@ from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
+from contraport.training.loop.fit import _may_lack_gradients
 from contraport.training.loop.optimization import make_optimizer
 
 
@@ -170,6 +171,34 @@ def test_features_of_something_else_are_made_again(
     assert f"the features of the frozen encoder in {features} are made again: {told}" in log
     alone = train(data, begun, "alone", **(given | {"features": None}))
     assert same(dict(again.model().state_dict()), dict(alone.model().state_dict()))
+
+
+def test_a_change_of_ones_own_is_encoded_anew_in_each_step(images: Dataset, begun: Run, tmp_path: Path) -> None:
+    def flip(item: torch.Tensor) -> torch.Tensor:
+        return item.flip(-1)
+
+    run = train(images, begun, freeze=True, augment=flip)
+    assert not run.features_path.exists()
+    told = "features are kept by the name of a change, and flip is none"
+    assert f"each step passes its views through the frozen encoder anew, which takes longer: {told}" in (
+        run.log_path.read_text()
+    )
+    zero = train(images, begun, "zero", freeze=True, augment=flip, frozen_draws=0)
+    assert same(dict(run.model().state_dict()), dict(zero.model().state_dict()))
+    assert "each step passes" not in zero.log_path.read_text()
+    with pytest.raises(UsageError, match=f"frozen_draws: {told}; expected 0, got 2"):
+        train(images, begun, "kept", freeze=True, augment=flip, frozen_draws=2)
+    with pytest.raises(UsageError, match=f"features: {told}; expected none, got"):
+        train(images, begun, "kept", freeze=True, augment=flip, features=tmp_path / "features")
+
+
+def test_weights_without_a_gradient_are_looked_for_where_some_that_learn_may_be() -> None:
+    """Torch warns, once a process, where it looked and found none."""
+    pipeline: Any = nn.ModuleDict({"encoder": timm.create_model("resnet10t", num_classes=0), "head": nn.Linear(2, 2)})
+    pipeline.freezing = None
+    assert _may_lack_gradients(pipeline)
+    pipeline["encoder"].requires_grad_(False)
+    assert not _may_lack_gradients(pipeline)
 
 
 def test_equal_weights_in_another_network_are_another_encoder(images: Dataset, tmp_path: Path) -> None:

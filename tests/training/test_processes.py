@@ -152,6 +152,8 @@ def test_two_processes_hold_an_encoder(tmp_path: Path, held: list[str]) -> None:
     own, theirs = (run.model().tower(0).encoder.state_dict() for run in (begun, Run(tmp_path / "two")))
     assert all(torch.equal(value, theirs[name]) for name, value in own.items())
     assert not (tmp_path / "two" / "features").exists()
+    told = "takes longer: one process keeps features, and there are 2" in Run(tmp_path / "two").log_path.read_text()
+    assert told == (held == ["--freeze"])
 
 
 @pytest.mark.slow

@@ -36,6 +36,7 @@ from contraport.training.build import (
     fitted,
     held_at_once,
     in_epochs,
+    why_none_is_kept,
 )
 from contraport.training.frozen import on_features
 from contraport.training.given import settings_of
@@ -241,6 +242,8 @@ def _introduce(run: Run, settings: Settings, built: Built) -> None:
         log.info("the recipe's own %s gave way to yours", ", ".join(others))
     if (own := built.pipeline.views.own) is not None:
         log.info("augment: %s changes %s", own.name, _where(own, built))
+    if settings.freezes_all and settings.frozen_draws is None and (hindered := why_none_is_kept(settings)):
+        log.info("each step passes its views through the frozen encoder anew, which takes longer: %s", hindered)
     if (lacking := _lacking(dataset)) is not None:
         log.warning("%s", lacking)
     for note in built.notes:

@@ -11,6 +11,7 @@ from contraport.training.build.dataset import (
     draws_kept,
     held_at_once,
     in_epochs,
+    why_none_is_kept,
 )
 from contraport.training.build.monitored import Monitored, build_monitored
 from contraport.training.build.networks import build_initial, build_untrained, fitted
@@ -37,4 +38,5 @@ __all__ = [
     "fitted",
     "held_at_once",
     "in_epochs",
+    "why_none_is_kept",
 ]

@@ -19,7 +19,7 @@ from contraport.data.loading import Loader, StreamLoader
 from contraport.data.splits import Positions, split_positions
 from contraport.data.streams import Stream
 from contraport.data.versions import corrupted, in_domains, mismatched_partners, with_partners
-from contraport.data.views.own import Changed
+from contraport.data.views.own import Changed, own_change
 from contraport.data.views.views import COLOUR
 from contraport.encoders.view_names import each_view
 from contraport.errors import UsageError, check
@@ -89,19 +89,28 @@ def draws_kept(settings: Settings) -> int:
     """Return how many random views of each kind and item are kept, 0 where none is.
 
     Raises:
-        UsageError: several processes are to keep some.
+        UsageError: some are to be kept, and cannot.
     """
     if not settings.freezes_all:
         return 0
-    alone = distributed.world().size == 1
-    check(
-        alone or not settings.frozen_draws,
-        f"frozen_draws: one process keeps features, and there are {distributed.world().size}; expected 0, got "
-        f"{settings.frozen_draws}.",
-    )
+    hindered = why_none_is_kept(settings)
+    for argument, given, expected in (
+        ("frozen_draws", settings.frozen_draws or None, "0"),
+        ("features", settings.features, "none"),
+    ):
+        check(hindered is None or given is None, f"{argument}: {hindered}; expected {expected}, got {given}.")
     if settings.frozen_draws is None:
-        return DRAWS if alone else 0
+        return DRAWS if hindered is None else 0
     return settings.frozen_draws
+
+
+def why_none_is_kept(settings: Settings) -> str | None:
+    """Return why the features of a frozen encoder cannot be kept, and each step encodes its views; None: they can."""
+    if (processes := distributed.world().size) > 1:
+        return f"one process keeps features, and there are {processes}"
+    if (own := own_change(settings.augment)) is not None:
+        return f"features are kept by the name of a change, and {own.name} is none"
+    return None
 
 
 def build_dataset(settings: Settings, split: str = "train") -> Dataset:

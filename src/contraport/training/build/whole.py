@@ -11,7 +11,6 @@ from torch import Tensor
 from contraport.data import BatchOrder, Dataset
 from contraport.data.loading import Loader, StreamLoader
 from contraport.data.streams import Stream
-from contraport.data.views.own import own_change
 from contraport.embedding import Reader
 from contraport.encoders import Initial
 from contraport.encoders.adapters import check_adapts
@@ -80,11 +79,7 @@ def build(
         check_chunks(settings.batch_size, settings.cache_chunk)
     few = f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {settings.batch_size}."
     check(isinstance(dataset, Stream) or settings.batch_size <= len(dataset), few)
-    own = own_change(settings.augment)
-    check(
-        own is None or draws_kept(settings) == 0,
-        f"augment: features are kept by the name of a change, and {own and own.name} is none; expected frozen_draws=0.",
-    )
+    draws_kept(settings)
     epoch = settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.accumulate)
     kept = None if run is None else run.initial_path
     pipeline = build_pipeline(settings, dataset, compared, epoch=epoch, begun=begun, kept=kept)

@@ -128,10 +128,12 @@ def _processes(file: CheckpointFile, module: ContrastiveModule) -> Mapping[str, 
 
 
 def _may_lack_gradients(pipeline: Pipeline) -> bool:
-    """Return whether a step may leave out weights: those held at first, or of parts by others than us and torch."""
+    """Return whether a step may leave out weights that learn: those held at first, or of others' parts than torch's."""
     for_some_steps = pipeline.freezing is not None and pipeline.freezing.steps is not None
     return for_some_steps or any(
-        type(module).__module__.partition(".")[0] not in _KNOWN_WHOLE for module in pipeline.modules()
+        type(module).__module__.partition(".")[0] not in _KNOWN_WHOLE
+        and any(weights.requires_grad for weights in module.parameters())
+        for module in pipeline.modules()
     )
 
 
