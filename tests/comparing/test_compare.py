@@ -18,6 +18,7 @@ from contraport import compare
 from contraport.cli import main
 from contraport.comparing import running
 from contraport.comparing.asked import grid_of
+from contraport.comparing.compare import _settled
 from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Verdict, verdict_of
 from contraport.comparing.running import Clock, Job, carry_out, job_of
 from contraport.comparing.statistics import MOST_SEEDS
@@ -221,6 +222,22 @@ def test_the_best_trial_is_chosen_once_all_are_done() -> None:
     assert best_trial(trials, ranks, measures(["median_rank"])[0]) is trials[1], "of places the least is the best"
     longer = trials_of(grid_of({**SMALL, "tune": 8}), row, column)
     assert [trial.options for trial in longer[:4]] == [trial.options for trial in trials]
+
+
+def test_each_seed_is_trained_with_what_the_search_chose() -> None:
+    grid = grid_of({**SMALL, "tune": 3, "seeds": 2, "measures": ["knn"]})
+    trials = {(row.name, grid.columns[0].name): trials_of(grid, row, grid.columns[0]) for row in grid.rows}
+    first, second = trials.values()
+    found = {trial.folder: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)}
+    cells = _settled(grid, trials, found, measures(["knn"])[0])
+    assert [(cell.row.name, cell.seed) for cell in cells] == [
+        ("info-nce", 0),
+        ("gca-ince", 0),
+        ("info-nce", 1),
+        ("gca-ince", 1),
+    ]
+    chosen = [trial.options["temperature"] for trial in (first[1], second[2])]
+    assert [cell.options["temperature"] for cell in cells] == chosen * 2
 
 
 def test_what_a_row_fixes_is_not_searched() -> None:

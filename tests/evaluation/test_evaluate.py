@@ -13,13 +13,15 @@ from tests.evaluation.making import image_model, make_run, several, vector_model
 import contraport
 from contraport.cli.console import print_evaluation
 from contraport.data import Views, from_arrays, load
+from contraport.embedding import Reader
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.kept import kept_files, kept_models
-from contraport.evaluation.samples import points
+from contraport.evaluation.samples import points, samples_of
 from contraport.evaluation.worsened import worsened
 from contraport.measures.intervals import Difference
+from contraport.measures.subject import Subject
 from contraport.reporting.shown import shown
 from contraport.reporting.verdict import verdict
 from contraport.runs import Run
@@ -183,6 +185,24 @@ def test_texts_are_kept_as_far_as_they_are_shown() -> None:
     dataset = from_arrays(["größer", "x" * 1000, "a"])
     kept = points(dataset, torch.eye(3), torch.tensor([2, 1]))
     assert kept["texts"].tolist() == ["a", "x" * 160]
+
+
+def test_of_some_items_the_neighbours_are_among_these() -> None:
+    features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([19, 3, 7, 11, 2])
+    kept = points(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
+    z = torch.nn.functional.normalize(features[chosen], dim=1)
+    order = (z @ z.T).fill_diagonal_(-2).argsort(dim=1, descending=True)[:, :4]
+    assert np.array_equal(kept["neighbors"], order)
+    assert kept["ids"].tolist() == chosen.tolist()
+    assert kept["labels"].tolist() == [1, 0, 1, 2, 2]
+
+
+def test_the_losses_of_items_are_the_loss_in_the_mean() -> None:
+    test, objective = vectors(30, 3), contraport.nt_xent(0.5)
+    subject = Subject(vector_model(), vectors(60, 3), test, Views(test), Reader(), objective=objective)
+    losses = samples_of(subject, probed=False)["losses"]
+    assert losses.shape == (30,)
+    assert losses.mean() == pytest.approx(float(objective(*subject.projections)), rel=1e-5)
 
 
 def test_pairs_that_do_not_belong_together_are_suspicious(tmp_path: Path) -> None:
