@@ -5,6 +5,7 @@
     python examples/photos.py --samples 5       # five times four hundred, the mean and its interval
     python examples/photos.py --ways proposed   # only what the log proposes
     python examples/photos.py --folder photos/  # a folder of your own, with a folder of each class; a fifth judges
+    python examples/photos.py --weights FILE --encoder resnet18  # beside these, weights that others trained, of timm
 
 It tells each training as it goes, and writes what all reached to examples/results/photos.json.
 
@@ -38,9 +39,11 @@ RESULTS = Path(__file__).parent / "results" / "photos.json"
 SIDE = 40  # of a scene
 MEASURES = ["linear_probe", "knn"]
 RAW = "raw pixels"
+MEANT = ("pretrained", "proposed")  # for few photos, with weights of others and without
 WAYS = {
-    "proposed": "as proposed, views mixed",
-    "standard": "the same command, standard views",
+    "pretrained": "weights of ImageNet, held",
+    "proposed": "edges and hues, views mixed",
+    "standard": "the same, standard views",
     "frozen": "an encoder of others, frozen",
     "nothing": "an encoder from nothing",
 }
@@ -82,12 +85,17 @@ parser.add_argument("--folder", type=Path, help="photos of your own, with a fold
 parser.add_argument("--scenes", action="store_true", help="items at any place and size, before parts of photographs")
 parser.add_argument("--tiny", action="store_true", help="few photos and steps, to see that it runs; writes nothing")
 parser.add_argument("--samples", type=int, default=1, help="how many times photos are drawn and trained on")
+parser.add_argument("--weights", type=Path, help="weights of a model of timm; default: none, and not that way")
+parser.add_argument("--encoder", default="resnet18", help="which model of timm they are of; default: %(default)s")
+parser.add_argument("--image_size", type=int, help="side of its images in pixels; default: as it was trained")
 parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="which trainings; default: all")
 asked = parser.parse_args()
 per_class, judged, others, epochs, epochs_of_many = (8, 4, 64, 1, 1) if asked.tiny else (40, 100, 3_000, 200, 12)
 kind = asked.folder.name if asked.folder else "scenes" if asked.scenes else "well centred"
 if asked.folder and "frozen" in asked.ways:
     asked.ways.remove("frozen")  # it is of other photos of the same kind, which a folder has not
+if asked.weights is None and "pretrained" in asked.ways:
+    asked.ways.remove("pretrained")
 begun = time.perf_counter()
 
 
@@ -125,7 +133,9 @@ def drawn(folder: Path, number: int) -> None:
 
 with tempfile.TemporaryDirectory() as place:
     temporary = Path(place)
+    pretrained = {"encoder": asked.encoder, "init": asked.weights, "image_size": asked.image_size, "freeze": True}
     settings = {
+        "pretrained": pretrained,
         "proposed": {"encoder": "gradients", "augment": "mixup"},
         "standard": {"encoder": "gradients"},
         "frozen": {"init": temporary / "before", "freeze": True},
@@ -157,8 +167,9 @@ with tempfile.TemporaryDirectory() as place:
             numbers = ", ".join(f"{name} {probe:.1%} {knn:.1%}" for name, (probe, knn) in found.items())
             tell(f"sample {number + 1} of {asked.samples}, {WAYS[way]}: {numbers}")
             columns[RAW] = [*columns[RAW][:number], found["raw"]]
-            if way in ("proposed", "nothing"):
-                columns[f"{WAYS[way]}, untrained"].append(found["untrained"])
+            if way in (*MEANT, "nothing"):
+                (before,) = found.keys() - {"raw", "trained"}  # as given, or with random weights
+                columns[f"{WAYS[way]}, {before}"].append(found[before])
             columns[WAYS[way]].append(found["trained"])
 
 
@@ -171,13 +182,13 @@ def told(values: np.ndarray) -> list[str]:
 
 
 rows = {name: np.array(values) for name, values in columns.items()}
-for name in (RAW, f"{WAYS['proposed']}, untrained"):
-    if "proposed" in asked.ways:
-        rows[f"  proposed, ahead of: {name}"] = rows[WAYS["proposed"]] - rows[name]
+for way in [way for way in MEANT if way in asked.ways]:
+    for name in [name for name in rows if name == RAW or name.startswith(f"{WAYS[way]}, ")]:
+        rows[f"  {WAYS[way]}, ahead of: {name}"] = rows[WAYS[way]] - rows[name]
 print(f"\n{counts[0]} photos, {kind}, judged on {counts[1]:,} others; mean of so many times, 95 %")
-print(f"{'':60} {'times':>5} {'probe':>15} {'kNN':>15}")
+print(f"{'':70} {'times':>5} {'probe':>15} {'kNN':>15}")
 for name, values in rows.items():
-    print(f"{name:60} {len(values):5} {' '.join(f'{text:>15}' for text in told(values))}")
+    print(f"{name:70} {len(values):5} {' '.join(f'{text:>15}' for text in told(values))}")
 if not asked.tiny:
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     facts = {"photos": counts[0], "judged": counts[1], "measures": MEASURES}

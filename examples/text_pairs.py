@@ -11,14 +11,12 @@ pairs of your own in a table:
 """
 
 import argparse
-import ast
 import re
-import sysconfig
 import tempfile
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
+from docstrings import functions
 
 from contraport import evaluate, train
 from contraport.data import from_arrays
@@ -35,27 +33,9 @@ def words(name: str) -> str:
     return " ".join(re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name)).lower()
 
 
-def pairs(library: Path) -> dict[str, str]:
-    """Return the first sentence of each function's docstring by its name and those of its arguments."""
-    found: dict[str, str] = {}
-    for file in sorted(library.rglob("*.py")):
-        inside = file.relative_to(library)
-        if {"test", "tests", "site-packages", "idlelib"} & set(inside.parts):
-            continue
-        try:
-            tree = ast.parse(file.read_text("utf-8"))
-        except (SyntaxError, UnicodeDecodeError):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and (told := ast.get_docstring(node)):
-                sentence = " ".join(told.split("\n\n")[0].split()).split(". ")[0]
-                arguments = " ".join(argument.arg for argument in node.args.args if argument.arg != "self")
-                if len(sentence.split()) > 2:
-                    found.setdefault(words(f"{inside.stem} {node.name} {arguments}"), sentence)
-    return found
-
-
-found = pairs(Path(sysconfig.get_paths()["stdlib"]))
+found: dict[str, str] = {}
+for place, name, arguments, sentence in functions():
+    found.setdefault(words(f"{place.stem} {name} {' '.join(arguments)}"), sentence)
 often = Counter(found.values())
 rare = {said: name for name, said in found.items() if often[said] == 1}
 said, names = np.array(list(rare)), np.array(list(rare.values()))

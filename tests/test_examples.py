@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import timm
+import torch
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
@@ -19,6 +21,10 @@ ROOT = Path(__file__).parents[1]
         ("photos.py --tiny --data digits", "an encoder of others, frozen"),
         pytest.param("photos.py --tiny --data digits --scenes", "80 photos, scenes", marks=pytest.mark.slow),
         ("photos.py --tiny --folder cards --ways proposed", "32 photos, cards, judged on 8 others"),
+        (
+            "photos.py --tiny --data digits --ways pretrained --weights others.pth --encoder resnet10t --image_size 32",
+            "weights of ImageNet, held, ahead of: weights of ImageNet, held, given",
+        ),
         ("captions.py --tiny --data digits", "zero-shot, 10 classes by name"),
         ("text_pairs.py --tiny", "raw words and pieces"),
         ("finding.py --tiny --data digits --pages pages", "the original is the nearest of a copy"),
@@ -31,6 +37,8 @@ def test_it_runs(command: str, told: str, tmp_path: Path) -> None:
             path = tmp_path / "cards" / "ab"[number % 2] / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.effect_noise((16, 16), number).save(path)
+    if "--weights" in given:
+        torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "others.pth")
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / script, *given],

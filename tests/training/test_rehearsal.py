@@ -95,12 +95,27 @@ def test_what_is_proposed_are_enough_steps(items: int, size: int) -> None:
     assert told == steps
 
 
+def test_few_photos_are_advised_weights_that_others_trained() -> None:
+    photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
+    enough = {"batch_size": 32, "epochs": 200}
+    told = advice_of_encoder(Settings(data="my photos"), photos, {"data": "my photos", "epochs": 3}, enough, Path("a"))
+    assert told is not None
+    command, without = re.fullmatch(
+        r".* frozen: (.*), or --init .* Without such weights take (.*), which .*", told
+    ).groups()
+    assert command == (
+        "contraport train --data 'my photos' --epochs 200 --encoder resnet18 --pretrained true --freeze true "
+        "--batch_size 32 --out a-resnet18"
+    )
+    assert without == "--encoder gradients --augment mixup"
+
+
 def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> None:
     def advice(changes: dict[str, Any] | None = None, **given: Any) -> str:
         return advice_of_encoder(Settings(**given), images, given, changes) or ""
 
     assert advice().startswith("few images: 96, too few to train an encoder from scratch")
-    assert "--encoder resnet18 --pretrained --freeze, or --init" in advice(encoder="resnet18")
+    assert "--encoder resnet18 --pretrained true --freeze true, or --init" in advice(encoder="resnet18")
     assert "train --data 'my photos' --encoder gradients --augment mixup. " in advice(data="my photos")
     assert "train --data photos --augment weak --encoder gradients. " in advice(data="photos", augment="weak")
     assert "train --data photos --views colour --encoder gradients. " in advice(data="photos", views="colour")

@@ -29,6 +29,9 @@ ENOUGH_STEPS = 1_000
 FEW_IMAGES = 5_000
 """Fewer items than these teach an encoder from nothing little that other items share."""
 
+COLOURS = 3
+"""Channels of a photo, as those are on which others trained; images of other numbers may be like none of these."""
+
 LEAST_BATCH = 32
 """No smaller batch is proposed: an item is to be told from some others."""
 
@@ -207,9 +210,16 @@ def advice_of_encoder(
     # Views mixed with others teach which edges are an item's own; crops of few images cost neighbours, by
     # examples/photos.py. Other views that someone asked for, or their recipe, stay.
     mixed = {"augment": "mixup"} if settings.augment is None and settings.views is None else {}
-    command = again(given, {"encoder": "gradients", **mixed, **(changes or {})}, path)
+    edges, trained = {"encoder": "gradients", **mixed}, {"encoder": "resnet18", "pretrained": True, "freeze": True}
+    is_photo = dataset.shapes[0][0] == COLOURS
+    command = again(given, {**(trained if is_photo else edges), **(changes or {})}, path)
+    others = "--init with a file, a folder or a run"
+    if is_photo:
+        return (
+            f"{few}; better is one that others trained, frozen: {command}, or {others}. Without such weights take "
+            f"{as_flags(edges)}, which describes edges and hues and has nothing to learn but its projection"
+        )
     return (
         f"{few}; better is one that describes edges and hues and has nothing to learn but its projection: {command}. "
-        "Pretrained weights may do better still: --encoder resnet18 --pretrained --freeze, or --init with a file, a "
-        "folder or a run"
+        f"Weights that others trained may do better still: {as_flags(trained)}, or {others}"
     )
