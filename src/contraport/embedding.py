@@ -131,8 +131,9 @@ def in_blocks(
 ) -> Tensor:
     """Return what a frozen model gives of items, of which it sees `BLOCK` at a time, too few of them over and over.
 
-    On a CPU each block is computed by one thread, and as many at once as torch has threads. So what comes of an item,
-    bit for bit, depends neither on how many there are, nor on how many are fetched at once, nor on the threads.
+    On a CPU each block is computed by one thread, of large items `FEW` at a time, and as many blocks at once as torch
+    has threads. So what comes of an item, bit for bit, depends neither on how many there are, nor on how many are
+    fetched at once, nor on the threads.
 
     Args:
         function: of the views of a block, by the model.
