@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from docstrings import functions
+from helpers.docstrings import functions
 from sklearn.model_selection import train_test_split
 
 from contraport import evaluate, train

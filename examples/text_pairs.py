@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter
 
 import numpy as np
-from docstrings import functions
+from helpers.docstrings import functions
 
 from contraport import evaluate, train
 from contraport.data import from_arrays

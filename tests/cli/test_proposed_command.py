@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
 import contraport
 from contraport.cli.parsing import parse
 from contraport.cli.verbs import find
@@ -21,13 +24,20 @@ NESTED = ("--objective_settings.temperature", "0.3", "--monitor", "alignment", "
 
 def proposed(log: Path) -> list[str]:
     """The words of the one command in a log, as a shell would read them."""
-    (found,) = re.findall(r"contraport (train .*?)\. Pretrained", log.read_text())
+    (found,) = re.findall(r"contraport (train .*?)(?:\. Weights|, or --init)", log.read_text())
     return shlex.split(found)
 
 
-def test_it_is_the_users_own_with_a_change(command: Callable[..., Outcome], photos: Path) -> None:
-    photos.rename(photos.with_name("my photos"))
-    small = ("--data", "my photos", "--batch_size", "4", "--epochs", "1", "--progress", "false", "--workers", "0")
+@pytest.fixture
+def scans(tmp_path: Path) -> Path:
+    """Images of one channel, as files of photos are not."""
+    path = tmp_path / "my scans.npy"
+    np.save(path, np.random.default_rng(0).integers(0, 255, (12, 8, 8)).astype(np.uint8))
+    return path
+
+
+def test_it_is_the_users_own_with_a_change(command: Callable[..., Outcome], scans: Path) -> None:
+    small = ("--data", scans.name, "--batch_size", "4", "--epochs", "1", "--progress", "false", "--workers", "0")
     assert command("train", *small, *OWN, *NESTED, "--out", "run").status == 0
     _, *words = proposed(Path("run/train.log"))
     pasted = parse(find("train"), words, prog="contraport train")
@@ -42,11 +52,25 @@ def test_it_is_the_users_own_with_a_change(command: Callable[..., Outcome], phot
     assert contraport.runs.Run("run-gradients").config()["target"] == "neighbors:k=3"
 
 
+def test_of_photos_in_colour_it_takes_weights_that_others_trained(
+    command: Callable[..., Outcome], photos: Path
+) -> None:
+    small = ("--data", "photos", "--batch_size", "4", "--epochs", "1", "--progress", "false", "--workers", "0")
+    assert command("train", *small, *OWN, "--out", "run").status == 0
+    _, *words = proposed(Path("run/train.log"))
+    pasted, first = (parse(find("train"), given, prog="contraport train") for given in (words, [*small, *OWN]))
+    assert pasted is not None
+    assert first is not None
+    changed = {name: value for name, value in pasted.items() if first.get(name) != value}
+    weights = {"encoder": "resnet18", "pretrained": True, "freeze": True}
+    assert changed == {**weights, "epochs": 500, "out": "run-resnet18"}
+
+
 def test_without_a_folder_it_names_one_that_is_free(command: Callable[..., Outcome], photos: Path) -> None:
     small = ("--data", "photos", "--batch_size", "4", "--epochs", "1", "--progress", "false", "--workers", "0")
     assert command("train", *small).status == 0
     _, *words = proposed(Path("runs/photos-nt-xent/train.log"))
-    assert words[-2:] == ["--out", "runs/photos-nt-xent-gradients"]
+    assert words[-2:] == ["--out", "runs/photos-nt-xent-resnet18"]
     assert command("train", *small, "--overwrite").status == 0
     assert "--out" not in proposed(Path("runs/photos-nt-xent/train.log"))
 
