@@ -98,9 +98,9 @@ SITUATIONS = (
             ),
             Advice(
                 (),
-                "Weights from the batch's own plan (--weights plan) do much less than leaving pairs out; with the audit "
-                "they gained three points on one of four settings, and cost nothing that could be told. Soft targets "
-                "(--target neighbors:k=5) cost points.",
+                "Weights from the batch's own plan (--weights plan) do much less than leaving pairs out; with the "
+                "audit they gained three points on one of four settings, and cost nothing that could be told. Soft "
+                "targets (--target neighbors:k=5) cost points.",
                 (*_on("beyond", 5, 6, 14), *_on("mismatch", 0, 1)),
             ),
             Advice(
