@@ -3,7 +3,7 @@
     python examples/photos.py                   # JPEG files of Fashion-MNIST: small and well centred
     python examples/photos.py --scenes          # the same clothes at any place and size, before parts of photographs
     python examples/photos.py --samples 5       # five times four hundred, the mean and its interval
-    python examples/photos.py --ways proposed   # only what the log proposes
+    python examples/photos.py --ways edges      # only what the log proposes where there are no weights
     python examples/photos.py --folder photos/  # a folder of your own, with a folder of each class; a fifth judges
     python examples/photos.py --weights FILE --encoder resnet18  # beside these, weights that others trained, of timm
 
@@ -39,10 +39,10 @@ RESULTS = Path(__file__).parent / "results" / "photos.json"
 SIDE = 40  # of a scene
 MEASURES = ["linear_probe", "knn"]
 RAW = "raw pixels"
-MEANT = ("pretrained", "proposed")  # for few photos, with weights of others and without
+PROPOSED = ("pretrained", "edges")  # by the log, with weights of others and without
 WAYS = {
     "pretrained": "weights of ImageNet, held",
-    "proposed": "edges and hues, views mixed",
+    "edges": "edges and hues, views mixed",
     "standard": "the same, standard views",
     "frozen": "an encoder of others, frozen",
     "nothing": "an encoder from nothing",
@@ -136,7 +136,7 @@ with tempfile.TemporaryDirectory() as place:
     pretrained = {"encoder": asked.encoder, "init": asked.weights, "image_size": asked.image_size, "freeze": True}
     settings = {
         "pretrained": pretrained,
-        "proposed": {"encoder": "gradients", "augment": "mixup"},
+        "edges": {"encoder": "gradients", "augment": "mixup"},
         "standard": {"encoder": "gradients"},
         "frozen": {"init": temporary / "before", "freeze": True},
         "nothing": {},
@@ -167,7 +167,7 @@ with tempfile.TemporaryDirectory() as place:
             numbers = ", ".join(f"{name} {probe:.1%} {knn:.1%}" for name, (probe, knn) in found.items())
             tell(f"sample {number + 1} of {asked.samples}, {WAYS[way]}: {numbers}")
             columns[RAW] = [*columns[RAW][:number], found["raw"]]
-            if way in (*MEANT, "nothing"):
+            if way in (*PROPOSED, "nothing"):
                 (before,) = found.keys() - {"raw", "trained"}  # as given, or with random weights
                 columns[f"{WAYS[way]}, {before}"].append(found[before])
             columns[WAYS[way]].append(found["trained"])
@@ -182,7 +182,7 @@ def told(values: np.ndarray) -> list[str]:
 
 
 rows = {name: np.array(values) for name, values in columns.items()}
-for way in [way for way in MEANT if way in asked.ways]:
+for way in [way for way in PROPOSED if way in asked.ways]:
     for name in [name for name in rows if name == RAW or name.startswith(f"{WAYS[way]}, ")]:
         rows[f"  {WAYS[way]}, ahead of: {name}"] = rows[WAYS[way]] - rows[name]
 print(f"\n{counts[0]} photos, {kind}, judged on {counts[1]:,} others; mean of so many times, 95 %")

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
     [
         ("photos.py --tiny --data digits", "an encoder of others, frozen"),
         pytest.param("photos.py --tiny --data digits --scenes", "80 photos, scenes", marks=pytest.mark.slow),
-        ("photos.py --tiny --folder cards --ways proposed", "32 photos, cards, judged on 8 others"),
+        ("photos.py --tiny --folder cards --ways edges", "32 photos, cards, judged on 8 others"),
         (
             "photos.py --tiny --data digits --ways pretrained --weights others.pth --encoder resnet10t --image_size 32",
             "weights of ImageNet, held, ahead of: weights of ImageNet, held, given",

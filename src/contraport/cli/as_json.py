@@ -22,28 +22,30 @@ def print_json(found: Any) -> None:
       ]
     }
     """
-    print(json.dumps(plain(found), indent=2, ensure_ascii=False))
+    print(json.dumps(jsonable(found), indent=2, ensure_ascii=False))
 
 
-def plain(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """Return a value as numbers, texts, lists and dicts: dataclasses and named tuples by their fields.
 
     What is not a number there is null, as JSON has no other word for it.
 
     >>> import numpy as np
-    >>> plain({"scores": np.array([0.5, np.inf]), "folder": Path("runs/a")})
+    >>> jsonable({"scores": np.array([0.5, np.inf]), "folder": Path("runs/a")})
     {'scores': [0.5, None], 'folder': 'runs/a'}
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {one.name: jsonable(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if hasattr(value, "_asdict"):
-        return plain(value._asdict())
+        return jsonable(value._asdict())
     if hasattr(value, "tolist"):  # of arrays, tensors and their numbers
-        return plain(value.tolist())
+        return jsonable(value.tolist())
     if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
+        return {str(name): jsonable(part) for name, part in value.items()}
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
-    return str(value) if isinstance(value, Path) or not isinstance(value, Iterable) else [plain(part) for part in value]
+    if isinstance(value, Iterable) and not isinstance(value, Path):
+        return [jsonable(part) for part in value]
+    return str(value)

@@ -278,7 +278,7 @@ def _written(
     write_text(out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table by itself.", *commands]) + "\n")
     write_text(out / "table.md", comparison.markdown())
     write_text(out / "table.csv", comparison.csv())
-    write_json(out / "results.json", {**_circumstances(grid), **comparison.plain(), "cells": _cells(jobs, found)})
+    write_json(out / "results.json", {**_circumstances(grid), **comparison.jsonable(), "cells": _cells(jobs, found)})
     draw(comparison, out / "plot.png")
     write_text(out / "page.html", render(comparison, commands))
     return comparison

@@ -120,7 +120,7 @@ class Comparison:
             out.writerow((*one[:4], one.mean, *ends, *apart, one.seconds))
         return text.getvalue()
 
-    def plain(self) -> dict[str, Any]:
+    def jsonable(self) -> dict[str, Any]:
         """Return what is written as JSON."""
         entries = [
             entry._asdict()

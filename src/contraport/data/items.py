@@ -49,8 +49,8 @@ class Items:
             UsageError: some are not, and could be written into no table or page, as of files from other systems.
         """
         names = [*(self.keys or ()), *(self.class_names or ()), *(self.domain_names or ())]
-        if not all(map(_is_text, names)):
-            strange = [name for name in names if not _is_text(name)]
+        if not all(map(_is_unicode, names)):
+            strange = [name for name in names if not _is_unicode(name)]
             raise UsageError(
                 f"data: expected names in UTF-8 in {self.name!r}, got {len(strange):,} that are not, such as "
                 f"{strange[0]!r}; rename them (convmv renames whole folders)."
@@ -143,6 +143,6 @@ class Items:
         return ImageStore(view.take(positions), size)
 
 
-def _is_text(name: str) -> bool:
+def _is_unicode(name: str) -> bool:
     """Return whether a name is Unicode: bytes that Python could not decode it keeps as halves of surrogate pairs."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -27,7 +27,7 @@ from contraport.training.step.memory import Bank, Memory, Queue
 from contraport.training.step.momentum import MomentumEncoder, Predictor
 from contraport.training.step.pipeline import Pipeline, keyed
 from contraport.training.step.reconstructed import Reconstructed
-from contraport.training.step.teacher import read_features
+from contraport.training.step.teacher import teacher_features
 from contraport.training.step.wanted import parse_target
 from contraport.verbs.train import Settings
 
@@ -135,7 +135,7 @@ def _comparison(
         known = {
             "views": made,
             "wanted": None if target is None else parse_target(target, dataset),
-            "features": None if file is None else read_features("teacher", str(file), len(dataset), views=made),
+            "features": None if file is None else teacher_features("teacher", str(file), len(dataset), views=made),
         }
         comparison = InTurn(compared, memory, **known) if in_turn else Together(compared, **known)
     try:

@@ -16,7 +16,7 @@ from contraport.engine import Gibbs, Kernel
 from contraport.errors import UsageError, cannot_read, check, check_file, check_positive
 from contraport.named import parse_named
 from contraport.objectives import Alike, Domains, Labels, Neighbors, Pairs, Shown, Soft, Target
-from contraport.training.step.teacher import of_batch, read_features
+from contraport.training.step.teacher import of_batch, teacher_features
 
 Wanted = Callable[[Batch], Target]
 """Which plan is wanted of a batch."""
@@ -120,14 +120,14 @@ def _shown(settings: dict[str, Any], dataset: Dataset) -> Wanted:
 
 
 def _soft(settings: dict[str, Any], dataset: Dataset) -> Wanted:
-    features = read_features("target", str(settings["file"]), len(dataset))
+    features = teacher_features("target", str(settings["file"]), len(dataset))
     kernel = Gibbs("cosine", settings.get("temperature", TEMPERATURE))
     return partial(_soft_of, features, kernel)
 
 
 def _neighbors(settings: dict[str, Any], dataset: Dataset) -> Wanted:
     file = settings.get("features")
-    features = None if file is None else read_features("target", str(file), len(dataset))
+    features = None if file is None else teacher_features("target", str(file), len(dataset))
     given = features is not None or dataset.present is None or bool(dataset.present[:, 0].all())
     check(given, f"target: neighbors expects features=FILE, as some items of {dataset.name!r} lack their first view.")
     return partial(_neighbors_of, features, settings.get("k", NEIGHBORS))
