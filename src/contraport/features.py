@@ -1,6 +1,6 @@
 """Features in a file, and what each row of them is: written by `embed`, read by whatever uses an embedding.
 
-- `.npz`: the arrays `features` `(n, F)` float32, `rows` `(n,)`, `splits` `(n,)`, `run`, and where there are
+- `.npz`: the arrays `features` `(n, F)` float32, `rows` `(n,)`, `splits` `(n,)`, `run`, `data`, and where there are
   such `view`, `keys` `(n,)` and `labels` `(n,)` with `class_names`.
 - `.parquet`: the columns `f0`, `f1` and so on, `row`, `split`, and where known `key`, `label` and `class_name`.
 - `.npy`: the features alone, which can be mapped to memory; beside it `NAME.items.parquet` has the other columns.
@@ -23,7 +23,7 @@ from contraport.errors import UsageError, cannot_read, check, check_regular
 from contraport.files import replacing
 
 _PREFIX = "contraport."
-_TOLD = ("run", "view")
+_TOLD = ("run", "view", "data")
 _PER_ITEM = ("row", "split", "key", "label", "class_name")
 _OF_EACH = ("features", "rows", "splits", "keys", "labels")
 _GROUP_BYTES = 2**26
@@ -44,6 +44,8 @@ class Features:
         run: the folder of the run that embedded them, or None where that is not known.
         view: which of the run's views they are of, where they are what its loss sees of that one; None where they are
             of items as a whole.
+        data: what the items are of: where that is what the run was trained on, as its settings call it; None where it
+            is not known.
 
     Raises:
         UsageError: they do not fit together.
@@ -57,6 +59,7 @@ class Features:
     class_names: np.ndarray | None = None
     run: str | None = None
     view: str | None = None
+    data: str | None = None
 
     def __post_init__(self) -> None:
         good = self.features.ndim == 2 and self.features.size > 0 and self.features.dtype.kind == "f"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import ttest_ind
 
 from contraport import compare
@@ -19,11 +22,12 @@ from contraport.cli import main
 from contraport.comparing import running
 from contraport.comparing.asked import grid_of
 from contraport.comparing.compare import _settled
+from contraport.comparing.grid import Cell
 from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Verdict, verdict_of
 from contraport.comparing.running import Clock, Job, carry_out, job_of
 from contraport.comparing.statistics import MOST_SEEDS
 from contraport.comparing.tables import Comparison, size, table_of, verdict_in_words, written
-from contraport.comparing.tuning import SPACES, Space, best_trial, space_of, trials_of, unequal
+from contraport.comparing.tuning import SPACES, Space, best_trial, settled, space_of, trials_of, unequal
 from contraport.errors import UsageError
 from contraport.measures import chosen as measures
 from contraport.measures.intervals import Difference, Interval
@@ -169,6 +173,39 @@ def test_a_process_that_is_killed_is_told_in_a_line(tmp_path: Path, monkeypatch:
         compare(**SMALL, processes=2, out=tmp_path)
 
 
+def test_another_baseline_is_judged_beside_no_training_too(tmp_path: Path) -> None:
+    asked = SMALL | {"seeds": 1, "measures": ["knn"]}
+    first = compare(**asked, out=tmp_path).references
+    second = compare(**asked | {"baseline": "gca-ince"}, out=tmp_path).references
+    assert {*second} == {*first} == {"untrained encoder", "raw inputs"}
+    assert second["raw inputs"] == first["raw inputs"]
+
+
+def test_models_are_kept_of_no_run_that_is_too_short(tmp_path: Path) -> None:
+    asked = SMALL | {"train": {"batch_size": 64, "keep_every": 2}, "seeds": 1, "measures": ["knn"]}
+    found = compare(**asked | {"objectives": ["info-nce"]}, out=tmp_path)
+    assert (found.lacking, found.waypoints) == (0, [])
+    longer = grid_of(asked | {"epochs": 2, "out": tmp_path}).cells[0]
+    assert job_of(grid_of(asked | {"out": tmp_path}), longer).checkpoints == "all"
+
+
+def test_each_process_takes_a_gpu_of_those_that_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(of: str | None, processes: int, devices: int) -> list[str | None]:
+        number, found = get_context("spawn").Value("i", 0), list[str | None]()
+        for _ in range(processes):
+            if of is None:
+                monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+            else:
+                monkeypatch.setenv("CUDA_VISIBLE_DEVICES", of)
+            running._begin(number, devices, torch.get_num_threads())
+            found.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return found
+
+    assert taken(None, 3, 2) == ["0", "1", "0"]
+    assert taken("2,GPU-7", 3, 2) == ["2", "GPU-7", "2"]
+    assert taken("3", 2, 1) == ["3", "3"]
+
+
 def test_within_a_budget_what_lacks_is_told(tmp_path: Path) -> None:
     found = compare(**SMALL, budget="0s", out=tmp_path)
     assert found.lacking == 4
@@ -197,6 +234,27 @@ def test_a_search_has_equally_many_trials_and_sees_no_test_item(tmp_path: Path) 
     final = [json.loads(path.read_text())["options"] for path in (tmp_path / "cells").glob("*seed-*.json")]
     assert len(final) == 2
     assert all("validation" not in options for options in final)
+
+
+def test_of_a_search_that_has_ended_only_what_it_chose_is_to_be_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = SMALL | {"measures": ["knn"], "tune": 2, "seeds": 1, "out": tmp_path, "progress": True}
+    grid = grid_of(asked)
+    first, second = trials_of(grid, grid.rows[0], grid.columns[0])
+
+    def lacking_once(cell: Cell, **found: Any) -> str:
+        job = job_of(grid, cell)
+        job.result_path.parent.mkdir(parents=True, exist_ok=True)
+        job.result_path.write_text(json.dumps({"measures": ["knn"], **found}))
+        compare(**asked, dry_run=True)
+        return capsys.readouterr().err.partition("; ")[2].partition("\n")[0]
+
+    assert lacking_once(first, values={"knn": 0.5}) == "5 are to be done"
+    assert lacking_once(second, values={"knn": 0.9}) == "4 are to be done"
+    assert lacking_once(settled(second, 0), values={"knn": 0.9}, references={"raw": {}}) == "3 are to be done"
+    lacking_once(first, failed="the loss is nan")
+    assert lacking_once(second, failed="the loss is nan") == "3 are to be done", "there is nothing to train it with"
 
 
 def test_settings_are_not_chosen_by_what_is_neither_better_nor_worse() -> None:

@@ -143,7 +143,7 @@ def read_columns(path: Path) -> dict[str, Any]:
         table = pq.read_table(path)
         return {name: table[name].to_numpy() for name in table.column_names}
     with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files if name not in ("class_names", "run")}
+        return {name: arrays[name] for name in arrays.files if name not in ("class_names", "run", "data")}
 
 
 def embed_in_group(rank: int, report: Report, run: Path, out: Path) -> None:

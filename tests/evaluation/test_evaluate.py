@@ -387,6 +387,8 @@ def test_wrong_arguments_of_evaluate_are_told(tmp_path: Path) -> None:
             evaluate(run, data=(vectors(60, 3), vectors(40, 3)), device=device, progress=False)
     with pytest.raises(UsageError, match="no such folder"):
         evaluate(tmp_path / "absent", progress=False)
+    with pytest.raises(UsageError, match=r"run: expected each once, got .*run, .*run/\.\./run more often"):
+        evaluate([run, tmp_path / "absent", tmp_path / "run" / ".." / "run"], progress=False)
 
 
 def test_a_corrupt_model_is_told(tmp_path: Path) -> None:

@@ -69,11 +69,13 @@ def test_a_file_has_names_and_classes(tmp_path: Path, suffix: str) -> None:
         np.array([0, 2, 0, 2, 2, 0]),
         np.array(["a", "b", "c"]),
         "r",
+        data="photos",
     )
     write_features(tmp_path / f"some{suffix}", whole)
     read = read_features(tmp_path / f"some{suffix}")
     np.testing.assert_array_equal(read.features, array)
-    assert (read.rows.tolist(), read.splits.tolist(), read.run) == ([3, 4, 5, 6, 7, 8], ["test"] * 6, "r")
+    assert (read.rows.tolist(), read.splits.tolist()) == ([3, 4, 5, 6, 7, 8], ["test"] * 6)
+    assert (read.run, read.view, read.data) == ("r", None, "photos")
     found = neighbors(tmp_path / f"some{suffix}", query="photos/1.png", top=5)
     assert found == neighbors(whole, query=1, top=5)
     assert {near.name for near in found} == set(keys) - {"photos/1.png"}
@@ -256,6 +258,12 @@ def test_pages_show_the_pictures_of_the_run_and_say_where_there_are_none(tmp_pat
     out = contraport.embed(run, out=tmp_path / "digits.npz", split="test", progress=False)
     neighbors(out, query=5, top=3, page=tmp_path / "near.html")
     assert (tmp_path / "near.html").read_text().count('src="data:image/png;base64,') == 4
+    np.savez(tmp_path / "others.npz", x=np.zeros((9, 1, 8, 8), dtype=np.float32))
+    others = contraport.embed(run, data=tmp_path / "others.npz", out=tmp_path / "of.npz", split="train", progress=False)
+    neighbors(others, query=5, top=3, page=tmp_path / "others.html")
+    shown = (tmp_path / "others.html").read_text()
+    assert "There are no pictures" in shown, "row 5 of other data is no row of the run's own"
+    assert "data:image" not in shown
     neighbors(some(), query=5, top=3, page=tmp_path / "rows.html")
     shown = (tmp_path / "rows.html").read_text()
     assert "There are no pictures" in shown

@@ -71,7 +71,7 @@ def compare(given: dict[str, Any]) -> Comparison:
     plan = [*(cell for of in trials.values() for cell in of), *grid.cells]
     _check_each(plan)
     with _shown(asked.progress) as console:
-        lacking = [cell for cell in plan if job_of(grid, cell).found is None]
+        lacking = [cell for cell in _known_of(grid, trials, measure) if job_of(grid, cell).found is None]
         known = console is not None or asked.budget is not None
         clock.expected = _expected(grid, lacking[0]) if known and lacking else None
         _foretell(console, grid, plan, len(lacking), clock.expected)
@@ -113,6 +113,15 @@ def _check_measured(grid: Grid, found: Mapping[str, Found]) -> None:
             f"measures: nothing could be measured. {' '.join(told['not_measured'])} Expected others, such as "
             f"--measures recall@1. What was trained is kept in {grid.out}, and the same command with these goes on."
         )
+
+
+def _known_of(grid: Grid, trials: Mapping[tuple[str, str], list[Cell]], measure: Measure) -> list[Cell]:
+    """Return all trainings as far as they are known: with the settings that were chosen where a search has ended."""
+    tried = [cell for of in trials.values() for cell in of]
+    found = {cell.folder: told for cell in tried if (told := job_of(grid, cell).found) is not None}
+    searching = {place for place, of in trials.items() if any(cell.folder not in found for cell in of)}
+    others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in searching]
+    return [*tried, *_settled(grid, trials, found, measure), *others]
 
 
 def _settled(

@@ -22,6 +22,7 @@ from contraport.evaluation.evaluate import evaluate
 from contraport.files import write_json
 from contraport.options import as_flags, plain
 from contraport.runs import Run
+from contraport.training.given import settings_of
 from contraport.training.train import train
 
 Found = dict[str, Any]
@@ -55,8 +56,9 @@ class Job:
 
     @property
     def checkpoints(self) -> Literal["last", "all"]:
-        """Which of its models are judged: all, where it keeps some on its way."""
-        return "all" if self.options.get("keep_every") else "last"
+        """Which of its models are judged: all, where it keeps some on its way, and is long enough for one."""
+        asked = settings_of(self.options)
+        return "all" if asked.keep_every and asked.keep_every <= asked.epochs else "last"
 
     @property
     def found(self) -> Found | None:
@@ -65,9 +67,10 @@ class Job:
             values = json.loads(self.result_path.read_text("utf-8"))
         except (OSError, ValueError):
             return None
-        good = isinstance(values, dict) and values.get("measures") == list(self.measures)
-        lacks = self.with_references and not values.keys() & {"references", "failed"} if good else False
-        return values if good and not lacks else None
+        if not isinstance(values, dict) or values.get("measures") != list(self.measures):
+            return None
+        lacks = self.with_references and not values.get("references") and "failed" not in values
+        return None if lacks else values
 
     @property
     def command(self) -> str:
@@ -218,4 +221,6 @@ def _begin(number: Synchronized[int], devices: int, threads: int) -> None:
         mine, number.value = number.value, number.value + 1
     torch.set_num_threads(threads)
     if devices > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(mine % devices)
+        of_all = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")  # which ones this user may take, if that is told
+        names = of_all if len(of_all) >= devices else [str(device) for device in range(devices)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[mine % devices]

@@ -18,7 +18,7 @@ from contraport.data.streams import Stream
 from contraport.embedding import Reader, embed_batches
 from contraport.encoders import Model
 from contraport.errors import check, check_new_file
-from contraport.evaluation.opening import load_asked, open_device, view_in
+from contraport.evaluation.opening import are_its_own, load_asked, open_device, view_in
 from contraport.evaluation.shards import this_process
 from contraport.features import Gathering, gathering, in_the_way, remove, suffixes, write_features, write_shards
 from contraport.progress import Bars
@@ -70,7 +70,8 @@ def embed(given: dict[str, Any]) -> Path:
         for dataset, _ in share.part(datasets):
             for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), reader):
                 _add(gathered, dataset, batch, features.numpy(), by_text=view is not None)
-        found = replace(gathered.features(_class_names(datasets[0]), str(run.path)), view=view)
+        data = str(settings.data) if are_its_own(settings, asked.data) else datasets[0].name
+        found = replace(gathered.features(_class_names(datasets[0]), str(run.path)), view=view, data=data)
         written = [path]
         if asked.shard_items is None:
             write_features(path, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,9 +66,13 @@ def evaluate(given: dict[str, Any]) -> Evaluation | Evaluations:
     asked = EvaluateOptions(**given)
     several = [asked.run] if isinstance(asked.run, str | Path | Run) else asked.run
     check(len(several) > 0, "run: expected one run folder or more, got none.")
+    runs = [run if isinstance(run, Run) else Run(run) for run in several]
+    folders = Counter(run.path.resolve() for run in runs)
+    repeated = dict.fromkeys(str(run.path) for run in runs if folders[run.path.resolve()] > 1)
+    check(not repeated, f"run: expected each once, got {', '.join(repeated)} more often.")
     judged: list[Evaluated] = []
-    for run in several:
-        judged.append(_judge(run if isinstance(run, Run) else Run(run), asked))
+    for run in runs:
+        judged.append(_judge(run, asked))
         _write(judged[-1])  # what comes after may take long, and fail
     for one in judged if len(judged) > 1 else ():
         found, one.result["pairs_of_runs"] = _between_runs(one, judged)

@@ -73,9 +73,13 @@ def data_told(settings: Settings, test: Dataset, asked: EvaluateOptions) -> str:
     """
     data = asked.data[-1] if isinstance(asked.data, tuple) else asked.data
     data = data if asked.test_data is None else asked.test_data
-    its_own = data is None or (isinstance(data, str | Path) and str(data) == settings.data)
-    told = {"corrupt": settings.corrupt, "domains": settings.domains} if its_own else {}
+    told = {"corrupt": settings.corrupt, "domains": settings.domains} if are_its_own(settings, data) else {}
     return ", ".join([test.name, *(f"{name} {value}" for name, value in told.items() if value is not None)])
+
+
+def are_its_own(settings: Settings, data: object) -> bool:
+    """Return whether the data that were asked for, or nothing, are those that a run was trained on."""
+    return data is None or (isinstance(data, str | Path) and str(data) == settings.data)
 
 
 def load_asked(
@@ -96,7 +100,7 @@ def load_asked(
         UsageError: the data cannot be loaded, or nothing was asked for and the run's folder does not hold its own.
     """
     asked = replace(settings, root=root or settings.root, image_size=image_size_of(model))
-    if data is None or (isinstance(data, str | Path) and str(data) == settings.data):
+    if are_its_own(settings, data):
         if settings.data is None:
             raise UsageError("data: the run's config.yaml does not say on what it was trained; pass data=.")
         check(

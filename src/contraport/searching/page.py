@@ -97,7 +97,7 @@ class Page:
         write_text(self.path, pages.render("found.html.j2", "contraport.searching", **told))
 
 
-_WITHOUT = "There are no pictures: the items are no files, and no images were found in the data of the run."
+_WITHOUT = "There are no pictures: the items are no files, and no images of the data that the run was trained on."
 
 
 def new_page(path: str | Path | None, features: Features, *, overwrite: bool) -> Page | None:
@@ -146,7 +146,7 @@ def _of_run(features: Features, items: Iterable[int]) -> dict[int | Path, str]:
     chosen = sorted(set(items))
     for split in ("train", "test"):
         wanted = [item for item in chosen if features.splits[item] == split]
-        dataset = _data_of_run(Path(str(features.run)), split) if wanted else None
+        dataset = _data_of_run(features, split) if wanted else None
         if dataset is None or not dataset.is_image:
             continue
         places = {row: place for place, row in enumerate(dataset.rows.tolist())}
@@ -158,9 +158,13 @@ def _of_run(features: Features, items: Iterable[int]) -> dict[int | Path, str]:
     return found
 
 
-def _data_of_run(folder: Path, split: str) -> Dataset | None:
+def _data_of_run(features: Features, split: str) -> Dataset | None:
+    """Return what the run was trained on; nothing where it cannot be had, or the features are of other data."""
     try:
-        return build_dataset(replace(Run(folder).settings(), weights=None), split)
+        settings = Run(str(features.run)).settings()
+        if features.data not in (None, settings.data):  # whose rows are others
+            return None
+        return build_dataset(replace(settings, weights=None), split)
     except (UsageError, OSError) as error:
-        log.debug("no pictures of %s: %s", folder, error)
+        log.debug("no pictures of %s: %s", features.run, error)
         return None
