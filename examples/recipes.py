@@ -11,12 +11,7 @@ import json
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
-
-import numpy as np
-from helpers.docstrings import functions
-from sklearn.model_selection import train_test_split
 
 from contraport import evaluate, train
 from contraport.catalog import RECIPES
@@ -24,37 +19,23 @@ from contraport.data import Dataset, from_arrays, load
 
 RESULTS = Path(__file__).parent / "results" / "recipes.json"
 FASHION_ITEMS = 5_000
-DOCSTRINGS = "docstrings of Python"
-MODULES = 10
-EPOCHS = {"digits": 40, "fashion-mnist": 20, "uci-multiple-features": 60, "basic-motions": 200, DOCSTRINGS: 30}
+EPOCHS = {"digits": 40, "fashion-mnist": 20, "uci-multiple-features": 60, "basic-motions": 200, "docstrings": 30}
 # Where a recipe is not on the digits.
 DATA = {
     **dict.fromkeys(("simclr", "moco", "moco-v3", "byol", "swav", "gca-uot"), "fashion-mnist"),
     **dict.fromkeys(("cmc", "cmc-nce", "clip", "siglip", "predictive"), "uci-multiple-features"),
     "align-uniform": "basic-motions",
-    "simcse": DOCSTRINGS,
+    "simcse": "docstrings",
 }
 # What a recipe is given beside the data and the epochs.
 SETTINGS = {"align-uniform": {"batch_size": 40}, "cmc-nce": {"epochs": 20, "bank_negatives": 512}}
 
 
-def docstrings() -> tuple[Dataset, Dataset]:
-    """Return first sentences of docstrings, of the modules that have most of them; their labels are the modules."""
-    modules = {function.said: function.place.parts[0].removesuffix(".py") for function in functions()}
-    most = {name for name, _ in Counter(modules.values()).most_common(MODULES)}
-    texts, labels = np.array([(said, name) for said, name in modules.items() if name in most]).T
-    numbers = np.unique(labels, return_inverse=True)[1]
-    train_items, test_items = train_test_split(np.arange(len(texts)), test_size=0.2, stratify=numbers, random_state=0)
-    return tuple(
-        from_arrays(list(map(str, texts[part])), numbers[part], name=DOCSTRINGS) for part in (train_items, test_items)
-    )
-
-
 def splits(name: str) -> tuple[Dataset, Dataset]:
     """Return the training and the test items; of Fashion-MNIST the first of the former."""
-    if name == DOCSTRINGS:
-        return docstrings()
     train_items, test_items = load(name, "train"), load(name, "test")
+    if name == "docstrings":  # what is said, without the names
+        train_items, test_items = train_items.of_views([1]), test_items.of_views([1])
     if name == "fashion-mnist":
         first = train_items.__getitems__(list(range(FASHION_ITEMS)))
         train_items = from_arrays(first.views, first.labels, name=name, flips=True)

@@ -1,8 +1,9 @@
-"""Data made noisier: who is paired with whom, what is corrupted, and which domain an item is of."""
+"""Data made worse: who is paired with whom, which classes are rare, what is corrupted, which domain an item is of."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,11 +16,19 @@ from contraport.catalog.versions import (
     Mismatch,
     parse_corruption,
     parse_domains,
+    parse_imbalance,
     parse_mismatch,
 )
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.stores import ChosenStore
-from contraport.data.versions import corrupted, in_domains, mismatched_partners, with_partners
+from contraport.data.versions import (
+    class_weights,
+    corrupted,
+    imbalanced,
+    in_domains,
+    mismatched_partners,
+    with_partners,
+)
 from contraport.errors import UsageError
 
 
@@ -77,6 +86,49 @@ def test_of_one_view_the_second_random_one_is_the_partners() -> None:
     assert len(views.plain_shapes) == 1
     with pytest.raises(UsageError, match=r"views: expected a number of random ones, .* got '2\+3'"):
         Views(paired, views="2+3")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ratio", "expected"),
+    [
+        ([100, 100, 100], 100.0, [100, 10, 1]),
+        ([20, 20, 20, 20], 8.0, [20, 10, 5, 2]),  # 2.5 is rounded to even
+        ([5, 40, 3], 16.0, [5, 10, 2]),  # by the largest; no class gains
+        ([4, 4], 400.0, [4, 1]),
+        ([6, 6], 1.0, [6, 6]),
+    ],
+)
+def test_the_sizes_of_classes_fall_by_a_constant_factor(sizes: list[int], ratio: float, expected: list[int]) -> None:
+    labels = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    whole = from_arrays(np.arange(float(len(labels)))[:, None], labels)
+    few = imbalanced(whole, ratio)
+    assert few.labels is not None
+    assert few.labels.bincount(minlength=len(sizes)).tolist() == expected
+    kept = all_of(few)[:, 0].long()
+    assert kept.tolist() == few.rows.tolist() == sorted(kept.tolist())
+    assert torch.equal(torch.from_numpy(labels)[kept], few.labels)
+    assert torch.equal(imbalanced(whole, ratio).rows, few.rows)
+
+
+def test_each_class_counts_the_same() -> None:
+    labels = np.array(["b", "a", "b", "b", "b", "c"])
+    weights = class_weights(from_arrays(np.ones((6, 2)), labels))
+    assert weights.tolist() == pytest.approx([0.5, 2, 0.5, 0.5, 0.5, 2])
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (
+            lambda data: imbalanced(data, 10.0),
+            "imbalance: expected items of at least two classes, 'arrays' has none or",
+        ),
+        (class_weights, "weights: those of classes need labels, and 'arrays' has none"),
+    ],
+)
+def test_what_needs_classes_says_so(made: Callable[[Dataset], object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        made(from_arrays(np.ones((4, 2))))
 
 
 @pytest.mark.parametrize("kind", ["noise", "occlusion", "blur", "jpeg"])
@@ -182,6 +234,10 @@ def test_data_with_domains_keep_them() -> None:
         (parse_mismatch, 1.5, "mismatch: expected a share from 0 to 1, such as 0.2, or 0.2:class, got 1.5."),
         (parse_mismatch, "0.2:item", "mismatch: expected a share from 0 to 1, .* got '0.2:item'"),
         (parse_mismatch, True, "mismatch: expected a share from 0 to 1, .* got True"),
+        (parse_imbalance, 0.5, "imbalance: expected a number of 1 or more, such as 100, got 0.5."),
+        (parse_imbalance, "many", "imbalance: expected a number of 1 or more, such as 100, got 'many'."),
+        (parse_imbalance, "inf", "imbalance: expected a number of 1 or more, .* got 'inf'"),
+        (parse_imbalance, True, "imbalance: expected a number of 1 or more, .* got True"),
         (parse_corruption, "nois", "corrupt: unknown name 'nois'; did you mean 'noise'?"),
         (parse_corruption, "noise:6", "corrupt: expected a severity from 1 to 5, as in noise:3, got 'noise:6'."),
         (parse_domains, "styles", "domains: unknown name 'styles'; did you mean 'style'?"),

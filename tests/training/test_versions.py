@@ -82,6 +82,22 @@ def test_some_of_the_given_views(tmp_path: Path) -> None:
         build_dataset(Settings(data=tmp_path / "views.npz", given_views=[2]))
 
 
+def test_rare_classes_are_the_trainings_alone_and_may_count_as_others_do(tmp_path: Path) -> None:
+    rare = Settings(data="digits", items=400, imbalance=8, weights="classes")
+    learnt, judged = build_dataset(rare), build_dataset(rare, "test")
+    assert learnt.labels is not None
+    assert learnt.weights is not None
+    assert learnt.labels.bincount().tolist()[::9] == [40, 5]
+    sums = [float(learnt.weights[learnt.labels == one].sum()) for one in range(10)]
+    assert sums == pytest.approx([len(learnt) / 10] * 10)
+    assert judged.weights is None
+    assert len(judged) == 400
+    with pytest.raises(UsageError, match="imbalance: expected items of at least two classes"):
+        build_dataset(Settings(data="digits", imbalance=8, ignore_labels=True))
+    run = train(**FEW, imbalance=8, weights="classes", constraint="balanced:marginals=weights", out=tmp_path / "run")
+    assert evaluate(run, measures=["knn"], alone=True, progress=False)["train_items"] < 100
+
+
 def test_other_data_are_judged_as_they_are(tmp_path: Path) -> None:
     run = train(**FEW, corrupt="noise:5", out=tmp_path / "run")
     noisy = evaluate(run, measures=["knn"], alone=True, progress=False)["rows"]["trained"]["knn"]

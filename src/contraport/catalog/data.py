@@ -87,6 +87,12 @@ SOURCES = {
             "root (its .ts files), inside aeon",
             "contraport.data.sources.packaged:japanese_vowels",
         ),
+        Source(
+            "docstrings",
+            "about 4,000 functions of Python's library: names, and what is said of them; 2 texts, modules as classes",
+            "inside Python",
+            "contraport.data.sources.docstrings:docstrings",
+        ),
     )
 }
 """All named data, in the order in which they are listed."""

@@ -1,7 +1,8 @@
-"""Every named way to make data noisier or more varied than they are: known mismatches, corruptions, domains."""
+"""Every named way to spoil data or to vary them: known mismatches, corruptions, domains, rare classes."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from contraport.errors import check, unknown_name
@@ -63,6 +64,23 @@ def parse_mismatch(value: object) -> Mismatch:
         share = -1.0
     check(0 <= share <= 1 and among in ("", _CLASS) and not isinstance(value, bool), expected)
     return Mismatch(share, among == _CLASS)
+
+
+def parse_imbalance(value: object) -> float:
+    """Return how many times as many items the largest class is to have as the smallest, such as 100.
+
+    Raises:
+        UsageError: it is no number of 1 or more.
+
+    >>> parse_imbalance("50")
+    50.0
+    """
+    try:
+        ratio = math.nan if isinstance(value, bool) else float(str(value))
+    except ValueError:
+        ratio = math.nan
+    check(1 <= ratio < math.inf, f"imbalance: expected a number of 1 or more, such as 100, got {value!r}.")
+    return ratio
 
 
 def parse_corruption(text: object) -> Corruption:

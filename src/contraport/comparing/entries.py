@@ -147,6 +147,7 @@ _OPTION_OF = {
     "corrupt": ("corrupt", "noise:3"),
     "mismatched": ("mismatch", "0.2"),
     "domains": ("domains", "style"),
+    "imbalanced": ("imbalance", "100"),
 }
 """Beside random changes, the words of a setting: which option of `contraport.train` each is, and its usual value."""
 

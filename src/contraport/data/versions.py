@@ -1,4 +1,4 @@
-"""Data made noisier or more varied than they are, always alike: mismatched pairs, corrupted items, domains.
+"""Data made worse or more varied than they are, always alike: mismatched pairs, rare classes, corruptions, domains.
 
 What becomes of an item depends on its number in its source alone, that of mismatched pairs on a seed too.
 """
@@ -19,7 +19,7 @@ from contraport.data.arrays import ArrayStore
 from contraport.data.corruptions import NOISE, corrupt
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.stores import StoreOver
-from contraport.errors import check
+from contraport.errors import UsageError, check
 from contraport.seeding import reseed
 from contraport.texts import is_text
 
@@ -83,6 +83,48 @@ def mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int) -> T
             chosen = members[torch.from_numpy(random.permutation(len(members))[:number])]
             partners[chosen] = chosen.roll(1)
     return partners
+
+
+def imbalanced(dataset: Dataset, ratio: float) -> Dataset:
+    """Return fewer items of later classes, always the same ones: each class at most a constant share of the one before.
+
+    The first may have as many as the largest class has, the last a `ratio`-th of that, at least one.
+
+    Source: the long-tailed versions of benchmark data, Cui et al. (2019), Class-balanced loss, section 5.
+
+    Raises:
+        UsageError: there are no classes, or only one.
+
+    >>> from contraport.data import from_arrays
+    >>> even = from_arrays(np.ones((30, 2)), labels=[0, 1, 2] * 10)
+    >>> imbalanced(even, 9.0).labels.bincount().tolist()
+    [10, 3, 1]
+    """
+    labels = dataset.labels
+    if labels is None or len(counts := labels.bincount()) < 2:
+        raise UsageError(f"imbalance: expected items of at least two classes, {dataset.name!r} has none or one.")
+    shares = ratio ** -(torch.arange(len(counts)) / (len(counts) - 1))
+    allowed = (counts.max() * shares).round().clamp(min=1)
+    shuffled = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)))
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    place = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[by_class]]  # within its class
+    return dataset.only(by_class[place < allowed[labels[by_class]]].sort().values)
+
+
+def class_weights(dataset: Dataset) -> Tensor:
+    """Return weights of mean 1 that give each class that has items the same sum, float32 ``(n,)``.
+
+    Raises:
+        UsageError: there are no classes.
+
+    >>> from contraport.data import from_arrays
+    >>> class_weights(from_arrays(np.ones((4, 2)), labels=["rare", "usual", "usual", "usual"])).tolist()
+    [2.0, 0.6666666865348816, 0.6666666865348816, 0.6666666865348816]
+    """
+    if dataset.labels is None:
+        raise UsageError(f"weights: those of classes need labels, and {dataset.name!r} has none.")
+    counts = dataset.labels.bincount()
+    return len(dataset.labels) / (counts.count_nonzero() * counts[dataset.labels]).float()
 
 
 def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:

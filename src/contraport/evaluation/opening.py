@@ -124,6 +124,7 @@ _OF_ITS_DATA: dict[str, Any] = {
     "items": None,
     "test_items": None,
     "given_views": (),
+    "imbalance": None,
     "corrupt": None,
     "domains": None,
 }

@@ -64,8 +64,8 @@ class CompareOptions(Options):
     settings: Sequence[str | dict[str, Any]] = option(
         ("standard",),
         "the columns of the table, for each of the data: plain, weak, standard, strong, corrupt:KIND:SEVERITY, "
-        "mismatched:0.2, domains:style, or several of them joined, as in strong+mismatched:0.2; in a file also a name "
-        "of your own with options of `contraport train`.",
+        "mismatched:0.2, imbalanced:100, domains:style, or several of them joined, as in strong+mismatched:0.2; in a "
+        "file also a name of your own with options of `contraport train`.",
     )
     over: Sequence[str] = option(
         (), "an option, or a setting of the objective, and its values: temperature=0.1,0.2; each makes rows of its own."

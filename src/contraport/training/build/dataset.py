@@ -11,14 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from contraport import distributed
-from contraport.catalog.versions import parse_corruption, parse_domains, parse_mismatch
+from contraport.catalog.versions import parse_corruption, parse_domains, parse_imbalance, parse_mismatch
 from contraport.data import Dataset, Views, load, loader
 from contraport.data.arrays import weights_of
 from contraport.data.formats.array_files import read_npy
 from contraport.data.loading import Loader, StreamLoader
 from contraport.data.splits import Positions, split_positions
 from contraport.data.streams import Stream
-from contraport.data.versions import corrupted, in_domains, mismatched_partners, with_partners
+from contraport.data.versions import (
+    class_weights,
+    corrupted,
+    imbalanced,
+    in_domains,
+    mismatched_partners,
+    with_partners,
+)
 from contraport.data.views.own import Changed, own_change
 from contraport.data.views.views import COLOUR
 from contraport.encoders.view_names import each_view
@@ -144,7 +151,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     most = settings.items if split == "train" or settings.test_items is None else settings.test_items
     if most is not None and most < len(dataset):
         dataset = dataset.only(torch.from_numpy(_held_out(dataset, most / len(dataset), "test")))
-    return _version(settings, dataset)
+    return _version(settings, dataset, split)
 
 
 def _held_out(dataset: Dataset, share: float, split: str) -> Positions:
@@ -153,18 +160,22 @@ def _held_out(dataset: Dataset, share: float, split: str) -> Positions:
     return split_positions(classes, split, fraction=share)
 
 
-def _version(settings: Settings, dataset: Dataset) -> Dataset:
-    """Return the items as the settings say that they are to be seen."""
-    asked = {"given_views": settings.given_views, "domains": settings.domains, "corrupt": settings.corrupt}
+def _version(settings: Settings, dataset: Dataset, split: str) -> Dataset:
+    """Return the items of a split as the settings say that they are to be seen."""
+    asked = {name: getattr(settings, name) for name in ("imbalance", "given_views", "domains", "corrupt")}
     if isinstance(dataset, Stream) and (wrong := [name for name, value in asked.items() if value]):
         raise UsageError(
             f"{wrong[0]}: {dataset.name} is a stream, whose items are taken as they come; expected nothing."
         )
+    if settings.imbalance is not None and split == "train":
+        dataset = imbalanced(dataset, parse_imbalance(settings.imbalance))
     if settings.given_views:
         dataset = dataset.of_views(settings.given_views)
     if settings.domains is not None:
         dataset = in_domains(dataset, parse_domains(settings.domains))
-    return dataset if settings.corrupt is None else corrupted(dataset, parse_corruption(settings.corrupt))
+    if settings.corrupt is not None:
+        dataset = corrupted(dataset, parse_corruption(settings.corrupt))
+    return dataset.with_weights(class_weights(dataset)) if settings.weighs_by_class and split == "train" else dataset
 
 
 def mismatched(settings: Settings, dataset: Dataset) -> tuple[Dataset, Tensor | None]:

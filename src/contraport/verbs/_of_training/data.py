@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contraport.catalog.versions import parse_corruption, parse_domains, parse_mismatch
+from contraport.catalog.versions import parse_corruption, parse_domains, parse_imbalance, parse_mismatch
 from contraport.errors import check
 from contraport.options import Options, fits, known, option, plain, whole
 
@@ -29,8 +29,8 @@ def _not_an_encoders(name: str, value: Any) -> None:
     check(fits(value, str | Path), f"{name}: expected text or a path, got {value!r}.")
     check(
         Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},
-        f"{name}: how much each item counts is a column, an .npy file or plan, got {str(value)!r}; an encoder's own "
-        "weights are given as init (--init FILE).",
+        f"{name}: how much each item counts is a column, an .npy file, classes or plan, got {str(value)!r}; an "
+        "encoder's own weights are given as init (--init FILE).",
     )
 
 
@@ -41,6 +41,10 @@ def _different(name: str, value: Any) -> None:
 
 def _mismatch(name: str, value: Any) -> None:
     parse_mismatch(value)
+
+
+def _imbalance(name: str, value: Any) -> None:
+    parse_imbalance(value)
 
 
 def _corrupt(name: str, value: Any) -> None:
@@ -93,10 +97,11 @@ class ReadingSettings(Options):
         None,
         "how much each item counts: the loss of a batch is the weighted mean of its rows' values. A column of the "
         "table; an .npy FILE with a nonnegative number for each training item, or for each row of the data, those that "
-        "are held out too; or plan, by how sure the batch's own balanced plan is of an item's pair, times the weights "
-        "of the data: plan:0.9, with a strength from 0 to 1 or its course over the training. With the constraints "
-        "balanced:marginals=weights and unbalanced:marginals=weights they are the masses that the plan's rows and "
-        "columns are to have; default: those that an .npz names `weights`, else all alike.",
+        "are held out too; or classes, so that each class counts the same; or plan, by how sure the batch's own "
+        "balanced plan is of an item's pair, times the weights of the data: plan:0.9, with a strength from 0 to 1 or "
+        "its course over the training. With the constraints balanced:marginals=weights and "
+        "unbalanced:marginals=weights they are the masses that the plan's rows and columns are to have; default: those "
+        "that an .npz names `weights`, else all alike.",
         check=_not_an_encoders,
     )
     test_fraction: float | None = option(
@@ -147,6 +152,13 @@ class ReadingSettings(Options):
         check=_mismatch,
         group="noisier or more varied data",
     )
+    imbalance: float | None = option(
+        None,
+        "leave out training items of some classes, always the same ones, to see what rare classes do: the sizes of the "
+        "classes, in their order, fall by a constant factor, from that of the largest to so small a part of it as in "
+        "100 for a hundredth.",
+        check=_imbalance,
+    )
     corrupt: str | None = option(
         None,
         "make the items of both splits worse, each always alike: noise, blur, brightness, contrast, occlusion or jpeg, "
@@ -168,7 +180,13 @@ class ReadingSettings(Options):
     @property
     def weighs_by_column(self) -> bool:
         """Whether the weights are in a column of the data that is named."""
-        return self.weights is not None and not self.weighs_by_plan and not self.weighs_by_file
+        elsewhere = self.weighs_by_plan or self.weighs_by_file or self.weighs_by_class
+        return self.weights is not None and not elsewhere
+
+    @property
+    def weighs_by_class(self) -> bool:
+        """Whether the weights are such that each class counts the same."""
+        return self.weights == "classes"
 
     @property
     def weighs_by_plan(self) -> bool:

@@ -1,0 +1,73 @@
+"""Names of functions and what is said of them, out of a library that the test writes, and out of Python's own."""
+
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contraport.data import Dataset, load
+from contraport.data.sources import docstrings as source
+from contraport.errors import UsageError
+from contraport.texts import decoded
+
+MODULE = '''
+class HTTPThing:
+    async def do_GET(self, path2):
+        """Answer a request
+        of thing {0}. More of it.
+
+        And more.
+        """
+        def within(): """Said of a function within another {0}."""
+
+    def short(self): "Two words."
+
+    def silent(self): pass
+
+def shared(): """Said of all alike."""
+'''
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    source.told_apart.cache_clear()
+    yield tmp_path
+    source.told_apart.cache_clear()
+
+
+def texts(dataset: Dataset, view: int) -> list[str]:
+    return decoded(dataset.__getitems__(list(range(len(dataset)))).views[view])
+
+
+def test_a_function_is_its_name_in_words_and_its_first_sentence(library: Path) -> None:
+    for folder, files in (("rare", source.FEWEST_FUNCTIONS - 1), ("often", source.FEWEST_FUNCTIONS), ("test", 30)):
+        (library / folder).mkdir()
+        for number in range(files):
+            (library / folder / f"{folder}{number}.py").write_text(MODULE.format(f"{folder} {number}"))
+    (library / "broken.py").write_text("def (")
+    (library / "binary.py").write_bytes(b"\0\xff")
+    train, test = load("docstrings"), load("docstrings", "test")
+    assert train.view_names == ("name", "docstring")
+    assert train.class_names == test.class_names == ("often",)
+    assert (len(train), len(test)) == (16, 4)
+    names, said = ([*texts(train, view), *texts(test, view)] for view in (0, 1))
+    assert sorted(names) == sorted(f"often {number} do get path 2" for number in range(20))
+    assert all(
+        sentence == f"Answer a request of thing often {name.split()[1]}"
+        for name, sentence in zip(names, said, strict=True)
+    )
+
+
+def test_a_library_without_sources_is_told(library: Path) -> None:
+    with pytest.raises(UsageError, match=f"docstrings: expected the sources of Python's library in {library}"):
+        load("docstrings")
+
+
+def test_pythons_own_library_has_some_of_many_modules() -> None:
+    train = load("docstrings")
+    assert len(train) > 1000
+    assert train.class_names is not None
+    assert {"asyncio", "email", "logging"} < set(train.class_names)
+    assert len(set(texts(train, 1))) == len(train)
