@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
+import io
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +22,7 @@ import contraport
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.features import Features, read_features, write_features
+from contraport.measures.clusters import clusters
 from contraport.searching import blocks, cluster, duplicates, neighbors
 
 
@@ -45,6 +50,7 @@ def test_neighbors_are_those_of_all_pairs() -> None:
         assert [near.position for near in found] == expected
         assert [near.similarity for near in found] == pytest.approx(alike[query][expected], abs=1e-6)
     assert len(neighbors(features, query=1, top=500)) == 69
+    assert neighbors(features[:1], query=0)._repr_html_() == "there is no other item"
     assert neighbors(features, query=-1) == neighbors(features, query=69)
     assert neighbors(features, query=-1).to == "train row 69"
 
@@ -84,8 +90,18 @@ def test_a_file_has_names_and_classes(tmp_path: Path, suffix: str) -> None:
     assert unnamed.name_of(2) == "test row 5"
 
 
-def test_where_nothing_is_there_twice_the_most_alike_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def setting(monkeypatch: pytest.MonkeyPatch, verb: Any, **values: Any) -> None:
+    """Set names of the module that a verb is in, which its package calls by the verb's name."""
+    for name, value in values.items():
+        monkeypatch.setitem(inspect.unwrap(verb).__globals__, name, value)
+
+
+def test_where_nothing_is_there_twice_the_most_alike_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting(monkeypatch, duplicates, TILE=1)
     caplog.set_level(logging.INFO, "contraport.searching")
+    assert len(duplicates(np.array([[1.0, 0.0], [2.0, 0.0]]), threshold=1.0)) == 1, "of which nothing is to be told"
     assert duplicates(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), threshold=0.9) == []
     assert duplicates(np.array([[1.0, 0.0]])) == []
     (told,) = caplog.records
@@ -100,7 +116,7 @@ def test_equal_features_are_the_same_at_a_cosine_of_1() -> None:
 
 
 def test_duplicates_are_linked_pairs_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(inspect.unwrap(duplicates).__globals__, "TILE", 16)
+    setting(monkeypatch, duplicates, TILE=16)
     generator = np.random.default_rng(1)
     features = np.repeat(some(30), 3, axis=0) + 0.05 * generator.normal(size=(90, 5)).astype(np.float32)
     features = features[generator.permutation(90)]
@@ -147,15 +163,51 @@ def test_clusters_are_what_lloyd_ends_at(tmp_path: Path) -> None:
     assert len(lines) == 121
     with pytest.raises(UsageError, match="exists; pass overwrite=True"):
         cluster(given, k=3, out=out)
-    assert {len(cluster(features, k=k).clusters) for k in (1, 2)} == {1, 2}
-    assert cluster(np.ones((9, 2)), k=3).clusters[0].items == 9
+    assert [len(cluster(features, k=k).clusters) for k in (1, 2, 120)] == [1, 2, 120]
+    assert [one.items for one in cluster(np.ones((9, 2)), k=3).clusters] == [9], "of equal items there is one kind"
 
 
-def test_clusters_of_more_items_than_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = np.concatenate([some(50, seed=number) + 6 * np.eye(5)[number] for number in range(3)])
-    whole = cluster(features, k=3)
-    monkeypatch.setitem(inspect.unwrap(cluster).__globals__, "SAMPLED", 30)
-    assert np.array_equal(cluster(features, k=3).numbers, whole.numbers)
+def test_clusters_of_more_items_than_the_sample_begin_with_its_centres(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of items that are in no groups, which Lloyd's iterations move for long."""
+    setting(monkeypatch, cluster, SAMPLED=40)
+    features = some(400, width=3)
+    unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(float)
+    sample = np.linspace(0, 399, 40).round().astype(int)
+    numbers, of = clusters(torch.from_numpy(features[sample]), 5), unit[sample]
+    for _ in range(100):
+        centres = np.stack([of[numbers == number].mean(axis=0) for number in range(5)])
+        of, before = unit, numbers
+        numbers = np.square(unit[:, None] - centres).sum(axis=2).argmin(axis=1)
+    assert np.array_equal(numbers, before), "it has come to its end"
+    place = np.argsort(np.argsort(-np.bincount(numbers), kind="stable"))
+    assert cluster(features, k=5).numbers.tolist() == place[numbers].tolist()
+    with pytest.raises(UsageError, match="k: expected at most 40, as the centres are found from so many, got 41"):
+        cluster(features, k=41)
+
+
+def test_a_cluster_is_told_by_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The items of a narrow cluster are nearer to the direction of a wide one than those that are in it."""
+    wide = np.concatenate([np.full((8, 1), 0.5), 0.75**0.5 * np.repeat(np.eye(5)[:4], 2, axis=0)], axis=1)
+    wide[::2, 1:] *= -1  # around the first axis
+    narrow = np.array([0.8, 0, 0, 0, 0, 0.6]) + 1e-3 * some(20, width=6)
+    labels, names = np.array([0, 0, 0, 1, 1, 1, 1, 2, 0, *[2] * 19]), np.array(["a", "b", "c"])
+    features = np.concatenate([wide, narrow]).astype(np.float32)
+    given = Features(features, np.arange(28), np.full(28, "train"), labels=labels, class_names=names)
+    setting(monkeypatch, cluster, PICTURES_OF_GROUP=3, clusters=lambda z, k: np.minimum(np.arange(28) // 8, k - 1))
+    out, page = tmp_path / "clusters.csv", tmp_path / "clusters.html"
+    cluster(given, k=1, out=out, page=page)
+    found = cluster(given, k=2, out=out, page=page, overwrite=True)
+    assert found.numbers.tolist() == [1] * 8 + [0] * 20
+    assert [(row["items"], row["most are"]) for row in found.rows()] == [("20", "c"), ("8", "b")]
+    of_narrow, of_wide = ([int(name.removeprefix("train row ")) for name in one.typical] for one in found.clusters)
+    assert (len(of_narrow), len(of_wide)) == (3, 3)
+    assert min(of_narrow) >= 8 > max(of_wide)
+    assert out.read_text().splitlines()[1::27] == ["0,train row 0,1", "27,train row 27,0"]
+    first, second = page.read_text().split("<section")[1:]
+    assert "20 items; most are c" in first
+    assert "8 items; most are b" in second
+    assert [re.findall(r"<span>(.*?)</span>", one) for one in (first, second)] == [["1.000"] * 3, ["0.500"] * 3]
+    assert ("and 17 more" in first, "and 5 more" in second) == (True, True)
 
 
 @pytest.fixture
@@ -186,8 +238,11 @@ def test_a_photo_is_embedded_by_the_run_of_the_features(photos: Path, tmp_path: 
     (tmp_path / "text.png").write_text("no image")
     with pytest.raises(UsageError, match=r"^query: .* cannot be read as an image: "):
         neighbors(photos, query=tmp_path / "text.png")
+    assert (found.to, of_key.to) == ("copy.png", str(tmp_path / "photos" / "3.png"))
     grey = make_run(tmp_path / "grey", image_model())
-    assert len(neighbors(photos, query=copy, run=grey, top=3)) == 3
+    other = neighbors(photos, query=copy, run=grey, top=3)
+    assert len(other) == 3
+    assert other[0].similarity < 0.99, "another run sees something else in it"
 
 
 @pytest.mark.parametrize(
@@ -240,12 +295,16 @@ def test_pages_show_the_pictures_of_files(photos: Path, tmp_path: Path) -> None:
     neighbors(photos, query=copy, top=2, page=tmp_path / "near.html", overwrite=True)
     shown = (tmp_path / "near.html").read_text()
     assert shown.count('src="data:image/jpeg;base64,') == 3
+    asked, nearest, _ = re.findall(r'src="(data:image/jpeg;base64,[^"]*)', shown)
+    assert asked == nearest, "which is the picture that it is a copy of"
     assert "<b>" not in shown
     assert "&lt;b&gt;copy.png" in shown
     cluster(photos, k=2, page=tmp_path / "clusters.html")
     assert (tmp_path / "clusters.html").read_text().count('src="data:image/jpeg;base64,') == 8
     duplicates(photos, threshold=-1.0, page=tmp_path / "same.html")
     assert "1 group of duplicates among 8 items" in (tmp_path / "same.html").read_text()
+    with pytest.raises(UsageError, match=r"page: .*same\.html exists"):
+        duplicates(photos, page=tmp_path / "same.html")
     with pytest.raises(UsageError, match=r"page: .*near\.html exists"):
         neighbors(photos, query=0, page=tmp_path / "near.html")
     with pytest.raises(UsageError, match=r"page: expected a name that ends in \.html, got 'near\.txt'"):
@@ -257,7 +316,10 @@ def test_pages_show_the_pictures_of_the_run_and_say_where_there_are_none(tmp_pat
     run = make_run(tmp_path / "run", image_model(), data="digits")
     out = contraport.embed(run, out=tmp_path / "digits.npz", split="test", progress=False)
     neighbors(out, query=5, top=3, page=tmp_path / "near.html")
-    assert (tmp_path / "near.html").read_text().count('src="data:image/png;base64,') == 4
+    shown = (tmp_path / "near.html").read_text()
+    assert shown.count('src="data:image/png;base64,') == 4
+    for near in neighbors(out, query=5, top=3):
+        assert f"<span>{near.similarity:.3f}, {near.class_name}</span>" in shown
     np.savez(tmp_path / "others.npz", x=np.zeros((9, 1, 8, 8), dtype=np.float32))
     others = contraport.embed(run, data=tmp_path / "others.npz", out=tmp_path / "of.npz", split="train", progress=False)
     neighbors(others, query=5, top=3, page=tmp_path / "others.html")
@@ -269,6 +331,50 @@ def test_pages_show_the_pictures_of_the_run_and_say_where_there_are_none(tmp_pat
     assert "There are no pictures" in shown
     assert shown.count("<strong") == 4
     assert "no picture<" not in shown  # said once, above, rather than by a box for each
+
+
+def pictures_of(page: Path) -> dict[str, Image.Image]:
+    """Return the pictures of a page by what stands for them."""
+    found = re.findall(r'src="data:image/\w+;base64,([^"]*)" alt="([^"]*)"', page.read_text())
+    return {name: Image.open(io.BytesIO(base64.b64decode(letters))) for letters, name in found}
+
+
+def test_rows_of_a_split_have_its_own_pictures_and_photos_stand_upright(tmp_path: Path) -> None:
+    black, white = (np.full((4, 1, 8, 8), shade, dtype=np.uint8) for shade in (0, 255))
+    np.savez(tmp_path / "both.npz", x=black, x_test=white)
+    run = make_run(tmp_path / "run", image_model(), data=str(tmp_path / "both.npz"))
+    out = contraport.embed(run, out=tmp_path / "of.npz", split="all", progress=False)
+    neighbors(out, query=0, page=tmp_path / "near.html")
+    shades = {name: picture.getextrema() for name, picture in pictures_of(tmp_path / "near.html").items()}
+    of_train = {f"train row {row}": (0, 0) for row in range(4)}
+    assert shades == of_train | {f"test row {row}": (255, 255) for row in range(4, 8)}
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.new("RGB", (40, 20)).save(tmp_path / "turned.jpg", exif=turned)
+    keys = np.array([str(tmp_path / "turned.jpg"), "other"])
+    neighbors(
+        Features(np.eye(2), np.arange(2), np.full(2, "train"), keys),
+        query=0,
+        page=tmp_path / "near.html",
+        overwrite=True,
+    )
+    assert [picture.size for picture in pictures_of(tmp_path / "near.html").values()] == [(20, 40)]
+
+
+def test_a_page_of_duplicates_shows_the_largest_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    features = np.repeat(np.eye(4), [5, 1, 2, 2], axis=0)
+
+    def shown(groups: int) -> str:
+        setting(monkeypatch, duplicates, GROUPS_SHOWN=groups, PICTURES_OF_GROUP=2)
+        duplicates(features, page=tmp_path / "same.html", overwrite=True)
+        return (tmp_path / "same.html").read_text()
+
+    two = shown(2)
+    assert "3 groups of duplicates among 10 items" in two
+    assert "The 2 largest groups are shown." in two
+    assert ("Group 2" in two, "Group 3" in two) == (True, False)
+    assert two.count("and 3 more") == two.count(" more</p>") == 1
+    assert "largest groups" not in shown(3)
 
 
 def test_an_index_finds_nearly_what_looking_at_all_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -288,11 +394,33 @@ def test_an_index_finds_nearly_what_looking_at_all_does(tmp_path: Path, caplog: 
     stamp = index.stat().st_mtime_ns
     neighbors(features, query=1, index=index)
     assert index.stat().st_mtime_ns == stamp
-    neighbors(features[:2_500], query=1, index=index)
-    assert "is made again: it is of other features" in caplog.text
+    for others in (features[:2_500], -features):
+        caplog.clear()
+        neighbors(others, query=1, index=index)
+        assert "is made again: it is of other features" in caplog.text
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"index: .*mine\.txt exists and is no index"):
         neighbors(features, query=1, index=tmp_path / "mine.txt")
+
+
+def test_of_what_is_all_but_the_same_an_index_misses_nothing(tmp_path: Path) -> None:
+    """The bytes of the index cannot tell these items apart, and which cell an item is in says little of the others."""
+    pytest.importorskip("faiss")
+    generator = np.random.default_rng(0)
+    groups = np.repeat(generator.normal(size=(40, 8)), 20, axis=0) + 1e-2 * generator.normal(size=(800, 8))
+    groups[::20] = groups[1::20]
+    sizes = np.exp(2 * generator.normal(size=(1_600, 1)))
+    features = (np.concatenate([groups, generator.normal(size=(800, 8))]) * sizes).astype(np.float32)
+    index, hits = tmp_path / "features.faiss", 0
+    for query in range(0, 1_600, 40):
+        exact, found = (neighbors(features, query=query, top=5, index=given) for given in (None, index))
+        hits += len({near.position for near in exact} & {near.position for near in found})
+        assert query >= 800 or found == exact
+    assert hits >= 195
+    for threshold in (0.999, 1.0):
+        pairs = duplicates(features, threshold=threshold)
+        assert duplicates(features, threshold=threshold, index=index) == pairs
+        assert len(pairs) == 40
 
 
 def test_without_faiss_it_is_told_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,8 +437,10 @@ def test_more_than_a_million_rows_are_told_of_an_index(
     assert "all of 70 rows are looked at; an index, made once, is quicker: --index FILE" in caplog.text
 
 
-def test_a_damaged_index_is_told_or_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("faiss")
+def test_a_damaged_index_is_told_or_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faiss = pytest.importorskip("faiss")
     neighbors(some(), query=1, index=tmp_path / "a.faiss")
     (tmp_path / "a.faiss").write_bytes(b"nothing")
     with pytest.raises(UsageError, match=r"index: .*a\.faiss cannot be read: .*; delete it"):
@@ -318,3 +448,22 @@ def test_a_damaged_index_is_told_or_made_again(tmp_path: Path, caplog: pytest.Lo
     (tmp_path / "a.faiss.json").write_text("[")
     assert len(neighbors(some(), query=1, index=tmp_path / "a.faiss")) == 10
     assert "is made again" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(faiss, "__version__", "0")
+    assert len(neighbors(some(), query=1, index=tmp_path / "a.faiss")) == 10
+    assert "is made again" in caplog.text
+    with pytest.raises(UsageError, match=r"index: the folder .*none does not exist"):
+        neighbors(some(), query=1, index=tmp_path / "none" / "a.faiss")
+
+
+def test_an_index_whose_writing_was_stopped_is_taken_for_no_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    neighbors(some(), query=1, index=tmp_path / "a.faiss")
+    with monkeypatch.context() as stopped:
+        stopped.setattr("contraport.searching.index.write_json", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            neighbors(-some(), query=1, index=tmp_path / "a.faiss")
+    with pytest.raises(UsageError, match=r"index: .*a\.faiss exists and is no index"):
+        neighbors(some(), query=1, index=tmp_path / "a.faiss")

@@ -31,10 +31,10 @@ def unit(features: np.ndarray, device: torch.device) -> Tensor:
     return F.normalize(rows.to(device), dim=1)
 
 
-def blocks(features: np.ndarray, device: torch.device, size: int = BLOCK) -> Iterator[tuple[int, Tensor]]:
+def blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, Tensor]]:
     """Yield the number of the first row of each block, and its rows on the unit sphere."""
-    for first in range(0, len(features), size):
-        yield first, unit(features[first : first + size], device)
+    for first in range(0, len(features), BLOCK):
+        yield first, unit(features[first : first + BLOCK], device)
 
 
 def most_similar(

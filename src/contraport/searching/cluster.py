@@ -87,6 +87,7 @@ def cluster(given: dict[str, Any]) -> Clusters:
     asked = ClusterOptions(**given)
     features, device = as_features(asked.features), open_device(asked.device)
     check(asked.k <= len(features), f"k: expected at most the {len(features)} items, got {asked.k}.")
+    check(asked.k <= SAMPLED, f"k: expected at most {SAMPLED:,}, as the centres are found from so many, got {asked.k}.")
     out = None if asked.out is None else Path(asked.out)
     if out is not None:
         check(out.suffix == ".csv", f"out: expected a name that ends in .csv, got {out.name!r}.")
