@@ -120,8 +120,8 @@ mismatches that are judged by encoders that have seen neither member.
 
 The audit adds a note if the scores look memorized: if decoys that were trained on score above fresh mismatches in more
 than 75 % of all cases, at the last look that had decoys. It adds another note if more than two thirds of the pairs seem
-wrong. In that case either they are wrong, or the views tell so little about each other that right pairs score like
-mismatches.
+wrong, or if the interval reaches so far, as it may for a few hundred pairs. In that case either they are wrong, or the
+views tell so little about each other that right pairs score like mismatches.
 
 ## Measured
 

@@ -228,6 +228,15 @@ def test_scores_that_say_nothing_are_told(seed: int) -> None:
     assert found.summary()["notes"] == list(found.notes)
 
 
+def test_a_share_that_may_be_most_of_them_is_told() -> None:
+    """Where the interval reaches what scores that say nothing give, as of few pairs, of which none need be wrong."""
+    scores, none = np.arange(4.0), np.full(4, -1)
+    given = ("toy", "frozen", "cosine", scores, np.array([0.0, 0.5]), 0.5)
+    (note,) = Audit(*given, (0.2, 0.8), none, scores).notes
+    assert note.startswith("anything from 20% to 80% of the pairs seem wrong, as known mismatches score no lower")
+    assert Audit(*given, (0.4, 0.6), none, scores).notes == ()
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [

@@ -85,6 +85,7 @@ def refused(command: Command, folder: Path, *argv: str) -> str:
         ("--projection 99999999999", "projection: expected at most 2147483647"),
         ("--workers 100000", "one for each core that this process may use, got 100000"),
         ("--device meta", "device: unknown name 'meta'"),
+        ("--given_views 0 image", "given_views: expected a whole number, got 'image'"),
         ("--views 999999999", "views: expected a number from 1 to 1000"),
     ],
 )

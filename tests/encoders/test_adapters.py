@@ -109,6 +109,13 @@ def test_an_encoder_without_layers_to_adapt_is_told() -> None:
         adapt(nn.Sequential(nn.BatchNorm1d(3), nn.ReLU()), 2)
 
 
+def test_a_rank_that_no_layer_has_is_told() -> None:
+    network = nn.Sequential(nn.Linear(5, 3), nn.Linear(9, 4))
+    adapt(network, 4)
+    with pytest.raises(UsageError, match="lora: expected at most 4, the full rank of the widest layer, got 5"):
+        adapt(nn.Sequential(nn.Linear(5, 3), nn.Linear(9, 4)), 5)
+
+
 def test_what_brings_the_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UsageError, match=r"lora needs the package 'peft': pip install 'contraport\[peft\]'"):

@@ -1,8 +1,10 @@
 import copy
 import json
+import os
 import pickle
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -113,6 +115,19 @@ def test_a_model_of_several_towers_is_saved_whole(tmp_path):
     views = torch.rand(3, 1, 8, 8), torch.rand(3, 6, 9)
     assert torch.equal(again(*views), network(*views))
     assert again.config == network.config
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+def test_who_may_read_new_files_may_read_the_weights(tmp_path, monkeypatch):
+    def by_owner_alone(tensors, filename, metadata=None):
+        save_file(tensors, filename, metadata)
+        os.chmod(filename, 0o600)
+
+    save_file = safetensors.torch.save_file
+    monkeypatch.setattr(safetensors.torch, "save_file", by_owner_alone)
+    Model(shapes=[(4,)]).save_pretrained(tmp_path)
+    modes = {file.stat().st_mode for file in tmp_path.iterdir()}
+    assert len(modes) == 1
 
 
 def test_a_saved_model_is_the_same_model(saved):

@@ -78,7 +78,7 @@ def test_some_of_the_given_views(tmp_path: Path) -> None:
     )
     dataset = build_dataset(Settings(data=tmp_path / "views.npz", given_views=[1]))
     assert dataset.shapes == ((5,),)
-    with pytest.raises(UsageError, match=r"views: '.*' has 2, numbered from 0; got \[2\]"):
+    with pytest.raises(UsageError, match=r"^given_views: '.*' has 2, numbered from 0; got \[2\]"):
         build_dataset(Settings(data=tmp_path / "views.npz", given_views=[2]))
 
 

@@ -64,10 +64,14 @@ class Audit:
     keys: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.noise_rate > MOST_LEFT_OUT:
+        low, high = self.noise_interval
+        if max(self.noise_rate, high) > MOST_LEFT_OUT:
+            share, what = f"{self.noise_rate:.0%}", "the scores say nothing"
+            if self.noise_rate <= MOST_LEFT_OUT:
+                share, what = f"anything from {low:.0%} to {high:.0%}", "right pairs are flagged"
             told = (
-                f"{self.noise_rate:.0%} of the pairs seem wrong, as known mismatches score no lower: unless they are, "
-                "the views tell too little of one another by what they were judged by, and the scores say nothing."
+                f"{share} of the pairs seem wrong, as known mismatches score no lower: unless they are, "
+                f"the views tell too little of one another by what they were judged by, and {what}."
             )
             object.__setattr__(self, "notes", (*(note for note in self.notes if note != told), told))
 

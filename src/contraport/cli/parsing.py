@@ -147,11 +147,13 @@ class _Parser(ArgumentParser):
             return UsageError(f"config: expected keys with values, got {textwrap.shorten(match[1], _SHOWN)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             return UsageError(f"config: {match[1]}")
-        if match := re.match(r'Parser key "(\w+)\S*": .*(?:Got|Given) value: (.*)', message):
+        if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: (.*)', message):
             kind = self.kinds[match[1]]
+            if match[2] is not None and get_origin(kind) is list:
+                (kind,) = get_args(kind)
             takes_keys = any(get_origin(part) is dict for part in (kind, *get_args(kind)))
             or_one = f" (or --{match[1]}.KEY VALUE)" if takes_keys else ""
-            return UsageError(f"{match[1]}: expected {in_words(kind)}{or_one}, got {match[2]!r}.")
+            return UsageError(f"{match[1]}: expected {in_words(kind)}{or_one}, got {match[3]!r}.")
         if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)

@@ -197,8 +197,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """Return the same items without classes."""
         return self._but(labels=None, class_names=None)
 
-    def of_views(self, views: Sequence[int]) -> Dataset:
-        """Return the same items with some of their views, by their numbers from 0.
+    def of_views(self, views: Sequence[int], argument: str = "views") -> Dataset:
+        """Return the same items with some of their views, by their numbers from 0; `argument` is what messages call it.
 
         Raises:
             UsageError: there is no such view, or an item has none of these.
@@ -210,7 +210,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """
         there = len(self.shapes)
         good = len(views) > 0 and all(0 <= view < there for view in views)
-        check(good, f"views: {self.name!r} has {there}, numbered from 0; got {list(views)}.")
+        check(good, f"{argument}: {self.name!r} has {there}, numbered from 0; got {list(views)}.")
         present = None if self.present is None else self.present[:, list(views)]
         names = [self.view_names[view] for view in views]
         shown = None if self.shown is None else self.shown[:, list(views)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -98,6 +98,13 @@ class Stream(Dataset):
         rest = itertools.islice(items, skipped * batch_size, None)
         while chosen := list(itertools.islice(rest, batch_size)):
             yield self._batch(chosen)
+
+    def _but(self, **changes: Any) -> NoReturn:
+        """Refuse what would be a dataset of the first items alone."""
+        raise UsageError(
+            f"data: {self.name} is a stream, whose items are taken as they come; expected what its items are to be "
+            "(image_size, labels) where the stream is made, by `from_stream`."
+        )
 
     def _begun(self, number: int) -> Iterator[Any]:
         try:

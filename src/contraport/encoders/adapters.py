@@ -31,7 +31,7 @@ def adapt(encoder: nn.Module, rank: int) -> None:
         rank: r.
 
     Raises:
-        UsageError: it has no such layers, or the package peft is not installed.
+        UsageError: it has no such layers, or none of that rank, or the package peft is not installed.
 
     Source: Hu et al. (2022), LoRA: low-rank adaptation of large language models, section 4.1; by peft.
     """
@@ -41,6 +41,8 @@ def adapt(encoder: nn.Module, rank: int) -> None:
         len(names) > 0,
         f"lora: the encoder {type(encoder).__name__} has neither linear layers nor convolutions to adapt.",
     )
+    full = max(min(encoder.get_parameter(f"{name}.weight").flatten(1).shape) for name in names)
+    check(rank <= full, f"lora: expected at most {full}, the full rank of the widest layer, got {rank}.")
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=SCALE * rank,

@@ -248,6 +248,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         super()._save_pretrained(save_directory)
         self.keep_parts(save_directory)
         write_checksum(weights)
+        weights.chmod(checksum_of(weights).stat().st_mode)  # safetensors 0.8 keeps what it writes to its owner alone
 
     def keep_parts(self, folder: Path) -> None:
         """Write what encoders of transformers are built of, but for their weights; nothing of others."""

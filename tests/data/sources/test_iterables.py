@@ -53,6 +53,13 @@ class Pictures:
             )
 
 
+class Pixels(IterableDataset):
+    """Images of one size, without labels."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (torch.rand(3, 16, 16, generator=torch.manual_seed(number)) for number in range(20))
+
+
 def test_its_batches_go_on_over_all_passes_and_begin_anywhere() -> None:
     stream = from_stream(Numbers(items=7))
     assert (stream.shapes, len(stream), stream.labels.tolist()) == (((6,),), 7, [0, 1, 2, 0, 1, 2, 0])
@@ -117,15 +124,33 @@ def test_steps_of_what_is_no_stream_are_rounded_up_to_epochs(tmp_path: Path) -> 
         (Numbers(), {"steps": 2, "negatives": "bank"}, "negatives: needs to know each item, and Numbers is a stream"),
         (Numbers(), {"steps": 2, "target": "neighbors:k=2"}, "target: needs to know each item"),
         (Numbers(), {"steps": 2, "objective": "sog-clr"}, "objective: needs to know each item"),
+        (Numbers(), {"steps": 2, "items": 20}, "items: Numbers is a stream, whose items are taken as they come"),
+        (Numbers(), {"steps": 2, "validation": 0.5}, "validation: Numbers is a stream, whose items are taken as"),
+        (Numbers(), {"steps": 2, "weights": "weights.npy"}, "weights: Numbers is a stream, whose items are taken as"),
+        (Numbers(), {"steps": 2, "encoder": "gradients", "frozen_draws": 2}, "frozen_draws: features are kept of"),
+        (from_stream(Numbers()), {"steps": 2, "ignore_labels": True}, "data: Numbers is a stream, whose items are"),
+        (from_stream(Pixels()), {"steps": 2, "image_size": 4}, "data: Pixels is a stream, whose items are taken as"),
         (Numbers(), {"steps": 2, "workers": 1}, "workers: Numbers is a stream, which is read as it comes; got 1"),
         (Numbers(), {"steps": 2, "test_fraction": 0.5}, "test_fraction: of a stream nothing is held out, got 0.5"),
     ],
-    ids=["steps", "empty", "once", "bank", "target", "by item", "workers", "fraction"],
-)
-def test_what_a_stream_cannot_give_is_told(data: Any, given: dict[str, Any], told: str, tmp_path: Path) -> None:
+    ids=["steps", "empty", "once", "bank", "target", "by item", "items", "validation", "weights", "draws", "labels",
+         "size", "workers", "fraction"],
+)  # fmt: skip
+def test_what_a_stream_cannot_give_is_told(
+    data: Any, given: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("weights.npy", np.ones(50))
     with pytest.raises(UsageError, match=told):
         train(data=data, batch_size=8, out=tmp_path / "run", progress=False, **given)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("given", [{"encoder": "gradients", "augment": "mixup"}, {"weights": "plan"}])
+def test_what_a_step_needs_no_more_than_its_batch_for_takes_a_stream(given: dict[str, Any], tmp_path: Path) -> None:
+    run = train(data=Pixels(), steps=2, batch_size=8, out=tmp_path / "run", progress=False, **given)
+    assert run.metrics()[-1]["step"] == 2
+    assert not run.features_path.exists()
 
 
 def test_a_stream_that_is_shorter_the_second_time_is_told() -> None:

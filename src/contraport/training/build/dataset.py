@@ -16,6 +16,7 @@ from contraport.data import Dataset, Views, load, loader
 from contraport.data.arrays import weights_of
 from contraport.data.formats.array_files import read_npy
 from contraport.data.loading import Loader, StreamLoader
+from contraport.data.sources.opening import is_stream
 from contraport.data.splits import Positions, split_positions
 from contraport.data.streams import Stream
 from contraport.data.versions import (
@@ -65,15 +66,12 @@ def check_stream(settings: Settings, stream: Stream, compared: nn.Module | None)
         "negatives": settings.negatives == "bank",
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
         "teacher": settings.teacher is not None,
-        "weights": settings.weights is not None,
         "audit": settings.audit,
         "mismatch": settings.mismatch is not None,
-        "frozen_draws": draws_kept(settings) > 0,
         "objective": isinstance(compared, Loss) and compared.by_item,
     }
     wrong = next((name for name, asked in needs.items() if asked), None)
-    hint = "; expected 0, so that each step encodes its own" if wrong == "frozen_draws" else ""
-    check(wrong is None, f"{wrong}: needs to know each item, and {stream.name} is a stream{hint}.")
+    check(wrong is None, f"{wrong}: needs to know each item, and {stream.name} is a stream.")
     check(
         not settings.workers, f"workers: {stream.name} is a stream, which is read as it comes; got {settings.workers}."
     )
@@ -117,6 +115,8 @@ def why_none_is_kept(settings: Settings) -> str | None:
         return f"one process keeps features, and there are {processes}"
     if (own := own_change(settings.augment)) is not None:
         return f"features are kept by the name of a change, and {own.name} is none"
+    if isinstance(settings.data, Stream) or is_stream(settings.data):
+        return "features are kept of items whose number is known, and that of a stream is not"
     return None
 
 
@@ -141,6 +141,8 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         test_fraction=settings.test_fraction,
         ignore_labels=settings.ignore_labels,
     )
+    if isinstance(dataset, Stream):
+        _check_as_it_comes(settings, dataset)
     if settings.weighs_by_file and dataset.split == "train":
         given = weights_of(f"weights: {weights}", read_npy("weights", str(weights)))
         if len(given) > len(dataset) and len(given) > int(dataset.rows.max()):
@@ -160,17 +162,20 @@ def _held_out(dataset: Dataset, share: float, split: str) -> Positions:
     return split_positions(classes, split, fraction=share)
 
 
+def _check_as_it_comes(settings: Settings, stream: Stream) -> None:
+    """Raise `UsageError` for what would choose among the items of a stream, or change them."""
+    asked = ("weights", "validation", "items", "test_items", "imbalance", "given_views", "domains", "corrupt")
+    wrong = [name for name in asked if getattr(settings, name) and not (name == "weights" and settings.weighs_by_plan)]
+    told = f"{stream.name} is a stream, whose items are taken as they come; expected nothing."
+    check(not wrong, f"{', '.join(wrong)}: {told}")
+
+
 def _version(settings: Settings, dataset: Dataset, split: str) -> Dataset:
     """Return the items of a split as the settings say that they are to be seen."""
-    asked = {name: getattr(settings, name) for name in ("imbalance", "given_views", "domains", "corrupt")}
-    if isinstance(dataset, Stream) and (wrong := [name for name, value in asked.items() if value]):
-        raise UsageError(
-            f"{wrong[0]}: {dataset.name} is a stream, whose items are taken as they come; expected nothing."
-        )
     if settings.imbalance is not None and split == "train":
         dataset = imbalanced(dataset, parse_imbalance(settings.imbalance))
     if settings.given_views:
-        dataset = dataset.of_views(settings.given_views)
+        dataset = dataset.of_views(settings.given_views, "given_views")
     if settings.domains is not None:
         dataset = in_domains(dataset, parse_domains(settings.domains))
     if settings.corrupt is not None:

@@ -106,8 +106,8 @@ class NetworkSettings(Options):
     frozen_draws: int | None = option(
         None,
         "with `freeze` of all views, how many random views of each kind and item are encoded, once, and kept to be "
-        "drawn from; 0: none is kept, and each step encodes its own; default: 4, or 0 with several processes or "
-        "an `augment` of your own.",
+        "drawn from; 0: none is kept, and each step encodes its own; default: 4, or 0 with several processes, an "
+        "`augment` of your own or a stream.",
         check=whole(0),
     )
     features: str | Path | None = option(
