@@ -31,6 +31,10 @@ class Remembering:
         self.ends: list[str] = []
         self.made.append(self)
 
+    def history(self, version: str, key: str) -> list[types.SimpleNamespace]:
+        before = next(logger for logger in self.made if logger.version == version)
+        return [types.SimpleNamespace(step=row["step"]) for row in before.rows if key in row]
+
     def log_hyperparams(self, settings: dict[str, Any]) -> None:
         self.settings = settings
 
@@ -40,7 +44,9 @@ class Remembering:
     def __getattr__(self, name: str) -> Any:
         if name == "finalize":
             return self.ends.append
-        if name in ("experiment", "save_dir", "name"):
+        if name == "experiment":
+            return types.SimpleNamespace(get_metric_history=self.history)
+        if name in ("save_dir", "name"):
             return None
         return lambda *args, **kwargs: None
 
@@ -72,7 +78,7 @@ def test_each_row_and_the_settings_reach_the_loggers(
 
 
 def test_a_resumed_run_goes_on_in_the_same_place(settings: dict[str, Any], remembering: type[Remembering]) -> None:
-    run = interrupted(settings, at=3, logger=["mlflow", "wandb"])
+    run = interrupted(settings, at=4, logger=["mlflow", "wandb"], log_every=1)
     assert [logger.ends for logger in remembering.made] == [["failed"], ["failed"]]
     train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
     first, second = remembering.made[:2], remembering.made[2:]
@@ -80,6 +86,10 @@ def test_a_resumed_run_goes_on_in_the_same_place(settings: dict[str, Any], remem
     assert second[1].kwargs["version"] == first[1].version == "id-1"
     assert first[0].settings == first[1].settings != {}
     assert second[0].settings == second[1].settings == {}, "MLflow refuses settings that changed"
+    rows = [{name: value for name, value in row.items() if value is not None} for row in run.metrics()]
+    told = [row["step"] for mlflow in (first[0], second[0]) for row in mlflow.rows]
+    assert told == [row["step"] for row in rows], "MLflow takes nothing back"
+    assert [row["step"] for row in second[1].rows] == told[-len(second[1].rows) :], "W&B leaves out by itself"
     train(**settings, overwrite=True, logger=["wandb"])
     assert remembering.made[-1].kwargs["version"] is None, "a run that replaces another is a new one"
 

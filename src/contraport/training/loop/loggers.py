@@ -83,13 +83,27 @@ def _tensorboard(run: Run, version: str | None, step: int) -> Logger:
 def _mlflow(run: Run, version: str | None, step: int) -> Logger:
     from lightning.pytorch.loggers import MLFlowLogger
 
-    server = os.environ.get("MLFLOW_TRACKING_URI")
-    if server is not None:
-        return MLFlowLogger(_PROJECT, run.name, tracking_uri=server, run_id=version)
-    folder = (run.loggers_path / "mlflow").absolute()
-    folder.mkdir(exist_ok=True)
-    database = f"sqlite:///{folder / 'mlflow.db'}"  # MLflow writes to no plain files any more
-    return MLFlowLogger(_PROJECT, run.name, tracking_uri=database, artifact_location=folder.as_uri(), run_id=version)
+    class Once(MLFlowLogger):
+        """Takes nothing back: what an interrupted session told after its checkpoint is not told again."""
+
+        told = -1
+
+        def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+            if step is None or step > self.told:
+                super().log_metrics(metrics, step)
+
+    place: dict[str, Any] = {"tracking_uri": os.environ.get("MLFLOW_TRACKING_URI")}
+    if place["tracking_uri"] is None:
+        folder = (run.loggers_path / "mlflow").absolute()
+        folder.mkdir(exist_ok=True)  # MLflow writes to no plain files any more
+        place = {"tracking_uri": f"sqlite:///{folder / 'mlflow.db'}", "artifact_location": folder.as_uri()}
+    logger = Once(_PROJECT, run.name, run_id=version, **place)
+    if version is not None:
+        history = logger.experiment.get_metric_history(version, "epoch")
+        logger.told = max(
+            (entry.step for entry in history or ()), default=-1
+        )  # other processes than the first get none
+    return logger
 
 
 def _wandb(run: Run, version: str | None, step: int) -> Logger:
