@@ -109,7 +109,9 @@ def as_features(given: Any) -> Features:
         return given
     if isinstance(given, str | Path):
         return read_features(given)
-    array = np.asarray(given)
+    from contraport.data.arrays import array_of  # here, not above, as it needs torch
+
+    array = array_of("features", given)
     check(array.dtype.kind in "fiu", f"features: expected an array of numbers or a file, got {type(given).__name__}.")
     return _of_rows(array if array.dtype.kind == "f" else array.astype(np.float32))
 

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.data import from_arrays
+from contraport.data import from_arrays, load
 from contraport.errors import UsageError
+from contraport.features import as_features
 
 
 @pytest.mark.parametrize(
@@ -78,8 +79,8 @@ def test_labels_become_numbers_in_order_of_their_names():
         (np.zeros((5, 8, 8), int), None, "float series"),
         (np.zeros((5, 2, 2, 2, 2), np.uint8), None, "at most"),
         (np.full((5, 2), np.nan), None, "5 of 5 rows, first in row 0"),
-        (np.array([[0.0, 1.0], [0.0, np.inf]]), None, "1 of 2 rows, first in row 1"),
-        (np.full((5, 2), 1e300), None, "infinity"),
+        (np.array([[0.0, 1.0], [0.0, np.inf]]), None, "NaN or infinity in 1 of 2 rows, first in row 1"),
+        (np.full((5, 2), 1e300), None, "some beyond single precision in 5 of 5 rows, first in row 0"),
         (np.ones((5, 2), complex), None, "real numbers"),
         (np.array([["a"]]), None, "real numbers"),
         (np.array([[object()]]), None, "Python objects"),
@@ -94,6 +95,30 @@ def test_labels_become_numbers_in_order_of_their_names():
 def test_what_is_no_data_is_refused(views, labels, message):
     with pytest.raises(UsageError, match=message):
         from_arrays(views, labels)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
+def test_tensors_of_a_network_are_arrays_too(kind):
+    tensor = torch.linspace(0, 1, 60).view(20, 3).to(kind).requires_grad_()
+    expected = tensor.detach().float()
+    assert torch.equal(from_arrays(tensor)[0].views[0], expected[:1])
+    assert torch.equal(load(tensor, test_fraction=0)[0].views[0], expected[:1])
+    assert torch.equal(load(list(tensor.unbind()), test_fraction=0)[0].views[0], expected[:1])
+    assert np.array_equal(as_features(tensor).features.astype(np.float32), expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 9), "array without masked values, got 2 of 12 masked"),
+        (torch.eye(4).to_sparse(), "expected an array, got Tensor: can't convert Sparse"),
+    ],
+    ids=["masked", "sparse"],
+)
+def test_what_an_array_has_no_place_for_is_told(values, message):
+    for read in (from_arrays, load, as_features):
+        with pytest.raises(UsageError, match=message):
+            read(values)
 
 
 def test_items_that_lack_a_view_by_rows_of_nan_or_by_marks():

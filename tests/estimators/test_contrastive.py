@@ -305,6 +305,12 @@ def test_an_own_objective_is_copied():
             "X: .* got NaN or infinity in 1 of 40 rows, first in row 1; leave",
         ),
         ({}, [np.ones((3, 20)), np.ones((3, 30))], r"X: a list is one item after the other, .* \(3, 20\), \(3, 30\)"),
+        ({}, np.ma.masked_greater(VECTORS, 1.5), "X: expected an array without masked values, got"),
+        (
+            {},
+            pd.DataFrame(VECTORS, columns=list("abcdef")).assign(kind=pd.Categorical(["old", "new"] * 20)),
+            r"X: expected numbers, got other values in the columns 'kind' \('old'\)",
+        ),
         ({}, VECTORS[:1], "minimum of 2 is required"),
         ({}, VECTORS[:, 0], "Expected 2D array"),
         ({}, (VECTORS, VECTORS[:9]), r"X: expected equal numbers of rows, got \[40, 9\]"),
@@ -325,6 +331,12 @@ def test_an_own_objective_is_copied():
 def test_mistakes_are_told(settings, X, message):
     with pytest.raises((ValueError, TypeError), match=message):
         quick(**settings).fit(X)
+
+
+def test_tensors_of_a_network_are_items():
+    tensor = torch.from_numpy(VECTORS).bfloat16().requires_grad_()
+    fitted = quick().fit(tensor)
+    assert np.array_equal(fitted.transform(tensor), fitted.transform(tensor.detach().float().numpy()))
 
 
 def test_other_items_than_the_fitted_ones_are_refused():

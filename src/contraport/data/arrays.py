@@ -256,12 +256,13 @@ def _floats(argument: str, array: np.ndarray) -> np.ndarray:
         array.dtype.kind in "iufb",
         f"{argument}: expected real numbers, got {array.dtype}.",
     )
-    with np.errstate(over="ignore"):  # what overflows is told below, as infinite
+    with np.errstate(over="ignore"):  # what overflows is told below
         floats = np.array(array, dtype=np.float32, order="C")
     finite = np.isfinite(floats.reshape(len(floats), -1)).all(axis=1)
+    found = "NaN or infinity" if finite.all() or not np.isfinite(array).all() else "some beyond single precision"
     check(
         bool(finite.all()),
-        f"{argument}: expected finite numbers, got NaN or infinity in {np.sum(~finite)} of {len(floats)} rows, "
+        f"{argument}: expected finite numbers, got {found} in {np.sum(~finite)} of {len(floats)} rows, "
         f"first in row {np.argmin(finite)}; leave these rows out, or fill them in.",
     )
     return floats
@@ -321,10 +322,30 @@ def weights_of(argument: str, values: ArrayLike | Tensor) -> Tensor:
     return weights
 
 
-def _array(argument: str, values: ArrayLike | Tensor) -> np.ndarray:
+def array_of(argument: str, values: ArrayLike | Tensor) -> np.ndarray:
+    """Return an array, a tensor or what becomes one as an array; bfloat16, which NumPy does not know, as float32.
+
+    Raises:
+        UsageError: it becomes none, or some of its values are masked.
+
+    >>> array_of("data", torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
+    array([1., 1.], dtype=float32)
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        masked = int(np.ma.count_masked(values))
+        told = f"{argument}: expected an array without masked values, got {masked} of {values.size} masked"
+        check(masked == 0, f"{told}; leave their rows out, or fill them in.")
     try:
-        array: np.ndarray = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    except (TypeError, ValueError) as error:
+        if not isinstance(values, Tensor):
+            return np.asarray(values)
+        values = values.detach().cpu()
+        found: np.ndarray = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"{argument}: expected an array, got {type(values).__name__}: {error}") from error
+    return found
+
+
+def _array(argument: str, values: ArrayLike | Tensor) -> np.ndarray:
+    array = array_of(argument, values)
     check(array.dtype != object, f"{argument}: expected an array of numbers, got one of Python objects.")
     return array

@@ -23,7 +23,7 @@ from contraport.auditing.report import Audit, of_training
 from contraport.catalog import resolve
 from contraport.catalog.objectives import info_nce
 from contraport.data import BatchOrder, Dataset, from_arrays, loader
-from contraport.data.arrays import check_equal_shapes, weights_of
+from contraport.data.arrays import array_of, check_equal_shapes, weights_of
 from contraport.embedding import Reader, frozen, represent, seeded
 from contraport.encoders import Model, Represented
 from contraport.errors import UsageError, check
@@ -429,8 +429,12 @@ def _read(argument: str, values: Any, read: Callable[[Any], np.ndarray], least: 
     if texts is not None:
         check(len(texts) >= least, f"{argument}: expected {least} texts or more, got {len(texts)}.")
         return texts
+    if isinstance(values, Tensor | np.ma.MaskedArray):
+        values = array_of(argument, values)
     try:
-        return read(values)
+        found = read(values)
+        # Categories of pandas pass as objects; what is no number among them is an error here.
+        return found.astype(np.float32) if found.dtype == np.object_ else found
     except ValueError as error:
         columns = unreadable_columns(values)
         if not columns:

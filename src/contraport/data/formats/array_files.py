@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from contraport.data.arrays import from_arrays, take
+from contraport.data.arrays import array_of, from_arrays, take
 from contraport.data.dataset import Dataset
 from contraport.data.formats.format import data_format
 from contraport.data.splits import Marks, count_held_out, items_of
@@ -119,7 +119,10 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
 
 
 def _checked(given: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
-    arrays = {key: array if isinstance(array, np.ndarray) else np.asarray(array) for key, array in given.items()}
+    arrays = {
+        key: array if type(array) in (np.ndarray, np.memmap) else array_of(f"data: {path}: {key}", array)
+        for key, array in given.items()
+    }
     own = len(_own_names(arrays)) > 1
     embedded = {"features", "rows", "splits"} <= set(arrays)
     check(

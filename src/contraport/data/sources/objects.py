@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from contraport.data.arrays import ArrayStore
+from contraport.data.arrays import ArrayStore, array_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES, FileImages, as_pixels, median_size
 from contraport.data.formats.array_files import dataset_of_arrays
@@ -136,7 +136,7 @@ def _of_list(data: Sequence[Any], split: str, size: int | None, test_fraction: f
         len(shapes) == 1,
         f"data: expected a list of items of one shape, got {' and '.join(map(str, shapes[:2]))}; views are a tuple.",
     )
-    return dataset_of_arrays({"x": np.stack([np.asarray(item) for item in data])}, "arrays", split, test_fraction)
+    return dataset_of_arrays({"x": np.stack([array_of("data", item) for item in data])}, "arrays", split, test_fraction)
 
 
 @dataclass(frozen=True)
