@@ -11,6 +11,7 @@ from torch import Tensor
 
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, reason
+from contraport.texts import concatenated, shape_of
 
 HEAD = 1_000
 """So many items are read to know their shapes and statistics."""
@@ -77,7 +78,7 @@ class Stream(Dataset):
                     f"data: {self.name} broke before item {position} of pass {number}: {reason(error)}"
                 ) from error
             read = self.read(item, position)
-            found = tuple(tuple(view.shape[1:]) for view in read.views)
+            found = tuple(map(shape_of, read.views))
             told = f"data: {self.name}: item {position}: expected views of shapes {self.shapes} as before, got {found}"
             check(found == self.shapes, f"{told}; image_size makes images equal.")
             yield read
@@ -113,7 +114,7 @@ class Stream(Dataset):
             raise StreamBroke(f"data: {self.name} cannot begin pass {number}: {reason(error)}") from error
 
     def _batch(self, chosen: list[tuple[int, StreamItem]]) -> Batch:
-        views = tuple(torch.cat(parts) for parts in zip(*(item.views for _, item in chosen), strict=True))
+        views = tuple(concatenated(parts) for parts in zip(*(item.views for _, item in chosen), strict=True))
         labels, keys = [item.label for _, item in chosen], [item.key for _, item in chosen]
         known = self.labels is not None
         lacking = next((number for number, item in chosen if known and item.label is None), None)

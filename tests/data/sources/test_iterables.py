@@ -17,6 +17,7 @@ from contraport import embed, train
 from contraport.data import from_stream, load, loader
 from contraport.errors import UsageError
 from contraport.features import read_features
+from contraport.texts import decoded as as_texts
 
 
 class Numbers(IterableDataset):
@@ -47,7 +48,7 @@ class Pictures:
             buffer = io.BytesIO()
             image.save(buffer, "PNG")
             yield (
-                {"__key__": f"sample{number}", "png": buffer.getvalue(), "cls": str(number).encode(), "txt": "a text"}
+                {"__key__": f"sample{number}", "png": buffer.getvalue(), "cls": str(number).encode(), "url": "a text"}
                 if self.encoded
                 else {"image": image, "label": number}
             )
@@ -89,6 +90,39 @@ def test_dicts_have_images_labels_and_keys(encoded: bool) -> None:
     assert stream.flips
     with pytest.raises(UsageError, match=r"item 1: expected views of shapes \(\(3, 8, 8\),\) as those of item 0"):
         load(Pictures(encoded))
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_texts_beside_images_are_a_view_as_in_shards(decoded: bool, tmp_path: Path) -> None:
+    """As bytes, which webdataset gives, or as strings, which it decodes to and Hugging Face has."""
+    texts = [f"number {number}" + " and more" * (number % 2) for number in range(9)]
+
+    class Captioned(Pictures):
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            names = ("image", "caption") if decoded else ("img.png", "txt")
+            for sample, text in zip(super().__iter__(), texts, strict=True):
+                image = sample["image"] if decoded else sample["png"]
+                yield {names[0]: image, names[1]: text if decoded else text.encode(), "title_id": "no view"}
+
+    data = Captioned(encoded=not decoded)
+    stream = load(data, image_size=8)
+    assert stream.shapes == ((3, 8, 8), ())
+    assert stream.view_names == (("image", "caption") if decoded else ("img", "text"))
+    assert [text for batch in loader(stream, 4) for text in as_texts(batch.views[1])] == texts
+    run = train(data=data, recipe="clip", image_size=8, steps=2, batch_size=8, out=tmp_path / "run", progress=False)
+    assert run.model().view_names == stream.view_names
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [(" ", "txt: expected a text, got an empty one"), (b"\xff", "txt: expected a text in UTF-8: ")]
+)
+def test_a_text_that_is_none_is_told(text: str | bytes, told: str) -> None:
+    class Texts(IterableDataset):
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            return iter([{"txt": "a text"}, {"txt": text}])
+
+    with pytest.raises(UsageError, match=f"data: Texts: item 1: {told}"):
+        load(Texts())
 
 
 def test_it_trains_by_steps_and_resumes_at_its_place(tmp_path: Path) -> None:

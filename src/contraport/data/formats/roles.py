@@ -117,6 +117,15 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
     return Roles(tuple(views), **single, doubtful=doubtful)
 
 
+def names_a_text(name: str) -> bool:
+    """Return whether a name says that what it is of are texts.
+
+    >>> names_a_text("Caption"), names_a_text("city")
+    (True, False)
+    """
+    return _TEXT.fullmatch(name) is not None
+
+
 def names_of_views(views: Sequence[Sequence[str]]) -> list[str]:
     """Return what views are called: a column by its own name, several by what theirs begin with, or by their number.
 
@@ -171,9 +180,9 @@ def _guess_views(schema: pa.Schema, rest: list[str], where: str) -> tuple[list[t
     together = tuple(name for name in rest if name not in alone)
     strings = [name for name in alone if holds_strings(schema.field(name))]
     for name in together:
-        if alone and _TEXT.fullmatch(name):
+        if alone and names_a_text(name):
             _log.warning("%s: column %r holds numbers, and is taken as these, as no text", where, name)
-    doubtful = tuple(name for name in strings if together and not _TEXT.fullmatch(name))
+    doubtful = tuple(name for name in strings if together and not names_a_text(name))
     return [(name,) for name in alone] + ([together] if together else []), doubtful
 
 

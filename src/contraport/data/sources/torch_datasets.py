@@ -142,10 +142,13 @@ def views_of(item: Any, position: int, image_size: int | None) -> tuple[Tensor, 
     """Return the views of an item as batches of one."""
     parts = _parts(item)[:-1] if label_of(item) is not None else _parts(item)
     check(len(parts) > 0, f"data: item {position}: expected a view, got {item!r}.")
-    return tuple(_view(part, f"data: item {position}, view {number}", image_size) for number, part in enumerate(parts))
+    return tuple(
+        view_of(part, f"data: item {position}, view {number}", image_size) for number, part in enumerate(parts)
+    )
 
 
-def _view(value: Any, where: str, image_size: int | None) -> Tensor:
+def view_of(value: Any, where: str, image_size: int | None) -> Tensor:
+    """Return one view of an item as a batch of one."""
     if isinstance(value, Image.Image):
         if image_size is not None:
             return as_pixels(value, image_size)[None]
