@@ -54,6 +54,8 @@ def test_the_worst_pairs_stand_first_each_beside_its_better_partner() -> None:
     assert [row["flagged"] for row in rows] == [True] * 50 + [False] * 150
     assert rows[4]["partner"] == 5
     assert [view["text"][-2:] for view in rows[4]["views"][1:]] == [" 4", " 5"]
+    assert rows[1]["partner"] == 0
+    assert len(rows[1]["views"]) == 3
     assert len(rows[100]["views"]) == 2, "there is no better partner"
     assert rows[1]["kind"] == ATTACK
     json.dumps(rows)
@@ -91,7 +93,12 @@ def test_each_kind_of_view_is_drawn_in_its_way(view: str, told: dict[str, Any]) 
 
 @pytest.mark.parametrize(
     ("rate", "told"),
-    [(1.0, "about 100% seem wrong (100% to 100%)"), (0.996, "about 100% seem"), (0.004, "about 0.4% seem")],
+    [
+        (1.0, "about 100% seem wrong (100% to 100%)"),
+        (0.996, "about 100% seem"),
+        (0.004, "about 0.4% seem"),
+        (0.001, "None of 250 pairs of toy seems wrong (0.1% to 0.1%)."),
+    ],
 )
 def test_shares_are_written_without_powers_of_ten(rate: float, told: str) -> None:
     assert told in sentence(replace(found(), noise_rate=rate, noise_interval=(rate, rate)))
@@ -102,6 +109,8 @@ def test_the_histogram_has_shares_of_both() -> None:
     assert sum(bins["pairs"]) == pytest.approx(1, abs=1e-3)
     assert sum(bins["mismatched"]) == pytest.approx(1, abs=1e-3)
     assert bins["mark"] == pytest.approx(49 / ITEMS)
+    alike = histogram(replace(found(), scores=np.ones(ITEMS), mismatched=np.ones(9)))
+    assert (alike["low"], alike["high"], alike["pairs"][0], alike["mismatched"][0]) == (1, 2, 1, 1)
 
 
 def test_the_page_is_one_small_file_that_needs_no_network(tmp_path: Path) -> None:

@@ -133,6 +133,30 @@ def test_the_commands_train_the_same_cell(folder: Path, tmp_path: Path, capsys: 
     assert cell.exists()
 
 
+def test_what_is_finished_and_what_a_cell_is_by_itself(tmp_path: Path) -> None:
+    grid = grid_of(SMALL | {"out": tmp_path, "root": "my data", "train": {"batch_size": 64, "keep_every": 1}})
+    jobs = [job_of(grid, cell) for cell in grid.cells]
+    assert [job.with_references for job in jobs] == [True, False, False, False]
+    trained, judged = jobs[0].command.splitlines()
+    assert "--root 'my data'" in trained
+    assert judged.partition(" --")[2] == "measures knn uniformity --checkpoints all --alone true"
+    asked = {"measures": ["knn", "uniformity"]}
+    for found, finished in (
+        (asked | {"failed": "the loss is nan"}, [True, True]),
+        (asked | {"values": {}, "references": {}}, [False, True]),
+        (asked | {"values": {}, "references": {"raw": {}}}, [True, True]),
+        ({"measures": ["knn"], "failed": "the loss is nan"}, [False, False]),
+        ([], [False, False]),
+    ):
+        for job, so in zip(jobs, finished, strict=False):
+            job.result_path.parent.mkdir(parents=True, exist_ok=True)
+            job.result_path.write_text(json.dumps(found))
+            assert (job.found == found) == so, found
+    jobs[0].result_path.unlink()
+    Run.create(jobs[0].path, {"data": "digits"})  # as of a training that ended before its first checkpoint
+    assert carry_out(jobs[0])["values"]["knn"] > 0.5
+
+
 def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = grid_of({**SMALL, "epochs": 3, "out": tmp_path})
     whole, job = (job_of(grid, cell) for cell in grid.cells[:2])

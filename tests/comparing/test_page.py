@@ -10,10 +10,11 @@ import pytest
 from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
-from contraport.comparing.page import figure_of, panels_of, render
+from contraport.comparing.page import draw, figure_of, panels_of, render
 from contraport.comparing.results import Entry, Verdict
 from contraport.comparing.tables import Comparison
 from contraport.measures.intervals import Difference, Interval
+from contraport.plots.colors import SERIES
 
 ATTACK = "<img src=x onerror=\"document.title='owned'\">"
 COLUMNS = ["digits, standard", "x" * 80]
@@ -53,11 +54,52 @@ def test_panels_reach_from_the_lowest_end_to_the_highest(tmp_path: Path) -> None
     assert (first.head, first.low, first.high) == (COLUMNS[0], "89.0%", "93.0%")
     assert [line.row for line in first.lines] == ROWS[:3], "what failed has no line"
     assert (first.lines[0].begins, first.lines[0].length, first.lines[0].mean) == (0, 50, 25)
+    assert (first.lines[2].begins, first.lines[2].length) == (50, 50)
     assert first.baseline == 25
     assert [line.apart for line in first.lines] == [False, False, True]
     nothing = Comparison("x", tmp_path, "a", ["a"], ["b"], [])
     assert panels_of(nothing) == []
     assert "<h2" in render(nothing, [])
+    (alone,) = panels_of(Comparison("x", tmp_path, "a", ["a"], ["b"], [cell("a", "b", 0.9)]))
+    assert (alone.lines[0].begins, alone.lines[0].length, alone.lines[0].mean) == (0, 0, 0)
+
+
+def cell(row: str, column: str, mean: float | None, interval: Interval | None = None) -> Entry:
+    return Entry(row, column, "knn", 1, mean, interval, None, None, None)
+
+
+def test_the_figure_has_a_line_and_a_dot_for_each_mean(tmp_path: Path) -> None:
+    rows, columns = ["base", "more", "unsure", "failed"], [f"data, {place}" for place in range(5)]
+    known = {"base": (0.9, Interval(0.88, 0.92)), "more": (0.95, Interval(0.94, 0.97)), "unsure": (0.8, None)}
+    cells = [cell(row, column, *known.get(row, (None,))) for row in rows for column in columns]
+    figure = figure_of(Comparison("", tmp_path, "base", rows, columns, cells))
+    assert [panel.get_visible() for panel in figure.axes] == [True] * 5 + [False] * 3
+    assert figure.axes[0].get_ylim() == (3.5, -0.5), "the first row is above"
+    drawn = [(*line.get_xdata(), *line.get_ydata(), line.get_color()) for line in figure.axes[4].lines]
+    base, other = SERIES[1], SERIES[0]
+    for found, expected in zip(
+        drawn,
+        [
+            (88, 92, 0, 0, base),
+            (90, 0, base),
+            (90, 90, 0, 1, base),  # across all rows
+            (94, 97, 1, 1, other),
+            (95, 1, other),
+            (80, 80, 2, 2, other),
+            (80, 2, other),
+        ],
+        strict=True,
+    ):
+        assert found[:-1] == pytest.approx(expected[:-1])
+        assert found[-1] == expected[-1]
+    draw(Comparison("", tmp_path, "failed", rows[3:], columns[:1], cells[15:16]), tmp_path / "plot.png")
+    assert not (tmp_path / "plot.png").exists(), "nothing was measured"
+
+
+def test_the_tables_of_the_page_mark_what_is_sure(tmp_path: Path) -> None:
+    html = render(comparison(tmp_path), [])
+    assert html.count('class="sure"') == 4, "of one row, in two columns by two measures"
+    assert html.count("<td>1.5</td>") == 6, "the mean of a training of each row that was measured, by two measures"
 
 
 def test_the_figure_shows_names_whole_and_as_they_are(tmp_path: Path) -> None:
@@ -80,7 +122,6 @@ def test_the_figure_shows_names_whole_and_as_they_are(tmp_path: Path) -> None:
     assert not any(one.overlaps(other) for one, other in itertools.combinations(places, 2))
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
 def test_the_unit_of_a_measure_stands_beside_its_title(tmp_path: Path) -> None:
     heads = [re.sub("<[^>]*>", "", head) for head in re.findall("<h3>(.*?)</h3>", render(comparison(tmp_path), []))]
     assert [head.replace("&nbsp;", " ") for head in heads if head.startswith(("kNN", "Uni"))] == [
@@ -89,6 +130,7 @@ def test_the_unit_of_a_measure_stands_beside_its_title(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
 def test_everyone_can_use_it_on_a_phone_too(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(render(comparison(tmp_path), ["contraport train --data digits"]), "utf-8")
     with Browser(tmp_path / "profile", width=390, height=800) as browser:

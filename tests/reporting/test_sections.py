@@ -10,15 +10,17 @@ import pytest
 from PIL import Image
 
 from contraport.files import write_arrays, write_json
+from contraport.pairs import false_discovery
+from contraport.plots.colors import class_colors
 from contraport.plots.curves import POINTS_PER_LINE
 from contraport.plots.masses import Scale
 from contraport.reporting import drawing, pictures
 from contraport.reporting.canvas import Canvas
 from contraport.reporting.page import render
-from contraport.reporting.sections.confusion import confusion, most_confused
+from contraport.reporting.sections.confusion import confusion, most_confused, table
 from contraport.reporting.sections.embeddings import embeddings
 from contraport.reporting.sections.epochs import epochs, measured_epochs
-from contraport.reporting.sections.geometry import geometry
+from contraport.reporting.sections.geometry import geometry, similarity
 from contraport.reporting.sections.neighbors import neighbors
 from contraport.reporting.sections.pairs import pairs
 from contraport.reporting.sections.plans import in_bytes, kept_of_items, moments_of, plans
@@ -93,7 +95,52 @@ def test_a_cross_plan_has_no_excluded_pairs(make_run) -> None:
     canvas = canvas_of(made)
     (one,) = plans(canvas).values["shown"]
     assert not one.last.excludes_self
-    assert canvas.plots["plan-0"]["data"][0]["meta"]["columns"][2] == "view 2, item 3 (one)"
+    drawn = canvas.plots["plan-0"]
+    assert [drawn["data"][0]["meta"][of][2] for of in ("rows", "columns")] == [
+        "view 1, item 3 (one)",
+        "view 2, item 3 (one)",
+    ]
+    assert [drawn["layout"][axis]["ticktext"] for axis in ("xaxis", "yaxis")] == [["view 2"], ["view 1"]]
+    assert drawn["layout"]["shapes"] == [], "there is one view along each axis"
+    assert drawn["layout"]["yaxis"]["autorange"] == "reversed", "the first item is above"
+
+
+def test_what_a_plan_let_go_is_told_where_it_let_any_go(make_run) -> None:
+    made, target = make_run(), np.roll(np.eye(12), 6, axis=1) / 12
+    half = target.copy()
+    half[0] /= 2
+
+    def shown(plan: np.ndarray) -> tuple[str, str, list[tuple[int, str, float]], float | None]:
+        write_arrays(made.samples_path, made.samples() | {"plan": plan, "target": target})
+        canvas = canvas_of(made)
+        values = plans(canvas).values
+        (one,) = values["shown"]
+        assert values["course"] is None, "there is one epoch alone"
+        assert one.sheets == tuple(canvas.pictures(made.samples()[f"plan_view_{side}"]) for side in (1, 2))
+        assert json.loads(drawing.to_json(canvas.data))["plans"]["plan-0"]["mass"] == [round(plan.sum(), 4)]
+        return one.plan.label.partition(": ")[2], one.of_lines.rpartition("; ")[2], one.least_kept, one.last.unevenness
+
+    on_target = "of its mass where the target has mass"
+    assert shown(target) == (f"100% {on_target}", "100% of the mass is on target", [], None)
+    assert shown(half)[0] == f"mass 0.958, so that 4% was let go; 100% {on_target}"
+    assert shown(half)[2] == [(0, "zero", pytest.approx(0.75))]
+    assert shown(1.2 * half)[0] == f"mass 1.15, more than 1; 100% {on_target}"
+    assert shown(1.2 * half)[2] == [], "where it has more than was wanted nothing was let go"
+    nothing = shown(0 * target)
+    assert nothing[0] == f"mass 0.000, so that 100% was let go; 0% {on_target}"
+    assert len(nothing[2]) == 6
+    (moment,) = moments_of(canvas_of(made).runs[0])
+    assert kept_of_items(moment._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
+
+
+def test_targets_that_change_are_kept_epoch_by_epoch(make_run) -> None:
+    made = make_run(kept=1)
+    samples = made.samples()
+    samples["targets"][1] = samples["targets"][0].T / 2
+    write_arrays(made.samples_path, samples)
+    canvas = canvas_of(made)
+    plans(canvas)
+    assert len(canvas.data["plans"]["plan-0"]["targets"]) == 2
 
 
 def test_ticks_of_the_scale_are_the_powers_on_it() -> None:
@@ -152,6 +199,19 @@ def test_curves_know_where_they_are_along_each_axis(make_run) -> None:
     assert along["seconds"][-1] == 9.5
 
 
+def test_curves_are_of_what_was_logged_alone(make_run) -> None:
+    made = make_run()
+    known = ("step", "loss")
+    made.write_metrics({key: row[key] for key in known} | {"plan_mass": 1 - row["step"] / 50} for row in made.metrics())
+    canvas = canvas_of(made, make_run("none", metrics=False))
+    values = training(canvas).values
+    assert [title for title, *_ in values["curves"]] == ["Loss", "Mass of the plan"]
+    assert [len(canvas.plots["curve-loss"]["data"]), len(canvas.data["along"]["curve-loss"])] == [1, 1]
+    assert canvas.data["along"]["curve-loss"][0].keys() == {"step", "share"}
+    shares = ["tickformat" in canvas.plots[f"curve-{key}"]["layout"]["yaxis"] for key in ("loss", "plan_mass")]
+    assert shares == [False, True]
+
+
 def test_the_course_begins_untrained_and_ends_trained(make_run) -> None:
     canvas = canvas_of(make_run(kept=2))
     assert measured_epochs(canvas.runs[0]) == [(0, "untrained"), (1, "epoch 1"), (2, "epoch 2"), (3, "trained")]
@@ -159,6 +219,30 @@ def test_the_course_begins_untrained_and_ends_trained(make_run) -> None:
     assert titles[:2] == ["Linear probe", "kNN"]
     assert canvas.plots["epochs-knn"]["data"][0]["y"] == pytest.approx([0.91, 0.5, 0.9, 0.92])
     assert epochs(canvas_of(make_run("other"))) is None
+
+
+def test_of_measures_that_differ_in_a_number_the_first_is_drawn_with_its_intervals(make_run) -> None:
+    made, other = make_run("made", kept=2), make_run("other", kept=2, data="others")
+    for run in (made, other):
+        known = run.evaluation()
+        for row in known["rows"].values():
+            row |= dict.fromkeys(("recall@5", "recall@1", "nmi", "ari"), 0.5)
+        known["intervals"] = {"trained": {"knn": {"low": 0.9, "high": 0.95}}}
+        write_json(run.evaluation_path, known)
+    canvas = canvas_of(made)
+    drawn = [plot.key for _, plot in epochs(canvas).values["curves"]]
+    assert drawn[:5] == ["epochs-linear_probe", "epochs-knn", "epochs-recall-1", "epochs-nmi", "epochs-ari"]
+    assert len(drawn) == 6
+    (line, _), (plain, _) = (canvas.plots[f"epochs-{key}"]["data"] for key in ("knn", "nmi"))
+    assert (line["error_y"]["array"][-1], line["error_y"]["arrayminus"][-1]) == pytest.approx((0.03, 0.02))
+    assert "error_y" not in plain
+    percents = ["tickformat" in canvas.plots[f"epochs-{key}"]["layout"]["yaxis"] for key in ("knn", "nmi")]
+    assert percents == [True, False]
+    curves = {measure.key: plot.label for measure, plot in epochs(canvas_of(made, other)).values["curves"]}
+    assert curves["knn"] == "kNN over the epochs; last values: made: 92.0%; other: 92.0%."
+    both = canvas_of(made, other)
+    epochs(both)
+    assert both.plots["epochs-knn"]["layout"]["shapes"] == [], "the raw inputs are those of one of them alone"
 
 
 def test_raw_inputs_that_reach_nothing_are_drawn_at_nothing(make_run) -> None:
@@ -195,6 +279,12 @@ def test_neighbours_of_another_class_are_told(make_run) -> None:
     assert strips.of_class is None
     assert len(strips.rows) == 10
     assert all(near.same is None for _, row in strips.rows for near in row)
+    made = make_run("next")
+    after = np.stack([(np.arange(30) + step) % 30 for step in (1, 3)], axis=1)
+    write_arrays(made.samples_path, made.samples() | {"neighbors": after})
+    assert neighbors(canvas_of(made)).values["strips"][0].of_class == pytest.approx(0.5)
+    both = make_run("labelled"), make_run("not", labels=False)
+    assert neighbors(canvas_of(*both)).values["by_class"] is False
 
 
 def test_texts_are_shown_as_they_are(make_run) -> None:
@@ -219,6 +309,31 @@ def test_directions_are_a_table_of_their_own(make_run) -> None:
     assert run.name == "nt-xent"
     told = {way: [(cell.text, cell.interval) for cell in of] for way, of in cells.items()}
     assert told == {"image to text": [("25.0%", "20.0–30.0%")], "text to image": [("–", "")]}
+
+
+def test_a_row_of_the_confusion_is_a_true_class() -> None:
+    drawn = table(np.array([[15, 1], [0, 4]]), ["a<", "b"])
+    (trace,) = drawn["data"]
+    assert list(base64.b64decode(trace["z"]["bytes"])) == [239, 15, 0, 255]
+    assert trace["customdata"][0] == ["a< taken for a<\n93.8% (15 of 16)", "a< taken for b\n6.2% (1 of 16)"]
+    assert trace["text"] == [["94", "6"], ["", "100"]]
+    x, y = (drawn["layout"][axis] for axis in ("xaxis", "yaxis"))
+    assert (x["ticktext"], y["ticktext"], y["autorange"]) == (["a&lt;", "b"], ["a&lt;", "b"], "reversed")
+    many, very_many = (table(np.eye(classes), [str(k) for k in range(classes)]) for classes in (13, 40))
+    assert "text" not in many["data"][0]
+    assert len(many["layout"]["xaxis"]["ticktext"]) == 13
+    assert very_many["layout"]["xaxis"]["showticklabels"] is False
+
+
+def test_a_class_that_no_point_is_of_is_called_by_its_number(make_run) -> None:
+    made = make_run()
+    write_arrays(made.samples_path, made.samples() | {"confusion": np.array([[8, 0, 0, 2], *np.eye(4, dtype=int)[1:]])})
+    ((_, _, worst, *_),) = confusion(canvas_of(made)).values["shown"]
+    assert worst == ["20% of zero taken for 3 (2 of 10)"]
+    others = {name: of for name, of in made.samples().items() if not name.startswith("mistaken")}
+    write_arrays(made.samples_path, others | {"confusion": np.eye(2, dtype=int)})
+    ((_, plot, *_),) = confusion(canvas_of(made)).values["shown"]
+    assert plot.label == "nt-xent: no item is mistaken."
 
 
 def test_the_worst_confusions_are_said(make_run) -> None:
@@ -273,8 +388,34 @@ def test_a_map_is_as_wide_as_its_points_lie(make_run) -> None:
     wide, one_place = make_run("wide"), make_run("place")
     write_arrays(wide.samples_path, wide.samples() | {"points": np.array([[0.0, 0.0], [3.0, 2.0]] * 15)})
     write_arrays(one_place.samples_path, one_place.samples() | {"points": np.zeros((30, 2))})
-    maps = embeddings(canvas_of(wide, one_place)).values["maps"]
-    assert [plot.ratio for _, plot, _ in maps] == [1.5, None]
+    very, high = make_run("very"), make_run("high")
+    for run, end in ((very, [9.0, 1.0]), (high, [1.0, 9.0])):
+        write_arrays(run.samples_path, run.samples() | {"points": np.array([[0.0, 0.0], end] * 15)})
+    maps = embeddings(canvas_of(wide, one_place, very, high)).values["maps"]
+    assert [plot.ratio for _, plot, _ in maps] == [1.5, None, 1.7, 0.8]
+
+
+def test_a_point_is_drawn_where_it_lies_in_the_colour_of_its_class(make_run) -> None:
+    made, labels = make_run(), np.arange(30) % 3
+    write_arrays(made.samples_path, made.samples() | {"points": np.stack([labels, -2.0 * labels], axis=1)})
+    canvas = canvas_of(made)
+    values = embeddings(canvas).values
+    (*of_classes, ring), colors = canvas.plots["map-0"]["data"], class_colors(3)
+    assert ring["x"] == ring["y"] == []
+    for label, trace in enumerate(of_classes):
+        assert (trace["meta"], trace["marker"]["color"]) == (label, colors[label])
+        assert np.array_equal(trace["customdata"], np.flatnonzero(labels == label))
+        assert (trace["x"], trace["y"]) == ([label] * 10, [-2 * label] * 10)
+    names = canvas.plots["map-0"]["layout"]["annotations"]
+    assert [(one["text"], one["x"], one["y"]) for one in names] == [("zero", 0, 0), ("one", 1, -2), ("two", 2, -4)]
+    assert values["legends"] == [("digits", list(zip(("zero", "one", "two"), colors, strict=True)))]
+    single, many = make_run("single"), make_run("many", class_names=tuple(map(str, range(25))))
+    one_class = {"points": np.eye(2), "labels": np.zeros(2, int), "class_names": np.array(["zero"])}
+    write_arrays(single.samples_path, one_class)
+    canvas = canvas_of(single, many)
+    embeddings(canvas)
+    assert [canvas.plots[f"map-{run}"]["layout"]["annotations"] for run in (0, 1)] == [[], []]
+    assert embeddings(canvas_of(many)).values["legends"] == []
 
 
 def test_of_confusions_as_frequent_that_of_more_items_is_the_worse() -> None:
@@ -332,6 +473,42 @@ def test_cosines_are_averaged_within_and_between_classes(make_run) -> None:
     assert (one.within, one.between) == (pytest.approx(0.8), pytest.approx(0.2))
 
 
+def test_cosines_share_a_scale_and_have_the_names_of_their_classes(make_run) -> None:
+    low, even = make_run("low"), make_run("even")
+    cosines = np.full((6, 6), -0.85)
+    np.fill_diagonal(cosines, 1)
+    cosines[0, 1] = -0.99
+    write_arrays(low.samples_path, low.samples() | {"cosines": cosines, "cosine_labels": np.array([0, 0, 1, 2, 2, 2])})
+    write_arrays(even.samples_path, even.samples() | {"cosines": np.ones((30, 30))})
+    canvas = canvas_of(low, even)
+    assert geometry(canvas).values["lowest"] == pytest.approx(-1.0)
+    assert geometry(canvas_of(even)).values["lowest"] == 0.9
+    drawn = similarity(cosines, np.array([0, 0, 1, 2, 2, 2]), ["zero", "one", "two"], -0.9)
+    letters = base64.b64decode(drawn["data"][0]["z"]["bytes"])
+    assert [letters[place] for place in (0, 1, 2)] == [255, 0, 6], "what is below the scale has its lowest colour"
+    y = drawn["layout"]["yaxis"]
+    assert (y["ticktext"], y["tickvals"], y["autorange"]) == (["zero", "one", "two"], [0.5, 2, 4], "reversed")
+    many = similarity(np.eye(25), np.arange(25), [str(label) for label in range(25)], 0.0)
+    assert "ticktext" not in many["layout"]["yaxis"]
+
+
+def test_the_path_of_a_run_on_the_sphere_begins_open_and_ends_large(make_run) -> None:
+    made = make_run()
+    write_arrays(made.samples_path, made.samples() | {"spectrum": np.array([4.0, 4.0, 1e-9])})
+    canvas = canvas_of(made)
+    values = geometry(canvas).values
+    (path,) = canvas.plots["sphere"]["data"]
+    assert (path["x"], path["y"]) == ([-2.0, -3.0], pytest.approx([0.2, 0.1]))
+    assert (path["marker"]["symbol"], path["marker"]["size"]) == (["circle-open", "circle"], [6, 11])
+    assert values["plane"].label.endswith("nt-xent: uniformity -3.00, alignment 0.10.")
+    assert values["spectrum"].label == "Singular values. nt-xent: effective rank 2.0 of 3."
+    assert canvas.plots["spectrum"]["data"][0]["x"] == [1, 2], "what is rounding is not drawn"
+    known = made.evaluation()
+    known["rows"] = {"trained": known["rows"]["trained"]}
+    write_json(made.evaluation_path, known)
+    assert geometry(canvas_of(made)).values["plane"] is None, "of one point there is no path"
+
+
 def test_robustness_begins_at_the_clean_images(make_run) -> None:
     canvas = canvas_of(make_run())
     found = robustness(canvas)
@@ -340,6 +517,8 @@ def test_robustness_begins_at_the_clean_images(make_run) -> None:
     assert own["x"] == [0, 1, 5]
     assert [(one["name"], one["x"]) for one in beside] == [("raw inputs", [0]), ("the untrained encoder", [0])]
     assert "noise@1" not in [measure.key for measure in results(canvas).values["measures"]]
+    assert canvas.plots["robust-noise"]["layout"]["yaxis"]["range"] == [pytest.approx(0.35), 1.0]
+    assert found.values["curves"][0][1].label.endswith("at severity 5: nt-xent 40.0%.")
 
 
 def test_robustness_stands_beside_baselines_that_all_runs_have(make_run) -> None:
@@ -368,6 +547,24 @@ def test_differences_are_in_points_with_their_intervals(make_run) -> None:
     assert (trace["x"], trace["error_x"]["arrayminus"]) == ([pytest.approx(1.2)], [pytest.approx(0.8)])
 
 
+def test_differences_of_several_runs_lie_beside_one_another(make_run) -> None:
+    runs = [make_run(f"run {place}", data="digits" if place < 3 else "others") for place in range(5)]
+    for place, base, ends in ((1, 0, (0.012, 0.002, 0.02)), (2, 0, (-0.01, -0.03, -0.002)), (4, 3, (0.0, -0.1, 0.1))):
+        known = runs[place].evaluation()
+        known["rows"]["trained"]["knn"] += ends[0]
+        known["differences"][str(runs[base].path)] = {"knn": dict(zip(("value", "low", "high"), ends, strict=True))}
+        write_json(runs[place].evaluation_path, known)
+    canvas = canvas_of(*runs)
+    assert [key for key, _ in results(canvas).values["differing"]] == ["data"]
+    found = results(canvas).values["differences"]
+    assert [(first.name, plot.key) for first, plot in found] == [("run 0", "differences-0"), ("run 3", "differences-3")]
+    drawn = canvas.plots["differences-0"]
+    assert [trace["y"] for trace in drawn["data"]] == [[pytest.approx(-0.18)], [pytest.approx(0.18)]]
+    reach = [(trace["error_x"]["array"], trace["error_x"]["arrayminus"]) for trace in drawn["data"]]
+    assert reach == [(pytest.approx([0.8]), pytest.approx([1.0])), (pytest.approx([0.8]), pytest.approx([2.0]))]
+    assert drawn["layout"]["yaxis"]["range"] == [0.5, -0.5], "the first measure is above"
+
+
 def test_an_audited_run_shows_its_rate_and_the_ten_worst_pairs(make_run) -> None:
     canvas = canvas_of(make_run(audited=True))
     (one,) = pairs(canvas).values["judged"]
@@ -379,6 +576,16 @@ def test_an_audited_run_shows_its_rate_and_the_ten_worst_pairs(make_run) -> None
     drawn = [canvas.data["sketches"][place] for place in one.worst[3].views]
     assert [view["is"] for view in drawn] == ["image", "text", "text"]
     assert drawn[1]["text"] == "<b>pair 3"
+    found = canvas.runs[0].pairs
+    assert [pair.fdr for pair in one.worst] == pytest.approx(
+        false_discovery(found["scores"], found["mismatched"], 0.1)[:10]
+    )
+    bars = canvas.plots["scores-0"]["data"]
+    assert [sum(of["y"]) for of in bars] == pytest.approx([1, 1], abs=1e-3)
+    made = make_run("first", audited=True)
+    made.save_pairs(made.pairs() | {"partners": np.full(60, 0)})
+    ((first,),) = [pairs(canvas_of(made)).values["judged"]]
+    assert first.worst[0].partner == 0
     assert pairs(canvas_of(make_run("plain"))) is None
 
 

@@ -50,12 +50,13 @@ def log_masses(mass: Masses, scale: Scale, *, without_self: bool = False) -> Mas
 
 
 def share_on_target(plan: Masses, target: Masses) -> float:
-    """Return how much of the mass of a plan is where its target has some.
+    """Return how much of the mass of a plan is where its target has some; nothing of a plan that has let all go.
 
     >>> share_on_target(np.array([[3.0, 1.0]]), np.array([[1.0, 0.0]]))
     0.75
     """
-    return float(plan[target > 0].sum() / plan.sum())
+    mass = plan.sum()
+    return float(plan[target > 0].sum() / mass) if mass > 0 else 0.0
 
 
 def excludes_self(plan: Masses, target: Masses) -> bool:
