@@ -317,6 +317,9 @@ def test_an_encoder_with_nothing_to_learn_may_be_held_by_view(pairs: Dataset, tm
     settings = held | {"encoder": {"photo": "gradients"}}
     run = contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "run", progress=False, **settings)
     assert run.model().built_from == ["gradients", "mlp"]
+    alone = {"encoder": {"photo": "gradients"}, "freeze": {"photo": True}}  # no other weights are given
+    run = contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "alone", progress=False, **alone)
+    assert run.model().built_from == ["gradients", "mlp"]
 
 
 def test_an_encoder_that_would_stay_as_it_was_drawn_is_told(pairs: Dataset, begun: Run, tmp_path: Path) -> None:
@@ -340,7 +343,10 @@ def test_an_encoder_that_would_stay_as_it_was_drawn_is_told(pairs: Dataset, begu
         ),
         ({"freeze": True}, "freeze: an encoder that was never trained would stay so"),
         ({"freeze": True, "encoder": "small-cnn"}, "freeze: an encoder that was never trained would stay so"),
-        ({"freeze": True, "pretrained": True, "projection": 0}, "freeze: nothing would learn without a projection"),
+        ({"freeze": True, "pretrained": True, "projection": 0}, "^freeze: nothing would learn without a projection"),
+        ({"encoder": "gradients", "projection": 0}, "^encoder 'gradients': nothing would learn without a projection"),
+        ({"encoder": "gradients", "audit": True}, "audit: .*; expected no encoder 'gradients' with it"),
+        ({"encoder": "gradients", "lora": 2}, "lora: adapts weights; expected an encoder that has some"),
         ({"freeze": True, "pretrained": True, "freeze_epochs": 1}, "freeze_epochs: expected 0 with freeze"),
         ({"frozen_draws": 2}, "frozen_draws: expected freeze with it, got 2"),
         ({"features": "here"}, "features: expected freeze with it, got 'here'"),

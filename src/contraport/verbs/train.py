@@ -54,10 +54,11 @@ class Settings(
         check(not (self.audit and self.target is not None), told)
         told = "teacher: it knows none of the pairs that audit puts beside the items; give one of the two."
         check(not (self.audit and self.teacher is not None), told)
-        check(not (self.audit and self.freezes), "audit: judges by what is learned; expected no freeze with it.")
+        told = f"audit: judges by what is learned; expected no {self.held_by} with it."
+        check(not (self.audit and self.freezes), told)
         if self.predict is not None:
             check(self.projection == 0, f"projection: predict decodes features; expected 0, got {self.projection}.")
-            check(not self.freezes, "freeze: predict decodes what the encoder gives; expected one of the two.")
+            check(not self.freezes, f"{self.held_by}: predict decodes what the encoder gives; expected one of the two.")
 
     @property
     def method(self) -> str:

@@ -189,7 +189,8 @@ def mismatched(settings: Settings, dataset: Dataset) -> tuple[Dataset, Tensor | 
     if mismatch is None or mismatch.share == 0:
         return dataset, None
     frozen = settings.freezes_all and len(dataset.shapes) == 1
-    check(not frozen, "mismatch: freeze keeps features of each item by itself; expected no mismatch of random views.")
+    told = f"mismatch: {settings.held_by} keeps features of each item by itself; expected no mismatch of random views."
+    check(not frozen, told)
     partners = mismatched_partners(dataset, mismatch, seed=settings.seed)
     return with_partners(dataset, partners), partners
 

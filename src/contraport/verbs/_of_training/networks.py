@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,10 +168,21 @@ class NetworkSettings(Options):
         return self.freeze is True or self._is_fixed
 
     @property
+    def held_by(self) -> str:
+        """By what the encoder of some view is held to the end, in words."""
+        return f"encoder {self.encoder!r}" if self._is_fixed and not self.freeze else "freeze"
+
+    @property
     def _is_fixed(self) -> bool:
-        """Whether nothing of the encoders that are named can learn."""
-        names = self.encoder if isinstance(self.encoder, list | tuple) else [self.encoder]
-        return all(isinstance(name, str) and name in ENCODERS and ENCODERS[name].fixed for name in names)
+        """Whether nothing of the encoder of any view can learn."""
+        return not isinstance(self.encoder, Mapping) and all(self._fixed)
+
+    @property
+    def _fixed(self) -> list[bool]:
+        """Whether each encoder that is named has nothing to learn."""
+        named = self.encoder.values() if isinstance(self.encoder, Mapping) else self.encoder
+        names = named if isinstance(named, list | tuple | ValuesView) else [named]
+        return [isinstance(name, str) and name in ENCODERS and ENCODERS[name].fixed for name in names]
 
     @property
     def brings_weights(self) -> bool:
@@ -204,13 +215,14 @@ class NetworkSettings(Options):
             return
         check(
             self.freeze_epochs == 0,
-            f"freeze_epochs: expected 0 with freeze, which has no end, got {self.freeze_epochs}.",
+            f"freeze_epochs: expected 0 with {self.held_by}, which has no end, got {self.freeze_epochs}.",
         )
         check(
-            self.projected > 0, "freeze: nothing would learn without a projection; expected one of 1 feature or more."
+            self.projected > 0,
+            f"{self.held_by}: nothing would learn without a projection; expected one of 1 feature or more.",
         )
         check(
-            self.brings_weights or self._is_fixed,
+            self.brings_weights or any(self._fixed),  # by view it is known with the data
             "freeze: an encoder that was never trained would stay so; expected pretrained (--pretrained) or weights of "
             "its own (--init) with it.",
         )
@@ -234,6 +246,7 @@ class NetworkSettings(Options):
         check(
             not held and self.freeze_epochs == 0, "lora: holds the encoder itself; expected no freeze of it with lora."
         )
+        check(not self._is_fixed, f"lora: adapts weights; expected an encoder that has some, got {self.encoder!r}.")
         check(
             self.brings_weights,
             "lora: an encoder that was never trained would stay so; expected pretrained (--pretrained) or weights of "
