@@ -24,7 +24,7 @@ from contraport.comparing.asked import grid_of
 from contraport.comparing.compare import _settled
 from contraport.comparing.grid import Cell
 from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Verdict, verdict_of
-from contraport.comparing.running import Clock, Job, carry_out, job_of
+from contraport.comparing.running import Clock, Job, carried_out, carry_out, job_of
 from contraport.comparing.statistics import MOST_SEEDS
 from contraport.comparing.tables import Comparison, size, table_of, verdict_in_words, written
 from contraport.comparing.tuning import SPACES, Space, best_trial, settled, space_of, trials_of, unequal
@@ -115,6 +115,10 @@ def test_what_was_reached_on_the_way_of_one_run(tmp_path: Path) -> None:
     assert "| objective | 1 | 2 | 3 |" in found.markdown()
     assert "On the way, digits, standard" in (tmp_path / "page.html").read_text()
     assert "--checkpoints all" in (tmp_path / "commands.sh").read_text()
+    cells = json.loads((tmp_path / "results.json").read_text())["cells"]
+    assert [{*one["references"]} for one in cells] == [{"raw", "untrained"}, set(), set(), set()]
+    trained = Run(next((tmp_path / "cells").glob("*info-nce--seed-0-????????"))).metrics()
+    assert cells[0]["seconds"]["training"] == pytest.approx(trained[-1]["seconds"], abs=0.006)
     with_first = json.loads((tmp_path / "results.json").read_text())["waypoints"][0]
     assert with_first["epoch"] == 1
     assert with_first["interval"] == pytest.approx(list(found.waypoints[0].interval))
@@ -243,7 +247,20 @@ def test_within_a_budget_what_lacks_is_told(tmp_path: Path) -> None:
     clock.took.clear()
     clock.took += [150.0, 90.0]
     assert not clock.begins()
+    clock.took.append(30.0)
+    assert clock.begins(), "it is the mean that counts"
     assert Clock(None).begins()
+
+
+def test_what_trainings_took_is_what_others_are_expected_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, clock = grid_of(SMALL | {"out": tmp_path}), Clock(None)
+    jobs = [job_of(grid, cell) for cell in grid.cells]
+    jobs[1].result_path.parent.mkdir(parents=True)
+    jobs[1].result_path.write_text(json.dumps({"measures": list(jobs[1].measures), "took": 100.0}))
+    monkeypatch.setattr(running, "carry_out", lambda job: {"took": float(jobs.index(job))})
+    done = [job for job, _ in carried_out(jobs, processes=1, clock=clock)]
+    assert done == [jobs[1], jobs[0], jobs[2], jobs[3]]
+    assert clock.took == [0.0, 2.0, 3.0], "what was there took nothing now"
 
 
 def test_a_search_has_equally_many_trials_and_sees_no_test_item(tmp_path: Path) -> None:

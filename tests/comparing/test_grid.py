@@ -94,6 +94,32 @@ def test_a_folder_is_another_one_where_anything_is_otherwise() -> None:
     assert grid_of({**ASKED, "seeds": 9}).cells[0].folder == folders[0]
 
 
+def test_what_is_asked_of_fewer_cells_wins() -> None:
+    row, column = {"mine": {"objective": "rince", "q": 0.1, "epochs": 3}}, {"own": {"epochs": 2, "weight_decay": 0.1}}
+    grid = grid_of({**ASKED, "objectives": [row], "settings": [column], "epochs": 1, "train": {"weight_decay": 0.2}})
+    (options,) = {json.dumps(cell.options | {"seed": 0}) for cell in grid.cells}
+    assert json.loads(options).items() >= {"epochs": 3, "weight_decay": 0.1}.items()
+    own = {"q": 0.3, "lam": 0.2}
+    cell = grid.cell(grid.rows[0], grid.columns[0], 7, trial=0, epochs=4, objective_settings=own)
+    assert (cell.options["epochs"], cell.options["objective_settings"], cell.seed) == (4, own, 7)
+    assert "--trial-0-" in cell.folder
+    assert grid.out == Path("runs", "compare")
+
+
+def test_a_folder_has_a_short_name_of_letters_and_is_the_same_in_any_order() -> None:
+    names = ["/U(a, b): 1/2", "x" * 300]
+    folders = [
+        cell.folder
+        for train in ({"epochs": 2, "lr": 0.1}, {"lr": 0.1, "epochs": 2})
+        for cell in grid_of(
+            {**ASKED, "objectives": [{name: "info-nce"} for name in names], "seeds": 1, "train": train}
+        ).cells
+    ]
+    assert folders[:2] == folders[2:]
+    assert re.fullmatch(r"digits--standard--U-a-b-1-2--seed-0-[0-9a-f]{8}", folders[0])
+    assert re.fullmatch(r"digits--standard--x{102}-[0-9a-f]{8}", folders[1])
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
