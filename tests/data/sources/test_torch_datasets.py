@@ -139,3 +139,10 @@ def test_an_image_of_16_bits_is_one_of_8():
     deep = Image.fromarray(np.full((6, 6), 30_000, np.uint16))
     for size in (None, 6):
         assert load(Listed([deep]), image_size=size).__getitems__([0]).views[0].unique().tolist() == [30_000 >> 8]
+
+
+@pytest.mark.parametrize(("texts", "warned"), [(["a cat", "a dog", "a cow"], True), (["cat", "dog", "cat"], False)])
+def test_captions_that_would_be_classes_of_one_item_are_told(texts, warned, caplog):
+    dataset = load(Listed([(torch.ones(3), text) for text in texts]))
+    assert dataset.class_names == tuple(sorted(set(texts)))
+    assert ("no two are the same; captions are a view of" in caplog.text) is warned

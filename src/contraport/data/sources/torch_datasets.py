@@ -94,6 +94,12 @@ def from_torch(
     if labels is None and label_of(dataset[0]) is not None:
         labels = _labels(dataset, length, name)
     label_codes, class_names = _named(dataset, labels)
+    if isinstance(label_of(dataset[0]), str) and len(class_names or ()) == length > 2:
+        _log.warning(
+            "%s: the text at the end of each item is its class, and no two are the same; captions are a view of "
+            "tables, data frames and iterables of dicts",
+            name,
+        )
     domain_codes, domain_names = tensor_codes_of("domains", domains)
     return Dataset(
         TorchStore(dataset, tuple(tuple(view.shape[1:]) for view in first), image_size),
