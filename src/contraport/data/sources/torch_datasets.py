@@ -90,11 +90,12 @@ def from_torch(
     check(good, f"data: {name}: expected a map-style torch dataset, with __len__ and __getitem__.")
     length = len(cast(Sized, dataset))
     check(length > 0, f"data: {name} has no item.")
-    first = views_of(dataset[0], 0, image_size)
-    if labels is None and label_of(dataset[0]) is not None:
+    item = dataset[0]
+    first = views_of(item, 0, image_size)
+    if labels is None and label_of(item) is not None:
         labels = _labels(dataset, length, name)
     label_codes, class_names = _named(dataset, labels)
-    if isinstance(label_of(dataset[0]), str) and len(class_names or ()) == length > 2:
+    if len(class_names or ()) == length > 2 and isinstance(label_of(item), str):
         _log.warning(
             "%s: the text at the end of each item is its class, and no two are the same; captions are a view of "
             "tables, data frames and iterables of dicts",
