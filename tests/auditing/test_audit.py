@@ -20,6 +20,7 @@ from contraport.cli.console import print_audit
 from contraport.data import from_arrays, load
 from contraport.errors import UsageError
 from contraport.pairs import ItemPairs, as_sides, couples, exchanged, scores
+from contraport.verbs.train import Settings
 
 ITEMS, WRONG = 400, 80
 QUICK: dict[str, Any] = {"epochs": 6, "batch_size": 64, "progress": False}
@@ -162,6 +163,52 @@ def test_a_cross_fit_that_was_stopped_ends_as_one_that_was_not(
     (tmp_path / "part" / "judgements.npz").write_bytes(b"junk")
     with pytest.raises(UsageError, match="cannot be read as the judgements of a cross-fit"):
         contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT)
+
+
+def test_rounds_of_a_cross_fit_train_on_what_seemed_right_and_judge_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With scores that are known, of which the first twenty are those of wrong pairs."""
+    items, random, trained = 100, np.random.default_rng(0), list[tuple[int, set[int]]]()
+    own = random.normal(np.where(np.arange(items) < 20, 0, 6), 1)
+    parts, pairs_of = [], list[set[frozenset[int]]]()
+
+    def sides(dataset: Any, settings: Settings, trained_on: torch.Tensor) -> int:
+        trained.append((settings.seed, set(trained_on.tolist())))
+        return len(trained)
+
+    def judged(sides: int, pairs: ItemPairs, statistic: str) -> torch.Tensor:
+        first, second = pairs
+        if torch.equal(first, second):
+            parts.append(set(first.tolist()))
+            return torch.from_numpy(own[first] + 0.1 * sides).float()
+        pairs_of.append({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)})
+        return torch.from_numpy(random.normal(size=len(first))).float()
+
+    monkeypatch.setattr(crossfit, "_sides", sides)
+    monkeypatch.setattr(crossfit, "scores", judged)
+    judgements = crossfit.Judgements(None, {}, (2, 2, items), None)
+    dataset = from_arrays((np.eye(items), np.eye(items)))
+    rounds = list(crossfit.crossfit(dataset, Settings(data="x", seed=5), judgements, statistic="cosine", folds=2))
+    assert [seed for seed, _ in trained] == [5, 5, 6, 6, 7, 7, 8, 8], "weights are drawn anew in each repeat"
+    assert len({frozenset(part) for part in parts}) == 8, "and the parts dealt anew"
+    kept = set(rounds[0][0].kept().tolist())
+    assert kept < set(range(items))
+    for place, ((_, known), part) in enumerate(zip(trained, parts, strict=True)):
+        assert known == (set(range(items)) if place < 4 else kept) - part
+    for part, of in zip(parts, pairs_of, strict=True):
+        assert set().union(*of) == part, "two that exchange partners are judged together"
+    assert rounds[1][0].scores == pytest.approx(own + 0.1 * judgements_mean(parts, items), abs=1e-5)
+    wrong = np.argsort(rounds[0][0].scores, kind="stable")[: items - len(kept)]
+    assert sorted(kept) == rounds[0][0].kept().tolist() == sorted({*range(items)} - {*wrong.tolist()})
+    half = crossfit.Judgements(None, {}, (1, 1, 4), None)
+    half.keep((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
+    assert half.have((0, 0), torch.tensor([0, 1]))
+    assert not half.have((0, 0), torch.tensor([1, 2]))
+
+
+def judgements_mean(parts: list[set[int]], items: int) -> np.ndarray:
+    """The mean number of the encoders that judged each item."""
+    judged_by = [[number for number, part in enumerate(parts, start=1) if item in part] for item in range(items)]
+    return np.mean(judged_by, axis=1)
 
 
 @pytest.mark.parametrize("chosen", [(0, 2), ("ear", "eye"), ("ear", 2), ["0", "2"]])
