@@ -153,7 +153,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     most = settings.items if split == "train" or settings.test_items is None else settings.test_items
     if most is not None and most < len(dataset):
         dataset = dataset.only(torch.from_numpy(_held_out(dataset, most / len(dataset), "test")))
-    return _version(settings, dataset, split)
+    return _version(settings, dataset)
 
 
 def _held_out(dataset: Dataset, share: float, split: str) -> Positions:
@@ -170,9 +170,9 @@ def _check_as_it_comes(settings: Settings, stream: Stream) -> None:
     check(not wrong, f"{', '.join(wrong)}: {told}")
 
 
-def _version(settings: Settings, dataset: Dataset, split: str) -> Dataset:
-    """Return the items of a split as the settings say that they are to be seen."""
-    if settings.imbalance is not None and split == "train":
+def _version(settings: Settings, dataset: Dataset) -> Dataset:
+    """Return the items as the settings say that they are to be seen; only training items are left out or weighed."""
+    if settings.imbalance is not None and dataset.split == "train":
         dataset = imbalanced(dataset, parse_imbalance(settings.imbalance))
     if settings.given_views:
         dataset = dataset.of_views(settings.given_views, "given_views")
@@ -180,7 +180,9 @@ def _version(settings: Settings, dataset: Dataset, split: str) -> Dataset:
         dataset = in_domains(dataset, parse_domains(settings.domains))
     if settings.corrupt is not None:
         dataset = corrupted(dataset, parse_corruption(settings.corrupt))
-    return dataset.with_weights(class_weights(dataset)) if settings.weighs_by_class and split == "train" else dataset
+    if settings.weighs_by_class and dataset.split == "train":
+        dataset = dataset.with_weights(class_weights(dataset))
+    return dataset
 
 
 def mismatched(settings: Settings, dataset: Dataset) -> tuple[Dataset, Tensor | None]:
