@@ -6,8 +6,8 @@ The pairs are those of Python's own library, which every machine has. The encode
 nothing; with --encoder it is a model of transformers by its folder or name, with its weights. On the command line, with
 these pairs or with your own in a table:
 
-    contraport train --data docstrings --shared_encoder true --objective info-nce --temperature 0.05 --out runs/pairs
-    contraport train --data pairs.parquet --shared_encoder true --objective info-nce --temperature 0.05 --out runs/pairs
+    contraport train --data docstrings --objective info-nce --temperature 0.05 --projection 0 --out runs/pairs
+    contraport train --data pairs.parquet --objective info-nce --temperature 0.05 --projection 0 --out runs/pairs
     contraport evaluate runs/pairs
 """
 
@@ -28,7 +28,6 @@ if asked.tiny:
 with tempfile.TemporaryDirectory() as folder:
     run = train(
         data="docstrings",
-        shared_encoder=True,
         objective="info-nce",
         temperature=0.05,
         projection=0,

@@ -83,6 +83,26 @@ def test_pairs_of_texts_train(settings, tmp_path):
     assert np.isfinite([row["loss"] for row in run.metrics() if "loss" in row]).all()
 
 
+@pytest.mark.parametrize(
+    ("settings", "encoders"),
+    [
+        ({}, 1),
+        ({"encoder": "small-text"}, 1),
+        ({"shared_encoder": False}, 2),
+        ({"recipe": "clip"}, 2),
+        ({"encoder": {"answer": "small-text"}}, 2),
+    ],
+    ids=str,
+)
+def test_texts_share_an_encoder_unless_something_is_asked_of_one(settings, encoders, tmp_path):
+    data = from_arrays({"text": TEXTS, "answer": ANSWERS}, name="pairs")
+    short = {"data": data, "epochs": 1, "batch_size": 16, "progress": False}
+    run = train(**short, **settings, out=tmp_path / "run")
+    assert len(run.model().towers) == encoders
+    next_one = train(**short, init=run.path, out=tmp_path / "next")
+    assert len(next_one.model().towers) == encoders
+
+
 def test_dropout_twice_is_a_recipe(tmp_path, caplog):
     run = train(data=TEXTS, recipe="simcse", epochs=1, batch_size=16, out=tmp_path / "run", progress=False)
     assert run.settings().augment == "none"

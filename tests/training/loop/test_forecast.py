@@ -55,6 +55,27 @@ def test_a_split_of_the_datas_own_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("columns", "options", "told"),
+    [
+        ("question,answer", {}, True),
+        ("question,answer", {"temperature": 0.1}, False),
+        ("question,answer", {"recipe": "gca-ince"}, False),
+        ("question", {}, False),
+    ],
+    ids=str,
+)
+def test_a_way_is_proposed_for_texts_in_pairs(
+    tmp_path: Path, columns: str, options: dict[str, Any], told: bool
+) -> None:
+    rows = [",".join(f"word{number} of {name}" for name in columns.split(",")) for number in range(80)]
+    (tmp_path / "texts.csv").write_text("\n".join([columns, *rows]))
+    lines = log_of(tmp_path, tmp_path / "texts.csv", **options)
+    way = "--objective info-nce --temperature 0.05 --projection 0"
+    proposal = ("WARNING", f"texts that belong together: as a rule more of their partners are found with {way}")
+    assert (proposal in lines) is told
+
+
+@pytest.mark.parametrize(
     ("options", "doubt"),
     [
         ({"batch_size": 31}, "each item is told from 30 others; a larger --batch_size or --negatives queue"),

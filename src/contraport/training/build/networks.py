@@ -20,7 +20,7 @@ from contraport.encoders.model import CONFIG_FILE, Encoders
 from contraport.encoders.view_names import each_view
 from contraport.errors import UsageError, check, reason
 from contraport.runs import Run
-from contraport.texts import blank
+from contraport.texts import blank, is_text
 from contraport.training.loop.optimization import check_layers
 from contraport.verbs.train import Settings
 
@@ -114,14 +114,12 @@ def build_model(settings: Settings, views: Views, begun: Initial | None, kept: P
         begun: the weights that they begin with.
         kept: the folder with what those of transformers are built of, of a training that goes on.
     """
-    shared = settings.shared_encoder
-    changes_of_one = len(views.plain_shapes) == 1
     check(
-        shared is not False or not changes_of_one,
+        settings.shared_encoder is not False or len(views.plain_shapes) > 1,
         "shared_encoder: false needs items of several views, such as an image and a caption, each with an encoder of "
         f"its own; these are of one, {views.plain_names[0]!r}. Random changes of one view share an encoder.",
     )
-    one = changes_of_one if shared is None else shared
+    one = _is_shared(settings, views)
     statistics = views.statistics()[: 1 if one else None]
     built_of: Path | list[Path | None] | None = kept
     if begun is not None:
@@ -150,6 +148,18 @@ def build_model(settings: Settings, views: Views, begun: Initial | None, kept: P
         for encoder in model.encoders:
             check_layers(encoder)
     return model
+
+
+def _is_shared(settings: Settings, views: Views) -> bool:
+    """Return whether one encoder takes all views: unless it is said, random changes of one view, or texts alone.
+
+    Texts of which encoders, or what becomes of these, are asked one by one have one each.
+    """
+    if settings.shared_encoder is not None:
+        return settings.shared_encoder
+    asked = (settings.encoder, settings.init, settings.pretrained, settings.freeze, settings.lora)
+    one_by_one = any(isinstance(value, Mapping) or (isinstance(value, list) and len(value) > 1) for value in asked)
+    return len(views.plain_shapes) == 1 or (all(map(is_text, views.plain_shapes)) and not one_by_one)
 
 
 def adapted(model: Model, settings: Settings) -> Model:

@@ -16,6 +16,7 @@ from contraport.data import Dataset
 from contraport.data.streams import Stream
 from contraport.encoders.view_names import each_view
 from contraport.options import as_flags, is_object, plain
+from contraport.texts import is_text
 from contraport.training.step.pipeline import Pipeline
 from contraport.verbs.train import Settings
 from contraport.wording import counted
@@ -80,6 +81,8 @@ def foretell(
         told = f"{as_flags(changes)} makes {enough:,} steps"
         log.warning("few steps: %d; below about %d little is learned. %s", steps, FEW_STEPS, told)
     if not settings.resume and (advice := advice_of_encoder(settings, dataset, given, changes, path)):
+        log.warning("%s", advice)
+    if not settings.resume and (advice := advice_of_texts(dataset, given)):
         log.warning("%s", advice)
     if doubt := pipeline.comparison.doubt(size):
         log.warning("%s", doubt)
@@ -158,6 +161,15 @@ def again(given: Mapping[str, Any], changes: Mapping[str, Any], path: Path | Non
     if path is not None and not given.get("overwrite"):
         changes = {**changes, "out": f"{path}-{changes['encoder']}"}
     return f"contraport train {as_flags({**written, **changes})}"
+
+
+def advice_of_texts(dataset: Dataset, given: Mapping[str, Any]) -> str | None:
+    """Return what suits pairs of texts better than the defaults; None for other data, or where a way was chosen."""
+    chosen = given.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection"}
+    if chosen or len(dataset.shapes) < 2 or not all(map(is_text, dataset.shapes)):
+        return None
+    way = as_flags({"objective": "info-nce", "temperature": 0.05, "projection": 0})  # docs/text.md has what each does
+    return f"texts that belong together: as a rule more of their partners are found with {way}"
 
 
 def _is_of_images(weights: Any, dataset: Dataset) -> bool:

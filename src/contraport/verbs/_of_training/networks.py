@@ -118,7 +118,8 @@ class NetworkSettings(Options):
     )
     shared_encoder: bool | None = option(
         None,
-        "one encoder for all views rather than one each; default: where views are random changes of one.",
+        "one encoder for all views rather than one each; default: where views are random changes of one, or texts "
+        "of which nothing is asked one by one.",
     )
     projection: int = option(
         128,
