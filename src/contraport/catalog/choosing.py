@@ -162,8 +162,8 @@ SITUATIONS = (
             Advice(
                 ("gca-ince", "gca-uot"),
                 "Weights that let each class count the same (--weights classes, or your own) gained two to three "
-                "points for kNN, and nothing for a probe that is taught alike by all classes. As the marginals of the plan "
-                "(--constraint balanced:marginals=weights) they did no more than as weights of the loss.",
+                "points for kNN, and nothing for a probe that is taught alike by all classes. As the marginals of the "
+                "plan (--constraint balanced:marginals=weights) they did no more than as weights of the loss.",
                 _on("rare", 0, 3, 1, 2),
             ),
         ),
