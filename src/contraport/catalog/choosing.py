@@ -189,7 +189,12 @@ SITUATIONS = (
                 "Compare all views in all pairs (cmc): six views did better than two, and than each with the first.",
                 _on("multiview", 0, 1, 3),
             ),
-            Advice(("mv-dhel",), "mv-dhel compares all views of an item together, and different items within a view."),
+            Advice(
+                ("mv-dhel",),
+                "mv-dhel compares all views of an item together, and different items within a view; with six views it "
+                "did five points worse than all pairs.",
+                _on("multiview", 4),
+            ),
             Advice(
                 (),
                 "Predicting one view from the other (--recipe predictive) needs no negatives, and did better here.",
@@ -227,6 +232,7 @@ SITUATIONS = (
     Situation(
         "embeddings of few dimensions",
         (
+            Advice((), "A projection of 512 dimensions did better than one of 8.", _on("sensitivity", 4)),
             Advice(("t-simclr",), "With as few as four dimensions, use heavier tails (t-simclr).", _on("neighbour", 2)),
             Advice(
                 (),
