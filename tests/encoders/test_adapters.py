@@ -110,6 +110,7 @@ def test_an_encoder_without_layers_to_adapt_is_told() -> None:
 
 
 def test_a_rank_that_no_layer_has_is_told() -> None:
+    pytest.importorskip("peft")
     network = nn.Sequential(nn.Linear(5, 3), nn.Linear(9, 4))
     adapt(network, 4)
     with pytest.raises(UsageError, match="lora: expected at most 4, the full rank of the widest layer, got 5"):
