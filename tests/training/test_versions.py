@@ -96,6 +96,9 @@ def test_rare_classes_are_the_trainings_alone_and_may_count_as_others_do(tmp_pat
         build_dataset(Settings(data="digits", imbalance=8, ignore_labels=True))
     run = train(**FEW, imbalance=8, weights="classes", constraint="balanced:marginals=weights", out=tmp_path / "run")
     assert evaluate(run, measures=["knn"], alone=True, progress=False)["train_items"] < 100
+    both = (load("digits"), load("digits", "test"))
+    other = evaluate(run, data=both, measures=["knn"], alone=True, progress=False)
+    assert other["train_items"] == len(both[0]), "other data are looked at as they are"
 
 
 def test_other_data_are_judged_as_they_are(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class HTTPThing:
         """
         def within(): """Said of a function within another {0}."""
 
-    def short(self): "Two words."
+    def short(self): "{0}."
 
     def silent(self): pass
 
