@@ -10,27 +10,60 @@ short for, goes on.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
+import torch
 
 from contraport import embed, train
 from contraport.cli import main as contraport
 from contraport.comparing.suites import read_suite, suites_folder
+from contraport.data import load
 
 RESULTS = Path("benchmarks/results/suites")
-TEACHER = Path("runs/suites/teacher.npz")
+MADE = Path("runs/suites")
+HALVES = {"train": 2_000, "test": 1_000}
+"""Of how many images halves are made, at most."""
 
 
-def write_teacher() -> None:
+def write_teacher(path: Path) -> None:
     """Write what rows of the suite `teacher` are given: edges of the images that it trains on."""
     with tempfile.TemporaryDirectory() as folder:
         asked = {key: read_suite("teacher")[key] for key in ("items", "data")}
         run = train(
             data=asked["data"][0], items=asked["items"], encoder="gradients", freeze=True, epochs=1, out=f"{folder}/run"
         )
-        TEACHER.parent.mkdir(parents=True, exist_ok=True)
-        embed(run, split="train", out=TEACHER)
+        embed(run, split="train", out=path)
+
+
+def write_halves(data: str, path: Path) -> None:
+    """Write the data of the suite `halves`: each half of an image as a view, in vectors.
+
+    Digits are cut into left and right. Clothes look much alike on both sides: they are cut into top and bottom.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for split, items in HALVES.items():
+        dataset = load(data, split)
+        batch = dataset.__getitems__(np.random.default_rng(0).permutation(len(dataset))[:items].tolist())
+        images = batch.views[0][:, 0].float() / 255
+        if data == "fashion-mnist":
+            images = torch.nn.functional.avg_pool2d(images, 2)
+        parts = images.chunk(2, dim=1 if data == "fashion-mnist" else 2)
+        end = "_test" * (split == "test")
+        arrays |= {f"view{number}{end}": part.flatten(1).numpy() for number, part in enumerate(parts)}
+        arrays[f"labels{end}"] = batch.labels.numpy()
+    np.savez(path, **arrays)
+
+
+FILES: dict[str, dict[str, Callable[[Path], None]]] = {
+    "teacher": {"teacher.npz": write_teacher},
+    "halves": {f"{data}-halves.npz": functools.partial(write_halves, data) for data in ("digits", "fashion-mnist")},
+}
+"""What is made for a suite before it is run, in `runs/suites`: files and what writes them."""
 
 
 def keep(folder: Path) -> Path:
@@ -38,7 +71,7 @@ def keep(folder: Path) -> Path:
     found = json.loads((folder / "results.json").read_text())
     found["cells"] = [{key: cell[key] for key in cell if key != "options"} for cell in found["cells"]]
     asked = found["asked"]
-    parts = [found["suite"], *map(str, asked["data"])]
+    parts = [found["suite"], *(Path(data).stem for data in asked["data"])]
     parts += [str(asked["items"])] * (asked["items"] is not None and not asked["quick"])
     parts += ["tuned"] * bool(found["trials"])
     path = RESULTS / f"{'-'.join(parts)}.json"
@@ -54,8 +87,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/suites"))
     asked, given = parser.parse_known_args(arguments)
     for name in asked.suites or runnable:
-        if name == "teacher" and not TEACHER.exists():
-            write_teacher()
+        for file, write in FILES.get(name, {}).items():
+            if not (MADE / file).exists():
+                MADE.mkdir(parents=True, exist_ok=True)
+                write(MADE / file)
         folder = asked.out / name
         if code := contraport(["compare", "--suite", name, *given, "--out", str(folder)]):
             raise SystemExit(code)

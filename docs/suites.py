@@ -34,7 +34,7 @@ class Measured(NamedTuple):
     @property
     def data(self) -> str:
         """The data that it was run on."""
-        return ", ".join(map(str, self.values["asked"]["data"]))
+        return ", ".join(Path(data).stem for data in self.values["asked"]["data"])
 
     @property
     def name(self) -> str:
