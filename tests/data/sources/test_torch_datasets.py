@@ -8,6 +8,7 @@ from torchvision.transforms import ToTensor
 
 from contraport.data import from_torch, load, loader
 from contraport.errors import UsageError
+from contraport.texts import decoded
 
 
 class Listed(Dataset):
@@ -114,7 +115,8 @@ def test_worker_processes_give_the_same_batches():
     ("items", "message"),
     [
         ([], "no item"),
-        ([{"image": 1}], "got dict"),
+        ([{"image": 1}], r"item 0: expected an image.*got the keys .*image"),
+        ([{"caption": " "}], "item 0: caption: expected a text, got an empty one"),
         ([5], "got int"),
         ([(5,)], "expected a view"),
         ([np.full(3, np.nan)], "item 0, view 0: expected finite"),
@@ -146,3 +148,26 @@ def test_captions_that_would_be_classes_of_one_item_are_told(texts, warned, capl
     dataset = load(Listed([(torch.ones(3), text) for text in texts]))
     assert dataset.class_names == tuple(sorted(set(texts)))
     assert ("no two are the same; captions are a view of" in caplog.text) is warned
+
+
+def test_items_that_are_dicts_have_their_views_by_name_and_a_label():
+    items = [{"image": grey(10 * i), "caption": f"number {i}", "sizes": [1, i], "label": "ab"[i % 2]} for i in range(4)]
+    dataset = load(Listed(items))
+    assert (dataset.shapes, dataset.view_names) == (((1, 5, 6), (), (2,)), ("image", "caption", "sizes"))
+    assert dataset.class_names == ("a", "b")
+    batch = dataset.__getitems__([3, 0])
+    assert batch.views[0].flatten(1)[:, 0].tolist() == [30, 0]
+    assert batch.views[1].shape == (2, len("number 3")) and decoded(batch.views[1]) == ["number 3", "number 0"]
+    assert batch.views[2].tolist() == [[1, 3], [1, 0]]
+    assert batch.labels.tolist() == [1, 0]
+
+
+def test_a_dict_with_one_view_has_no_names_and_its_texts_of_digits_stay_texts():
+    dataset = load(Listed([{"x": np.zeros(3), "target": name} for name in ("01", "1", "01")]))
+    assert dataset.view_names == load(Listed([np.zeros(3)])).view_names
+    assert dataset.class_names == ("01", "1")
+
+
+def test_image_size_makes_unequal_tensors_equal():
+    dataset = load(Listed([torch.zeros(3, side, side, dtype=torch.uint8) for side in (8, 12)]), image_size=8)
+    assert dataset.__getitems__([1]).views[0].shape == (1, 3, 8, 8)

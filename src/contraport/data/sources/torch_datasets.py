@@ -10,15 +10,15 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, Subset
 
-from contraport.data.arrays import as_view, tensor_codes_of
+from contraport.data.arrays import tensor_codes_of
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import as_pixels, as_rgb
+from contraport.data.sources.one_item import label_of, names_of, read_item
 from contraport.errors import UsageError, check
+from contraport.texts import concatenated, shape_of
 
 _log = logging.getLogger(__name__)
 
@@ -37,15 +37,19 @@ class TorchStore:
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the views at some positions, stacked."""
-        items = [views_of(self.dataset[position], position, self.image_size) for position in positions.tolist()]
-        for position, item in zip(positions.tolist(), items, strict=True):
-            found = tuple(tuple(view.shape[1:]) for view in item)
-            check(
-                found == self.shapes,
-                f"data: item {position}: expected views of shapes {self.shapes} as those of item 0, got {found}; "
-                "image_size makes images equal.",
-            )
-        return tuple(torch.cat(views) for views in zip(*items, strict=True))
+        items = [self._views(position) for position in positions.tolist()]
+        return tuple(concatenated(views) for views in zip(*items, strict=True))
+
+    def _views(self, position: int) -> tuple[Tensor, ...]:
+        where = f"data: item {position}"
+        views = read_item(self.dataset[position], where, self.image_size).views
+        found = tuple(map(shape_of, views))
+        check(
+            found == self.shapes,
+            f"{where}: expected views of shapes {self.shapes} as those of item 0, got {found}; "
+            "image_size makes images equal.",
+        )
+        return views
 
 
 def from_torch(
@@ -60,10 +64,12 @@ def from_torch(
 ) -> Dataset:
     """Return a dataset of views from a map-style torch dataset, such as one of torchvision.
 
-    An item is a tensor, an array or a PIL image, which is one view, or a tuple or list of these, which are several;
-    where the last of them is a single integer or a text, it is the label. Nested tuples count as flat. Each view has
-    the shape that `from_arrays` wants of a row, so that floats of three axes are images in [0, 1]; PIL images become
-    RGB, ``(3, H, W)``, or grey, ``(1, H, W)``.
+    An item is a tensor, an array or a PIL image, which is one view; a tuple or list of these, which are several, and
+    where the last of them is a single integer or a text, it is the label (nested tuples count as flat); or a dict. Of a
+    dict the values that are images (encoded ones too), arrays, tensors or texts, by a name that says so such as
+    ``caption`` or ``txt``, are the views, in its order and by its names, and an integer or text by a name that columns
+    of labels have, or ``cls``, is the label. Each view has the shape that `from_arrays` wants of a row, so that floats
+    of three axes are images in [0, 1]; PIL images become RGB, ``(3, H, W)``, or grey, ``(1, H, W)``.
 
     Where items have labels, these are the dataset's ``targets`` or ``labels`` if it has such and no
     ``target_transform``; else each item is asked for once. Its ``classes`` name them, and -1 throughout means that
@@ -76,7 +82,7 @@ def from_torch(
         name: what messages call the data; default: the name of its class.
         split: which split this is.
         flips: whether a horizontal flip keeps the meaning of an image.
-        image_size: side of the square that PIL images become, in pixels; default: their own size.
+        image_size: side of the square that images become, in pixels; default: their own size.
 
     Raises:
         UsageError: an iterable dataset, or items of another kind or of unequal shapes.
@@ -91,19 +97,19 @@ def from_torch(
     length = len(cast(Sized, dataset))
     check(length > 0, f"data: {name} has no item.")
     item = dataset[0]
-    first = views_of(item, 0, image_size)
-    if labels is None and label_of(item) is not None:
+    first = read_item(item, "data: item 0", image_size)
+    if labels is None and first.label is not None:
         labels = _labels(dataset, length, name)
     label_codes, class_names = _named(dataset, labels)
-    if len(class_names or ()) == length > 2 and isinstance(label_of(item), str):
+    if len(class_names or ()) == length > 2 and isinstance(first.label, str):
         _log.warning(
-            "%s: the text at the end of each item is its class, and no two are the same; captions are a view of "
-            "tables, data frames and iterables of dicts",
+            "%s: the text that labels each item is its class, and no two are the same; captions are a view of dicts, "
+            "tables and data frames, by names such as caption",
             name,
         )
     domain_codes, domain_names = tensor_codes_of("domains", domains)
     return Dataset(
-        TorchStore(dataset, tuple(tuple(view.shape[1:]) for view in first), image_size),
+        TorchStore(dataset, tuple(map(shape_of, first.views)), image_size),
         name=name,
         split=split,
         labels=label_codes,
@@ -111,6 +117,7 @@ def from_torch(
         class_names=class_names,
         domain_names=domain_names,
         flips=flips,
+        view_names=names_of(item),
     )
 
 
@@ -126,47 +133,6 @@ def _named(
     if isinstance(classes, list | tuple) and all(0 <= value < len(classes) for value in values):
         return torch.tensor(values)[codes], tuple(str(name) for name in classes)
     return codes, names
-
-
-def _parts(item: Any) -> list[Any]:
-    """Return the parts of an item, nested tuples made flat."""
-    return [part for nested in item for part in _parts(nested)] if isinstance(item, tuple | list) else [item]
-
-
-def label_of(item: Any) -> int | str | None:
-    """Return the label of an item, or None."""
-    last = _parts(item)[-1:]
-    if not last or not isinstance(item, tuple | list):
-        return None
-    if isinstance(last[0], str):
-        return last[0]
-    is_tensor = isinstance(last[0], Tensor | np.ndarray | np.generic) and last[0].ndim == 0
-    value = last[0].item() if is_tensor else last[0]
-    return value if isinstance(value, int) else None
-
-
-def views_of(item: Any, position: int, image_size: int | None) -> tuple[Tensor, ...]:
-    """Return the views of an item as batches of one."""
-    parts = _parts(item)[:-1] if label_of(item) is not None else _parts(item)
-    check(len(parts) > 0, f"data: item {position}: expected a view, got {item!r}.")
-    return tuple(
-        view_of(part, f"data: item {position}, view {number}", image_size) for number, part in enumerate(parts)
-    )
-
-
-def view_of(value: Any, where: str, image_size: int | None) -> Tensor:
-    """Return one view of an item as a batch of one."""
-    if isinstance(value, Image.Image):
-        if image_size is not None:
-            return as_pixels(value, image_size)[None]
-        pixels = np.asarray(value if value.mode in ("L", "RGB") else as_rgb(value))
-        return as_view(where, pixels[None])
-    check(
-        isinstance(value, Tensor | np.ndarray) and value.ndim > 0,
-        f"{where}: expected a tensor, an array or a PIL image, got {type(value).__name__}; "
-        "a label is the last of a tuple, an integer or a text.",
-    )
-    return as_view(where, value[None])
 
 
 def _labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
