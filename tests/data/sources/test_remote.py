@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import torch
 from PIL import Image
 
 from contraport.data import load
+from contraport.data.sources import remote
 from contraport.errors import UsageError
+from contraport.progress import Bars, NextStep
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -121,3 +125,28 @@ def test_what_is_no_more_in_a_folder_is_forgotten(
     assert sorted(Path(key).parts[-2:] for key in again.keys)[4] == ("b", "0.png")
     assert (len(again), again.labels.bincount().tolist()) == (10, [4, 6])
     assert "what is no more behind memory://bucket/photos: 1 file" in caplog.text
+
+
+def test_what_is_fetched_is_told_by_files_and_megabytes(
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int | None, list[str]]] = []
+
+    class Told(Bars):
+        @contextmanager
+        def steps(self, total: int | None, at_work: str = "") -> Iterator[NextStep]:
+            steps: list[str] = []
+            told.append((total, steps))
+            yield steps.append
+
+    monkeypatch.setattr(remote, "Bars", Told)
+    monkeypatch.setattr(remote, "MEGABYTE", 1_000)
+    url = "memory://bucket/train-{000..001}.tar"
+    load(url, root=tmp_path)
+    size = len(archive(range(10)))
+    assert size > 3_000
+    of_files, *of_bytes = told
+    assert of_files == (2, [f"files of {url}"] * 2)
+    assert of_bytes == [(size // 1_000, [f"MB of train-00{n}.tar"] * (size // 1_000)) for n in range(2)]
+    load(url, root=tmp_path)
+    assert len(told) == 3, "nothing is fetched twice"

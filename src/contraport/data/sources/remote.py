@@ -12,9 +12,12 @@ from typing import Any
 from contraport.data.formats.shards import expanded
 from contraport.errors import UsageError, check, reason, require
 from contraport.files import read_json, replacing, write_json
+from contraport.progress import Bars, NextStep
 from contraport.wording import counted
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+")
+
+MEGABYTE = 1_000_000
 
 log = logging.getLogger("contraport.data")
 
@@ -65,8 +68,9 @@ def fetched(url: str, cache: Path) -> str:
     lacking = [file for file in found if not _is_there(*file)]
     if lacking:  # a warning, as it is seen before a run speaks, and may take long
         log.warning("fetching %s of %s into %s, where it is kept", counted(len(lacking), "file"), url, place)
-    for file in lacking:
-        _fetch(*file)
+        bars = Bars(shown=True)
+        for file in bars.track(lacking, f"files of {url}", total=len(lacking)):
+            _fetch(*file, bars)
     return str(place / last)
 
 
@@ -104,17 +108,31 @@ def _is_there(system: Any, file: str, local: Path, url: str) -> bool:
     return False
 
 
-def _fetch(system: Any, file: str, local: Path, url: str) -> None:
-    """Put a file in its place."""
+def _fetch(system: Any, file: str, local: Path, url: str, bars: Bars) -> None:
+    """Put a file in its place, and show how much of it is there."""
     now = _state(system, file)
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(local) as temporary:
-            system.get_file(file, str(temporary))
+        size = system.size(file)
+        with replacing(local) as temporary, bars.steps(size and size // MEGABYTE, f"MB of {local.name}") as step:
+            system.get_file(file, str(temporary), callback=_megabytes(step, f"MB of {local.name}"))
         write_json(_beside(local), now)
     except Exception as error:
         raise UsageError(f"data: {url}: {file} cannot be fetched to {local.parent}: {reason(error)}") from error
     log.info("fetched %s into %s: %.1f MB", file, local.parent, local.stat().st_size / 1e6)
+
+
+def _megabytes(step: NextStep, told: str) -> Any:
+    """Return what fsspec is to call as bytes come, which makes a step of each megabyte."""
+    seen = 0
+
+    def come(size: int | None, value: int, **_: Any) -> None:
+        nonlocal seen
+        for _number in range(seen, value // MEGABYTE):
+            step(told)
+        seen = max(seen, value // MEGABYTE)
+
+    return require("fsspec", "remote", "data: a URL").callbacks.Callback(hooks={"megabytes": come})
 
 
 def _beside(local: Path) -> Path:
