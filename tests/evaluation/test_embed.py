@@ -1,4 +1,5 @@
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from PIL import Image
 from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
 from tests.processes import Report, reports_of
+from torch.utils.data import IterableDataset
 
 from contraport.data import load
 from contraport.data.decoding import ImageStore
@@ -222,3 +224,35 @@ def test_each_file_is_decoded_once(tmp_path: Path, photos: Path, monkeypatch: py
     monkeypatch.setattr(ImageStore, "fetch", counted)
     embed(run, data=data, out=tmp_path / "photos.npz", workers=0, progress=False)
     assert sorted(decoded) == list(range(len(data)))
+
+
+class Captioned(IterableDataset):
+    """Photos of two sizes, each with a caption and what it is called."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(70):
+            photo = Image.new("RGB", (8 + number % 2, 8), (number, 0, 0))
+            yield {"__key__": f"sample{number}", "image": photo, "caption": f"number {number}"}
+
+
+@pytest.mark.parametrize("view", ["image", "caption"])
+def test_of_a_stream_of_several_views_one_is_embedded(tmp_path: Path, view: str) -> None:
+    torch.manual_seed(0)
+    names = ("image", "caption")
+    model = Model(shapes=[(3, 8, 8), ()], encoder=["small-cnn", "small-text"], projection=8, view_names=names)
+    run = make_run(tmp_path / "run", model.eval(), data="<Captioned>", augment=None)
+    path = embed(run, data=Captioned(), view=view, out=tmp_path / "of.npz", batch_size=64, progress=False)
+    found = read_features(path)
+    whole = load(Captioned(), image_size=8).__getitems__(list(range(70))).views
+    with torch.no_grad():
+        expected = model.of_view(view)(whole[names.index(view)])
+    np.testing.assert_allclose(found.features, expected, atol=1e-5)
+    assert found.view == view
+    called = "sample" if view == "image" else "number "
+    assert found.keys.tolist() == [f"{called}{number}" for number in range(70)]
+    if view == "caption":  # of texts without images nothing is asked of these
+        texts = [f"number {number}" for number in range(70)]
+        alone = read_features(embed(run, data=texts, view=view, out=path, overwrite=True, progress=False))
+        np.testing.assert_allclose(alone.features, found.features[alone.rows], atol=1e-5)
+    with pytest.raises(UsageError, match="view: "):
+        embed(run, data=Captioned(), view="sound", out=tmp_path / "none.npz", progress=False)

@@ -344,6 +344,8 @@ def test_a_run_without_a_plan_of_two_views_says_so(tmp_path: Path, config: dict[
     result = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), progress=False)
     assert "plan" not in run.samples()
     assert any(note in said for said in result["notes"])
+    alone = evaluate(run, data=(vectors(60, 3), vectors(40, 3)), measures=["knn"], alone=True, progress=False)
+    assert alone["notes"] == [], "nothing was to be drawn"
 
 
 def test_the_plan_is_of_the_allowed_set_and_temperature_at_the_end(tmp_path: Path) -> None:
@@ -380,6 +382,9 @@ def test_wrong_arguments_of_evaluate_are_told(tmp_path: Path) -> None:
         evaluate(run, progress=False)
     with pytest.raises(UsageError, match="a Dataset is one split"):
         evaluate(run, data=vectors(60, 3), progress=False)  # type: ignore[arg-type]
+    for number in (1, 3):
+        with pytest.raises(UsageError, match=rf"data: expected a pair \(train, test\), got {number}"):
+            evaluate(run, data=(vectors(60, 3),) * number, progress=False)
     with pytest.raises(UsageError, match=r"takes items of shape \(6,\), 'digits' has"):
         evaluate(run, data="digits", progress=False)
     for device in ("abacus", "meta"):
@@ -443,6 +448,25 @@ def test_classes_that_no_training_item_has_are_told(tmp_path: Path, first: int, 
     told = [note for note in notes if "no training item has" in note]
     assert len(told) == (which is not None)
     assert all(note.startswith(f"{which} are of classes") for note in told)
+    asked = {"measures": ["uniformity", "nmi"], "alone": True, "progress": False}
+    notes = evaluate(run, data=(train, moved), **asked)["notes"]
+    assert not [note for note in notes if "no training item has" in note], "nothing is learned from their labels"
+
+
+def test_of_many_strange_classes_the_first_are_named(tmp_path: Path) -> None:
+    rows, run = np.random.default_rng(0).normal(size=(60, 6)), make_run(tmp_path / "run", vector_model())
+    train, test = (from_arrays(rows, labels=[f"{of} {number % 10}" for number in range(60)]) for of in ("old", "new"))
+    notes = evaluate(run, data=(train, test), measures=["knn"], alone=True, progress=False)["notes"]
+    assert [note for note in notes if "(new 0, new 1, new 2, new 3 and new 4 and others):" in note]
+
+
+def test_raw_inputs_that_were_shrunk_are_told(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    for side, shrunk in ((40, True), (16, False)):
+        data = tuple(several(items, (3, side, side), integers=True) for items in (40, 20))
+        run = make_run(tmp_path / str(side), Model("small-cnn", [(3, side, side)]))
+        notes = evaluate(run, data=data, measures=["knn"], neighbors=5, progress=False)["notes"]
+        assert ("Raw inputs: the images shrunk to 36 × 36 pixels." in notes) == shrunk
 
 
 def test_the_last_model_that_was_kept_is_the_trained_one(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from contraport import KL, Balanced, ByPlan, Gibbs, Joint, Objective, Pairs, nt_xent
 from contraport.data import from_arrays
@@ -135,7 +136,11 @@ def test_a_batch_of_which_nothing_counts_adds_nothing(table: dict[str, Any]) -> 
         ({"weights": "negative.npy"}, "weights: negative.npy: expected numbers from 0 on, got -1"),
         ({"weights": "nan.npy"}, "weights: nan.npy: expected finite numbers, got NaN or infinity in 64 of 64 rows"),
         ({"weights": "worth", "columns": {"weights": "worth"}}, "weights: given twice, by itself and in columns"),
-        ({"weights": "worth", "data": "digits"}, "columns: only tables have columns"),
+        (
+            {"weights": "worth", "data": "digits"},
+            "weights: only tables have columns, got 'worth' for 'digits'; expected a .npy file",
+        ),
+        ({"weights": "worth", "data": "photos"}, "weights: only tables have columns, got 'worth' for 'photos'"),
         ({"weights": "worth", "objective": Pull()}, "weights: the call of Pull has no keyword `weights` to take them"),
         ({"weights": "worth", "predict": "l2", "projection": 0, "objective": None}, "weights: nothing is compared"),
         ({"constraint": "balanced:marginals=weights"}, "constraint: its marginals are weights, and the data have none"),
@@ -155,6 +160,8 @@ def test_what_weighs_nothing_is_told(table: dict[str, Any], wrong: dict[str, Any
         np.save(f"{name}.npy", values)
     Path("junk.npy").write_bytes(b"junk")
     os.mkfifo("pipe.npy")
+    Path("photos").mkdir()
+    Image.new("L", (8, 8)).save("photos/first.png")
     with pytest.raises(UsageError, match=message):
         train(**{**table, **wrong, "out": "run"})
     assert not Path("run").exists()

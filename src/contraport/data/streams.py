@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -55,6 +55,20 @@ class Stream(Dataset):
         )  # fmt: skip
         self.source = source
         self.read = read
+        self._head = head
+
+    def of_views(self, views: Sequence[int], argument: str = "views") -> Stream:
+        """Return the same items with some of their views, by their numbers from 0; each item is read whole.
+
+        Raises:
+            UsageError: there is no such view.
+        """
+
+        def read(item: Any, position: int) -> StreamItem:
+            whole = self._taken(item, position)
+            return whole._replace(views=tuple(whole.views[view] for view in views))
+
+        return Stream(self.source, read, self._head.of_views(views, argument))
 
     def items(self, number: int = 0) -> Iterator[StreamItem]:
         """Yield the items of a pass.
@@ -77,11 +91,7 @@ class Stream(Dataset):
                 raise StreamBroke(
                     f"data: {self.name} broke before item {position} of pass {number}: {reason(error)}"
                 ) from error
-            read = self.read(item, position)
-            found = tuple(map(shape_of, read.views))
-            told = f"data: {self.name}: item {position}: expected views of shapes {self.shapes} as before, got {found}"
-            check(found == self.shapes, f"{told}; image_size makes images equal.")
-            yield read
+            yield self._taken(item, position)
         check(
             position > 0, f"data: {self.name} gave no item in pass {number}; it must begin again when it is iterated."
         )
@@ -112,6 +122,14 @@ class Stream(Dataset):
             return iter(self.source)
         except Exception as error:  # a stranger's code
             raise StreamBroke(f"data: {self.name} cannot begin pass {number}: {reason(error)}") from error
+
+    def _taken(self, item: Any, position: int) -> StreamItem:
+        """Return what is made of what the source gave."""
+        read = self.read(item, position)
+        found = tuple(map(shape_of, read.views))
+        told = f"data: {self.name}: item {position}: expected views of shapes {self.shapes} as before, got {found}"
+        check(found == self.shapes, f"{told}; image_size makes images equal.")
+        return read
 
     def _batch(self, chosen: list[tuple[int, StreamItem]]) -> Batch:
         views = tuple(concatenated(parts) for parts in zip(*(item.views for _, item in chosen), strict=True))

@@ -58,7 +58,8 @@ class Bench:
             UsageError: the run or the data cannot be read, or do not go together.
         """
         reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, Bars(shown=asked.progress))
-        settings, model, epochs = run.settings(), run.model(trust=asked.trust), run.model_epochs()
+        epochs = run.model_epochs()  # before the model, so that one that is saved meanwhile has other epochs at the end
+        settings, model = run.settings(), run.model(trust=asked.trust)
         train, test = load_splits(settings, model, asked)
         views = build_views(settings, train)
         check_shapes(model, train, views)

@@ -62,12 +62,13 @@ def embed(given: dict[str, Any]) -> Path:
     if asked.view is not None:
         model = whole.of_view(asked.view)
         (view,) = model.view_names
-    datasets = [load_asked(settings, model, asked.data, part, asked.columns, asked.root) for part in wanted]
+    sized = whole if is_stream(asked.data) else model  # images are read with each of its items, whatever the view
+    datasets = [load_asked(settings, sized, asked.data, part, asked.columns, asked.root) for part in wanted]
     if asked.view is not None:
         datasets = [_of_view(dataset, whole, asked.view) for dataset in datasets]
     reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, Bars(shown=asked.progress))
     with gathering(path) as gathered:
-        for dataset, _ in share.part(datasets):
+        for dataset in share.part(datasets):
             for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), reader):
                 _add(gathered, dataset, batch, features.numpy(), by_text=view is not None)
         data = str(settings.data) if are_its_own(settings, asked.data) else datasets[0].name
@@ -86,14 +87,12 @@ def embed(given: dict[str, Any]) -> Path:
 def _of_view(dataset: Dataset, model: Model, called: object) -> Dataset:
     """Return the items with one of the views of a model alone; what several of them show there is there once.
 
+    Of a stream it is there as often as it comes, as nobody knows what is the same.
+
     Raises:
-        UsageError: the data have no such view, or are a stream of several.
+        UsageError: the data have no such view.
     """
-    view = view_in(dataset, model, called)
-    if isinstance(dataset, Stream):
-        check(len(dataset.shapes) == 1, f"view: expected a stream of that view alone, got {dataset.view_names}.")
-        return dataset
-    return dataset.of_views([view]).each_once()
+    return dataset.of_views([view_in(dataset, model, called)]).each_once()
 
 
 def _add(gathered: Gathering, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool) -> None:

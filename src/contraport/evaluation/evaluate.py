@@ -21,14 +21,14 @@ from contraport.evaluation.bench import Bench
 from contraport.evaluation.evaluation import Evaluation, Evaluations
 from contraport.evaluation.kept import kept_files, kept_models
 from contraport.evaluation.mistaken import most_mistaken
-from contraport.evaluation.opening import are_same_items, data_told
+from contraport.evaluation.opening import are_its_own, are_same_items, data_told
 from contraport.evaluation.planned import of_epochs, plans
 from contraport.evaluation.samples import Arrays, samples_of
 from contraport.evaluation.unanimous import unanimous
 from contraport.evaluation.worsened import worsened
 from contraport.evaluation.worst import worst_pairs
 from contraport.files import write_arrays, write_json
-from contraport.measures import Measure, chosen, families
+from contraport.measures import Measure, chosen, families, measures_of
 from contraport.measures.geometry import UNIFORMITY_ITEMS
 from contraport.measures.intervals import (
     ByItem,
@@ -39,6 +39,7 @@ from contraport.measures.intervals import (
     percentiles,
     resampled,
 )
+from contraport.measures.measure import CLASSES
 from contraport.measures.probes import check_neighbors
 from contraport.measures.subject import Subject
 from contraport.progress import NextStep
@@ -127,7 +128,7 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     found: dict[str, dict[str, Finding | float]] = {}
     planned: list[tuple[int, Arrays]] = []
     samples: Arrays = {}
-    lacking: list[str] = []
+    undrawn: list[str] = []
     with bench.reader.bars.steps(steps) as step:
         for name, encoder in baselines.items():
             found[name] = _measured(bench.subject(name, encoder), possible, run, step)
@@ -137,7 +138,7 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
             planned += bench.plans_of(then, epoch)
         if not asked.alone:
             step(f"{run.path.name}: what the page draws")
-            samples, lacking = _drawn(bench, trained, planned, probed="linear_probe" in found["trained"])
+            samples, undrawn = _drawn(bench, trained, planned, probed="linear_probe" in found["trained"])
     rows = {name: {key: _value(finding) for key, finding in of.items()} for name, of in found.items()}
     numbers = _numbers(found)
     differences = {name: _differences(numbers["trained"], numbers[name]) for name in baselines}
@@ -147,10 +148,10 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     ]
     notes = [
         *not_measured,
-        *_caveats(bench, baselines),
+        *_caveats(bench, baselines, found["trained"]),
         *unanimous(found["trained"]),
         *worsened(rows, differences),
-        *([bench.objective] if isinstance(bench.objective, str) else lacking),
+        *undrawn,
     ]
     result = {
         "data": data_told(bench.settings, bench.test, asked),
@@ -180,10 +181,10 @@ def _drawn(
 ) -> tuple[Arrays, list[str]]:
     """Return what the page draws, and why it draws no plan where it does not."""
     samples = samples_of(trained, probed=probed) | (most_mistaken(trained) if probed else {})
-    if bench.asked.data is None:  # the pairs are those of the training
+    if are_its_own(bench.settings, bench.asked.data):  # the pairs are those of the training
         samples |= worst_pairs(bench.run, bench.train)
     if isinstance(bench.objective, str):
-        return samples, []
+        return samples, [bench.objective]
     try:
         samples |= plans(bench.model, bench.objective, bench.test, bench.views, bench.reader)
     except UsageError as error:  # it asks for labels, say
@@ -193,8 +194,10 @@ def _drawn(
     return samples, []
 
 
-def _caveats(bench: Bench, baselines: Mapping[str, Model | RawInputs]) -> list[str]:
-    """Return what is to be known of the model and of the raw inputs before their numbers are read."""
+def _caveats(
+    bench: Bench, baselines: Mapping[str, Model | RawInputs], found: Mapping[str, Finding | float]
+) -> list[str]:
+    """Return what is to be known of the model, the raw inputs and the classes before the numbers are read."""
     caveat, raw = bench.run.caveat(), baselines.get("raw")
     told = [] if caveat is None else [caveat]
     unknown = sorted(bench.run.config().keys() - KEPT.keys())
@@ -206,7 +209,8 @@ def _caveats(bench: Bench, baselines: Mapping[str, Model | RawInputs]) -> list[s
         )
     if isinstance(raw, RawInputs) and raw.side is not None:
         told.append(f"Raw inputs: the images shrunk to {raw.side} × {raw.side} pixels.")
-    return told + _strange_classes(bench)
+    learns = any(CLASSES in measure.needs and measure.group != "clustering" for measure in measures_of([found]))
+    return told + (_strange_classes(bench) if learns else [])
 
 
 def _strange_classes(bench: Bench) -> list[str]:

@@ -33,6 +33,8 @@ def load_splits(settings: Settings, model: Model, asked: EvaluateOptions) -> tup
         "data: a Dataset is one split; pass the pair (train, test), or a name, folder or file that has both.",
     )
     data: Any = asked.data
+    if isinstance(data, tuple):
+        check(len(data) == 2, f"data: expected a pair (train, test), got {len(data)}.")
     is_pair = isinstance(data, tuple)  # of data that are a split each
     train_data, test_data = data if is_pair else (data, data)
     train = load_asked(settings, model, train_data, "train", asked.columns, asked.root, undivided=is_pair)

@@ -37,8 +37,8 @@ class Shard(NamedTuple):
             return path
         return shard_path(path, self.number, self.of)
 
-    def part(self, datasets: Sequence[Dataset]) -> list[tuple[Dataset, int]]:
-        """Return the items of this process, and the position of the first in its dataset, dataset by dataset.
+    def part(self, datasets: Sequence[Dataset]) -> list[Dataset]:
+        """Return the items of this process, dataset by dataset.
 
         Put one after the other, the shards are the datasets one after the other.
 
@@ -47,7 +47,7 @@ class Shard(NamedTuple):
         """
         if any(isinstance(dataset, Stream) for dataset in datasets):
             check(self.of == 1, f"data: a stream cannot be shared among {self.of} processes.")
-            return [(dataset, 0) for dataset in datasets]
+            return list(datasets)
         total = sum(len(dataset) for dataset in datasets)
         check(total >= self.of, f"data: {total} items cannot be shared among {self.of} processes.")
         start, stop = total * self.number // self.of, total * (self.number + 1) // self.of
@@ -55,7 +55,7 @@ class Shard(NamedTuple):
         for dataset in datasets:
             first, last = max(start - passed, 0), min(stop - passed, len(dataset))
             if first < last:
-                parts.append((_between(dataset, first, last), first))
+                parts.append(_between(dataset, first, last))
             passed += len(dataset)
         return parts
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contraport.data.dataset import Dataset
+from contraport.data.formats.roles import check_no_columns
 from contraport.errors import check
 
 Wish = Literal["image_size", "columns", "test_fraction", "ignore_labels"]
@@ -39,10 +40,8 @@ class Format:
         Raises:
             UsageError: columns are named where there are none, or what the reader says.
         """
-        given = wishes.get("columns")
-        check(
-            "columns" in self.takes or given is None, f"columns: only tables have columns, got {given!r} for {data!r}."
-        )
+        if "columns" not in self.takes:
+            check_no_columns(wishes.get("columns"), repr(data))
         dataset = self.read(data, split, **{wish: wishes[wish] for wish in self.takes})
         return dataset.without_labels() if wishes.get("ignore_labels") else dataset
 

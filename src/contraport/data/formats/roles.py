@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from contraport.data.formats.columns import holds_images, holds_lists, holds_strings
-from contraport.errors import check, unknown_name
+from contraport.errors import UsageError, check, unknown_name
 
 ROLES = ("views", "labels", "numbers", "domains", "split", "weights", "sequence", "keys")
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
@@ -115,6 +115,21 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
     twice = sorted({name for name in used if used.count(name) > 1})
     check(not twice, f"columns: {where}: expected each column in one role, got {twice} in two.")
     return Roles(tuple(views), **single, doubtful=doubtful)
+
+
+def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
+    """Raise `UsageError` where columns are named of data that have none; of weights, which a training is asked for by
+    themselves, with what else they may be.
+    """
+    if columns is None:
+        return
+    told = f"columns: only tables have columns, got {dict(columns)!r} for {where}."
+    if set(columns) == {"weights"}:
+        told = (
+            f"weights: only tables have columns, got {columns['weights']!r} for {where}; expected a .npy file with one "
+            "for each item, classes or plan:0.9."
+        )
+    raise UsageError(told)
 
 
 def names_a_text(name: str) -> bool:

@@ -19,6 +19,7 @@ from contraport.data.decoding import SUFFIXES, FileImages, as_pixels, median_siz
 from contraport.data.formats.array_files import dataset_of_arrays
 from contraport.data.formats.arrow import TableRows, dataset_of_rows
 from contraport.data.formats.huggingface import dataset_of_huggingface
+from contraport.data.formats.roles import check_no_columns
 from contraport.data.items import Items
 from contraport.data.splits import Positions
 from contraport.data.text_store import Texts
@@ -71,7 +72,7 @@ def from_object(
         return dataset_of_rows(
             rows, split, path=where, columns=columns, image_size=image_size, test_fraction=test_fraction
         )
-    check(columns is None, f"columns: only tables have columns, got {columns!r} for a {type(data).__name__}.")
+    check_no_columns(columns, f"a {type(data).__name__}")
     if isinstance(data, Mapping):
         return dataset_of_arrays(data, "arrays", split, test_fraction)
     if isinstance(data, np.ndarray | Tensor):

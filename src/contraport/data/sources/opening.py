@@ -15,6 +15,7 @@ from torchvision.transforms.v2 import functional as transforms
 from contraport.catalog import SOURCES
 from contraport.data.dataset import Dataset
 from contraport.data.formats import format_of, suffixes
+from contraport.data.formats.roles import check_no_columns
 from contraport.data.sources.iterables import from_stream
 from contraport.data.sources.objects import from_object
 from contraport.data.sources.remote import fetched, is_remote
@@ -79,12 +80,12 @@ def load(
             split == "train", "data: a stream has no test split; give another Dataset, or data of a split of its own."
         )
         check(test_fraction is None, f"test_fraction: of a stream nothing is held out, got {test_fraction}.")
-        check(columns is None, f"columns: only tables have columns, got {columns!r} for a stream.")
+        check_no_columns(columns, "a stream")
         source: Any = data
         return from_stream(source, image_size=image_size, labels=not ignore_labels)
     elif isinstance(data, Dataset | torch.utils.data.Dataset):
         check(test_fraction is None, f"test_fraction: a dataset is one split, got {test_fraction}.")
-        check(columns is None, f"columns: only tables have columns, got {columns!r} for a dataset.")
+        check_no_columns(columns, "a dataset")
         dataset = data if isinstance(data, Dataset) else from_torch(data, split=split, image_size=image_size)
     else:
         dataset = from_object(data, split, image_size=image_size, columns=columns, test_fraction=test_fraction)
@@ -140,7 +141,7 @@ def _load(
     known = named is not None or path.is_file() or path.is_dir() or not path.exists()
     check(known, f"data: expected a folder or a regular file, got {data!r}, which is neither.")
     if named is not None:
-        check(columns is None, f"columns: only tables have columns, got {columns!r} for {data!r}.")
+        check_no_columns(columns, repr(data))
         check(test_fraction is None, f"test_fraction: the test split of {data!r} is fixed, got {test_fraction}.")
         own: Dataset = imported(named.reader)(split, None if root is None else Path(root))
         return own
