@@ -208,7 +208,9 @@ def test_features_that_are_not_finite_are_told(model: Model, digits: Dataset) ->
 
 
 def test_items_of_another_shape_are_told(digits: Dataset) -> None:
-    with pytest.raises(UsageError, match=r"takes items of shape \(3, 32, 32\), 'digits' has \(1, 8, 8\)"):
+    with pytest.raises(
+        UsageError, match=r"takes items of shape \(3, 32, 32\), 'digits' has items of shape \(1, 8, 8\)"
+    ):
         embed_dataset(Model("small-cnn", [(3, 32, 32)]), digits)
 
 
@@ -250,5 +252,7 @@ def test_the_views_of_a_colour_split_are_embedded() -> None:
     with torch.no_grad():
         expected = model.eval()(*views.plain(dataset.__getitems__(list(range(6))).views))
     assert torch.allclose(features, expected, atol=1e-5)
-    with pytest.raises(UsageError, match=r"takes items of shape \(1, 16, 16\), \(2, 16, 16\), 'arrays' has"):
+    with pytest.raises(
+        UsageError, match=r"takes items of shape \(1, 16, 16\) and items of shape \(2, 16, 16\), 'arrays' has"
+    ):
         embed_dataset(model, dataset)

@@ -19,6 +19,7 @@ from contraport.encoders.texts import bags_of_pieces
 from contraport.errors import check
 from contraport.progress import Bars
 from contraport.texts import are_texts, is_text
+from contraport.wording import listed, shape_told
 
 RAW_FEATURES = 4_096
 """Images of more numbers than this are shrunk before they count as raw inputs."""
@@ -331,8 +332,8 @@ def represent_views(
 
 def check_shapes(model: Model, dataset: Dataset, views: Views) -> None:
     """Raise `UsageError` unless the plain views of the items are what the model takes, and there."""
-    expected, got = (", ".join(map(str, shapes)) for shapes in (model.shapes, views.plain_shapes))
-    check(expected == got, f"data: the model takes items of shape {expected}, {dataset.name!r} has {got}.")
+    expected, got = (listed([*map(shape_told, shapes)]) for shapes in (model.shapes, views.plain_shapes))
+    check(expected == got, f"data: the model takes {expected}, {dataset.name!r} has {got}.")
     if dataset.present is not None:
         lacking = int((~dataset.present[:, list(model.represented)].all(1)).sum())
         check(

@@ -44,3 +44,12 @@ def items_told(shape: Sequence[int]) -> str:
     ('3 x 32 x 32', '20 numbers', 'text')
     """
     return counted(shape[0], "number") if len(shape) == 1 else " x ".join(map(str, shape)) or "text"
+
+
+def shape_told(shape: Sequence[int]) -> str:
+    """Return what items of a shape are, where they are not what was expected.
+
+    >>> shape_told((3, 8, 8)), shape_told(())
+    ('items of shape (3, 8, 8)', 'texts')
+    """
+    return f"items of shape {tuple(shape)}" if len(shape) > 0 else "texts"

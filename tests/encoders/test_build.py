@@ -219,6 +219,7 @@ def test_an_encoder_of_your_own(name, features):
         ("mlp", (0,), "shape"),
         ("mlp", (1, 2, 3, 4), "shape"),
         ("small-tcn", (7,), "takes time series"),
+        ("gradients", (), "takes images, got texts; use"),
         ("gradients", (7,), "takes images, got items of shape"),
         ("resnet18", (), "'resnet18' takes images, got texts; use 'small-text'"),
         ("resnet18", (3, 50), "use 'small-tcn'"),

@@ -25,6 +25,7 @@ from contraport.encoders.tokenized import build_tokenized, is_kept
 from contraport.errors import UsageError, check, explained, unknown_name
 from contraport.importing import imported
 from contraport.texts import blank, is_text
+from contraport.wording import shape_told
 
 LARGEST_LOW_RESOLUTION = 64
 
@@ -154,7 +155,7 @@ def _features(encoder: nn.Module, name: str, shape: Shape) -> int:
         Exception,
         SystemExit,
     ) as error:  # a stranger's code: whatever it raises means that it cannot take the items
-        raise UsageError(f"encoder: {name!r} does not take items of shape {shape}: {_named(error)}") from error
+        raise UsageError(f"encoder: {name!r} does not take {shape_told(shape)}: {_named(error)}") from error
     finally:
         encoder.train(training)
     good = isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == 2
@@ -167,14 +168,12 @@ def _from_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     if not timm.is_model(name):
         check(
             not is_kept(Path(name)),
-            f"encoder: {name!r} is a model of texts, got items of shape {shape}; give it to the view of texts alone, "
+            f"encoder: {name!r} is a model of texts, got {shape_told(shape)}; give it to the view of texts alone, "
             "as in --encoder.text or --init.text.",
         )
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         raise UsageError(f"{unknown_name('encoder', name, [*ENCODERS, *near])} Or {TIMM}, or your own {OWN}.")
-    check(
-        len(shape) == 3, f"encoder: {name!r} takes images, got items of shape {shape}; use {default_encoder(shape)!r}."
-    )
+    check(len(shape) == 3, f"encoder: {name!r} takes images, got {shape_told(shape)}; use {default_encoder(shape)!r}.")
     channels, *size = shape
     create = partial(timm.create_model, name, pretrained=False, num_classes=0, in_chans=channels)
     try:
@@ -182,7 +181,7 @@ def _from_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     except TypeError:  # timm does not say beforehand which of its models have an image size
         model = create()
     except Exception as error:  # each family of models tells in its own way that it cannot take the size
-        raise UsageError(f"encoder: {name!r} does not take items of shape {shape}: {_named(error)}") from error
+        raise UsageError(f"encoder: {name!r} does not take {shape_told(shape)}: {_named(error)}") from error
     if low_resolution and isinstance(model, ResNet) and max(size) <= LARGEST_LOW_RESOLUTION:
         _keep_resolution(model)
     return model

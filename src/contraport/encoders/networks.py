@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.errors import check, check_whole
+from contraport.wording import shape_told
 
 MLP_FEATURES = 256
 MLP_HIDDEN = 512
@@ -106,7 +107,7 @@ class SmallCNN(nn.Module):
         super().__init__()
         check(
             len(shape) == 3,
-            f"encoder: 'small-cnn' takes images, got items of shape {shape}; use {_INSTEAD_OF_IMAGES}.",
+            f"encoder: 'small-cnn' takes images, got {shape_told(shape)}; use {_INSTEAD_OF_IMAGES}.",
         )
         side, layers, channels = min(shape[1:]), list[nn.Module](), shape[0]
         for width, largest in zip(CNN_WIDTHS, CNN_LARGEST_SIDES, strict=True):
@@ -148,7 +149,7 @@ class Gradients(nn.Module):
         super().__init__()
         check(
             len(shape) == 3,
-            f"encoder: 'gradients' takes images, got items of shape {shape}; use {_INSTEAD_OF_IMAGES}.",
+            f"encoder: 'gradients' takes images, got {shape_told(shape)}; use {_INSTEAD_OF_IMAGES}.",
         )
         self.coloured = shape[0] == 3
         of_edges = GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS - 1) ** 2
@@ -210,7 +211,7 @@ class SmallTCN(nn.Module):
         super().__init__()
         check(
             len(shape) == 2,
-            f"encoder: 'small-tcn' takes time series, got items of shape {shape}; use 'mlp' for vectors, "
+            f"encoder: 'small-tcn' takes time series, got {shape_told(shape)}; use 'mlp' for vectors, "
             "'small-cnn' for images and 'small-text' for texts.",
         )
         self.entry = nn.Conv1d(shape[0], TCN_FEATURES, 1)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from contraport.encoders.networks import MLP_HIDDEN, dense
 from contraport.errors import check
 from contraport.texts import LONGEST, is_text
+from contraport.wording import shape_told
 
 TEXT_WIDTH = 128
 TEXT_FEATURES = 2 * TEXT_WIDTH
@@ -109,7 +110,7 @@ class SmallText(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        check(is_text(shape), f"encoder: 'small-text' takes texts, got items of shape {shape}.")
+        check(is_text(shape), f"encoder: 'small-text' takes texts, got {shape_told(shape)}.")
         self.hashed = Hashed()
         self.table = nn.Embedding(BUCKETS, TEXT_WIDTH)
         self.layers = nn.Sequential(*dense(TEXT_FEATURES, MLP_HIDDEN), nn.Linear(MLP_HIDDEN, TEXT_FEATURES))

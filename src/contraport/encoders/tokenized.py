@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from contraport.catalog.encoders import ENCODERS, TRANSFORMERS
 from contraport.errors import UsageError, check, reason, require, unknown_name
 from contraport.texts import decoded, is_text
+from contraport.wording import shape_told
 
 EXTRA = "text"
 POOLINGS = ("mean", "first", "last")
@@ -146,7 +147,7 @@ def build_tokenized(name: str, shape: tuple[int, ...], *, pretrained: bool = Fal
         UsageError: transformers is not installed, there is no such model, tokenizer or weights, or they do not belong
             together.
     """
-    check(is_text(shape), f"encoder: {name!r} takes texts, got items of shape {shape}.")
+    check(is_text(shape), f"encoder: {name!r} takes texts, got {shape_told(shape)}.")
     where, pooling = _split(name)
     if importlib.util.find_spec("transformers") is None and not Path(where).exists():
         install = f"Or {TRANSFORMERS}, with pip install 'contraport[{EXTRA}]'."
