@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -152,13 +153,16 @@ _OPTION_OF = {
 """Beside random changes, the words of a setting: which option of `contraport.train` each is, and its usual value."""
 
 _SETTINGS = ("plain", *AUGMENTS, *_OPTION_OF)
+_JOIN = re.compile(rf"\+|-(?={'|'.join(_SETTINGS)})")
 
 
 def setting_of(value: str | Given, others: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
-    """Return the name of a column, and what it means.
+    """Return the name of a column, and what it means: settings joined by ``+``, or by ``-`` as papers write them.
 
     >>> setting_of("strong+mismatched:0.2")
     ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})
+    >>> setting_of("corrupt-strong")
+    ('corrupt+strong', {'corrupt': 'noise:3', 'augment': 'strong'})
     """
     if not isinstance(value, str):
         name, options = _named("settings", value)
@@ -167,7 +171,8 @@ def setting_of(value: str | Given, others: Iterable[str] = ()) -> tuple[str, dic
         check_options(f"settings: {name}", options)
         return name, dict(options)
     options = {}
-    for part in value.split("+"):
+    parts = _JOIN.split(value)
+    for part in parts:
         name, _, rest = part.partition(":")
         if name not in _SETTINGS:
             raise unknown_name("settings", name, {*_SETTINGS, *others})
@@ -177,4 +182,4 @@ def setting_of(value: str | Given, others: Iterable[str] = ()) -> tuple[str, dic
             option, default = _OPTION_OF[name]
             options[option] = _read(rest or default)
     check_options(f"settings: {value}", options)
-    return value, options
+    return "+".join(parts), options
