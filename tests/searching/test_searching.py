@@ -467,3 +467,19 @@ def test_an_index_whose_writing_was_stopped_is_taken_for_no_features(
             neighbors(-some(), query=1, index=tmp_path / "a.faiss")
     with pytest.raises(UsageError, match=r"index: .*a\.faiss exists and is no index"):
         neighbors(some(), query=1, index=tmp_path / "a.faiss")
+
+
+def test_groups_are_a_table_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = np.array([[1.0, 0.0]] * 7 + [[0.0, 1.0]] * 2 + [[0.6, 0.8]])
+    found = duplicates(features)
+    assert str(found) == "2 groups of duplicates among 10 items"
+    assert [row["items"] for row in found.rows()] == ["7", "2"]
+    assert found.rows()[0]["which"].endswith(" and 2 more")
+    assert found.rows()[1]["which"] == ", ".join(found[1].names)
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 3
+    assert "more group" not in shown
+    setting(monkeypatch, duplicates, GROUPS_SHOWN=1)
+    assert found._repr_html_().count("<tr>") == 3
+    assert "and 1 more group<" in found._repr_html_()
+    assert duplicates(features[-1:])._repr_html_() == "0 groups of duplicates among 1 item"

@@ -16,7 +16,7 @@ from contraport.wording import counted
 if TYPE_CHECKING:
     from contraport.auditing import Audit
     from contraport.comparing import Comparison
-    from contraport.searching import Clusters, Group, Nearest
+    from contraport.searching import Clusters, Groups, Nearest
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -93,7 +93,7 @@ def print_neighbors(found: Nearest) -> None:
     print_table(f"nearest to {found.to}", rows) if rows else print("there is no other item")
 
 
-def print_groups(groups: Sequence[Group]) -> None:
+def print_groups(groups: Groups) -> None:
     """Print groups of items, each under its number."""
     for number, group in enumerate(groups, start=1):
         print(f"group {number}: {counted(len(group.names), 'item')}")

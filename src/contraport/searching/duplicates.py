@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from contraport.evaluation.opening import open_device
 from contraport.features import as_features
+from contraport.notebook import html_columns
 from contraport.searching.blocks import ROUNDING, unit
 from contraport.searching.index import indexed, tell_of_index
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
@@ -25,9 +26,11 @@ log = logging.getLogger("contraport.searching")
 TILE = 2_048
 """So many rows are compared with so many at once."""
 
-
 GROUPS_SHOWN = 100
-"""A page shows so many groups."""
+"""A page and a notebook show so many groups."""
+
+NAMES_SHOWN = 5
+"""A table names so many items of a group."""
 
 
 class Group(NamedTuple):
@@ -42,8 +45,35 @@ class Group(NamedTuple):
     names: tuple[str, ...]
 
 
+class Groups(list[Group]):
+    """Groups of items that are all but the same, the largest first; a notebook shows them as a table.
+
+    Attributes:
+        items: among how many they are.
+    """
+
+    def __init__(self, found: Iterable[Group], items: int) -> None:
+        super().__init__(found)
+        self.items = items
+
+    def __str__(self) -> str:
+        return f"{counted(len(self), 'group')} of duplicates among {counted(self.items, 'item')}"
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return what is known of each as texts."""
+        return [
+            {"group": str(number), "items": str(len(group.names)), "which": _first_of(group.names)}
+            for number, group in enumerate(self, start=1)
+        ]
+
+    def _repr_html_(self) -> str:
+        more = len(self) - GROUPS_SHOWN
+        notes = [f"and {counted(more, 'more group', 'more groups')}"] if more > 0 else []
+        return html_columns(str(self), self.rows()[:GROUPS_SHOWN], notes) if self else str(self)
+
+
 @VERB.keywords
-def duplicates(given: dict[str, Any]) -> list[Group]:
+def duplicates(given: dict[str, Any]) -> Groups:
     """Return the groups of items that are linked by a cosine of at least a threshold, the largest group first.
 
     All pairs are looked at, a tile at a time, so that the time grows with the square of the number of items, and the
@@ -72,23 +102,28 @@ def duplicates(given: dict[str, Any]) -> list[Group]:
         tuple(part.tolist()) for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(part) > 1
     ]
     several.sort(key=lambda positions: (-len(positions), positions))
-    groups = [Group(positions, tuple(map(features.name_of, positions))) for positions in several]
+    groups = Groups([Group(these, tuple(map(features.name_of, these))) for these in several], len(features))
     if page is not None:
-        page.write(_shown(groups, len(features), asked.threshold))
+        page.write(_shown(groups, asked.threshold))
     return groups
 
 
-def _shown(groups: Sequence[Group], items: int, threshold: float) -> Contents:
+def _first_of(names: Sequence[str]) -> str:
+    """Return the first names of some, and how many there are more."""
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _shown(groups: Groups, threshold: float) -> Contents:
     cards = []
     for number, group in enumerate(groups[:GROUPS_SHOWN], start=1):
         these = [Card(place, name) for place, name in zip(group.positions, group.names, strict=True)]
         told = f"{counted(len(these), 'item')}"
         cards.append(Cards(f"Group {number}", told, "", these[:PICTURES_OF_GROUP], len(these[PICTURES_OF_GROUP:])))
-    title = f"{counted(len(groups), 'group')} of duplicates among {items:,} items"
     lead = f"The cosine of two linked items is {threshold:g} or more."
     if len(groups) > GROUPS_SHOWN:
         lead += f" The {GROUPS_SHOWN} largest groups are shown."
-    return Contents(title, lead, cards)
+    return Contents(str(groups), lead, cards)
 
 
 def _linked(features: np.ndarray, threshold: float, device: torch.device) -> tuple[np.ndarray, float]:
