@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
+import rich.progress
 
 from contraport.evaluation import evaluate
 from contraport.progress import Bars
@@ -59,7 +60,13 @@ def test_evaluate_shows_which_measure_of_which_encoder_of_which_run_is_at_work(
     assert terminal.getvalue() == ""
     update, told = "rich.progress.Progress.update", []
     monkeypatch.setattr(update, lambda self, task, completed, description: told.append((completed, description)))
+    totals, own = [], rich.progress.Progress.add_task
+    monkeypatch.setattr(
+        "rich.progress.Progress.add_task",
+        lambda self, text, total: totals.append(total) or own(self, text, total=total),  # type: ignore[func-returns-value]
+    )
     evaluate(run, data=data, measures=["knn", "fine_tuning"])
+    assert totals[0] == 7
     assert "\x1b[?25l" in terminal.getvalue()
     steps = [(number, what) for number, what in told if what.startswith("mine")]
     assert steps == [

@@ -1,0 +1,125 @@
+"""What is written beside the numbers of an evaluation: what they are of, item by item, and what was drawn or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.evaluation.making import make_run, several, vector_model, vectors
+
+import contraport
+from contraport.data import from_arrays
+from contraport.encoders import Model
+from contraport.evaluation import evaluate
+from contraport.evaluation.bench import Bench
+from contraport.evaluation.worsened import worsened
+from contraport.runs import Run
+from contraport.verbs.evaluate import EvaluateOptions
+
+DATA = (vectors(60, 3), vectors(40, 3))
+
+
+def test_what_is_said_of_each_item_is_that_of_the_trained_encoder(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    measures = ["linear_probe", "knn", "recall@1", "median_rank"]
+    rows = evaluate(run, data=DATA, measures=measures, neighbors=5, progress=False)["rows"]
+    items = run.items()
+    assert set(items) == {"linear_probe", "knn", "recall@1"}, "a median is no mean of what is said of each"
+    for key, of_items in items.items():
+        assert len(of_items) == 40
+        assert of_items.mean() == pytest.approx(rows["trained"][key])
+    assert rows["trained"]["knn"] != rows["raw"]["knn"]
+
+
+def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    result = evaluate(run, data=DATA, measures=["knn", "uniformity"], neighbors=5, progress=False)
+    assert (result["train_items"], result["test_items"], result["uniformity_items"]) == (60, 40, 40)
+    assert (result["neighbors"], result["classes"]) == (5, 3)
+    several_runs = evaluate([run], data=DATA, measures=["uniformity"], progress=False)
+    assert list(several_runs) == [str(run.path)], "a sequence of one is a sequence"
+
+
+def test_neighbours_that_nobody_asks_for_may_be_more_than_there_are(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    result = evaluate(run, data=(vectors(12, 3), vectors(12, 3)), measures=["uniformity"], progress=False)
+    assert set(result["rows"]["trained"]) == {"uniformity"}
+
+
+def test_a_subject_is_judged_as_it_was_asked(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    asked = {"neighbors": 7, "classes": ["a", "b", "c"], "templates": ["one {}", "two {}"]}
+    bench = Bench.of(run, EvaluateOptions(run=run, data=DATA, progress=False, **asked))
+    subject = bench.subject("trained", bench.model)
+    assert (subject.neighbors, tuple(subject.class_names), subject.templates) == (
+        7,
+        ("a", "b", "c"),
+        ("one {}", "two {}"),
+    )
+
+
+def test_what_is_worse_by_chance_is_not_told_beside_the_numbers(tmp_path: Path) -> None:
+    """Of labels that are drawn at random nothing is surely better or worse."""
+    result = evaluate(make_run(tmp_path / "run", vector_model()), data=DATA, measures=["accuracy"], progress=False)
+    assert any("worse than the raw inputs" in note for note in worsened(result["rows"]))
+    assert not any("worse than" in note for note in result["notes"])
+
+
+def test_a_plan_that_asks_for_labels_is_not_drawn_without_any_and_this_is_said_once(tmp_path: Path) -> None:
+    asked = {"objective": "sup-con", "batch_size": 20, "epochs": 2, "encoder": "mlp", "keep_every": 1}
+    run = contraport.train(data=vectors(60, 3), out=tmp_path / "run", progress=False, **asked)
+    unlabelled = (vectors(60, None), vectors(40, None))
+    notes = evaluate(run, data=unlabelled, measures=["uniformity"], checkpoints="all", progress=False)["notes"]
+    (told,) = [note for note in notes if "plan" in note]
+    assert told.startswith("No plan of test items is drawn, as they lack what the objective asks for: labels")
+    assert not {"plan", "plans"} & run.samples().keys()
+
+
+def test_the_plan_of_a_model_that_was_kept_has_the_temperature_of_its_epoch(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model(), temperature="1:0.1", epochs=4)
+    known = {1: 0.9, 2: 0.5, 4: 0.1}
+    run.write_metrics({"step": epoch, "epoch": epoch, "temperature": value} for epoch, value in known.items())
+    bench = Bench.of(run, EvaluateOptions(run=run, data=DATA, progress=False))
+    peaks = [bench.plans_of(bench.model, epoch)[0][1]["plan"].max() for epoch in known]
+    assert peaks[0] < peaks[1] < peaks[2]
+
+
+@pytest.fixture
+def audited(tmp_path: Path) -> tuple[Run, str]:
+    """A run on two views in a file, as a training with an audit leaves it, and the file."""
+    path = str(tmp_path / "pairs.npz")
+    data = several(60, (6,), (4,))
+    views = data.__getitems__(list(range(60))).views
+    np.savez(path, view0=views[0], view1=views[1])
+    torch.manual_seed(0)
+    model = Model(shapes=data.shapes, shared=False)
+    run = make_run(tmp_path / "run", model, data=path, augment=None, test_fraction=0.25)
+    run.save_pairs({"scores": np.arange(45) / 45})
+    return run, path
+
+
+@pytest.mark.parametrize("given", ["nothing", "its own", "others"])
+def test_the_worst_pairs_are_those_of_its_own_training(audited: tuple[Run, str], given: str) -> None:
+    run, path = audited
+    others = (several(45, (6,), (4,)), several(20, (6,), (4,)))  # as many as it was trained on
+    data: Any = {"nothing": None, "its own": path, "others": others}[given]
+    evaluate(run, data=data, measures=["uniformity"], progress=False)
+    samples = run.samples()
+    assert ("worst" in samples) == (given != "others")
+    if given != "others":
+        assert samples["worst"].tolist() == list(range(10))
+        assert np.array_equal(samples["worst_better"], samples["worst_2"]), "no better partner is known"
+
+
+def test_domains_are_drawn_with_their_names(tmp_path: Path) -> None:
+    rows, names = np.random.default_rng(0).normal(size=(40, 6)), [f"site {number % 4}" for number in range(40)]
+    data = from_arrays(rows, labels=np.arange(40) % 2, domains=names)
+    run = make_run(tmp_path / "run", vector_model())
+    evaluate(run, data=(data, data), measures=["uniformity"], progress=False)
+    samples = run.samples()
+    assert [samples["domain_names"][domain] for domain in samples["domains"]] == [
+        names[item] for item in samples["ids"]
+    ]
