@@ -21,7 +21,7 @@ from contraport import compare
 from contraport.cli import main
 from contraport.comparing import running
 from contraport.comparing.asked import grid_of
-from contraport.comparing.compare import _settled
+from contraport.comparing.compare import _circumstances, _settled
 from contraport.comparing.grid import Cell
 from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Verdict, verdict_of
 from contraport.comparing.running import Clock, Job, carried_out, carry_out, job_of
@@ -734,3 +734,22 @@ def test_where_the_first_training_cannot_be_measured_no_other_begins(tmp_path: P
     found = compare(**asked, measures=["recall@1"])
     assert found.lacking == 0
     assert found.entry("nt-xent", found.columns[0], "recall@1").mean is not None
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpu", "told"),
+    [
+        ("auto", False, "cpu"),
+        ("auto", True, "a GPU"),
+        ("cuda", True, "a GPU"),
+        ("cuda", False, "cuda"),  # where all is there that was computed elsewhere
+        ("cpu", True, "cpu"),
+        ("mps", False, "mps"),
+    ],
+)
+def test_results_say_on_which_device_they_were_computed(
+    monkeypatch: pytest.MonkeyPatch, asked: str, gpu: bool, told: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    assert _circumstances(grid_of(SMALL | {"device": asked}))["machine"]["device"] == told

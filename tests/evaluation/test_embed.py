@@ -12,7 +12,7 @@ from tests.evaluation.making import image_model, make_run, several, vector_model
 from tests.processes import Report, reports_of
 from torch.utils.data import IterableDataset
 
-from contraport.data import load
+from contraport.data import from_stream, load
 from contraport.data.decoding import ImageStore
 from contraport.encoders import Model
 from contraport.errors import UsageError
@@ -165,6 +165,9 @@ def test_more_processes_than_items_are_told(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(UsageError, match="3 items cannot be shared among 4 processes"):
         embed(run, data=vectors(3, None), out=tmp_path / "vectors.npz", progress=False)
+    with pytest.raises(UsageError, match="a stream cannot be shared among 4 processes"):
+        embed(run, data=from_stream(np.ones((30, 6), dtype=np.float32)), out=tmp_path / "vectors.npz", progress=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
 @pytest.fixture

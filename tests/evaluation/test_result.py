@@ -32,6 +32,9 @@ def test_what_is_said_of_each_item_is_that_of_the_trained_encoder(tmp_path: Path
         assert len(of_items) == 40
         assert of_items.mean() == pytest.approx(rows["trained"][key])
     assert rows["trained"]["knn"] != rows["raw"]["knn"]
+    assert len(run.samples()["mistaken"]) == 10 < 40 * (1 - rows["trained"]["linear_probe"]), (
+        "those of most are left out"
+    )
 
 
 def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
@@ -114,12 +117,25 @@ def test_the_worst_pairs_are_those_of_its_own_training(audited: tuple[Run, str],
         assert np.array_equal(samples["worst_better"], samples["worst_2"]), "no better partner is known"
 
 
-def test_domains_are_drawn_with_their_names(tmp_path: Path) -> None:
+def test_domains_are_drawn_with_their_names_and_known_to_the_objective(tmp_path: Path) -> None:
     rows, names = np.random.default_rng(0).normal(size=(40, 6)), [f"site {number % 4}" for number in range(40)]
     data = from_arrays(rows, labels=np.arange(40) % 2, domains=names)
-    run = make_run(tmp_path / "run", vector_model())
+    run = make_run(tmp_path / "run", vector_model(), objective="info-nce", target="domains:alpha=0.5")
     evaluate(run, data=(data, data), measures=["uniformity"], progress=False)
     samples = run.samples()
     assert [samples["domain_names"][domain] for domain in samples["domains"]] == [
         names[item] for item in samples["ids"]
     ]
+    assert samples["losses"].shape == (40,)
+    assert np.count_nonzero(samples["target"]) > 2 * len(samples["target"]), "other items of a domain are wanted too"
+
+
+def test_the_views_of_a_plan_are_drawn_where_both_are_images(tmp_path: Path) -> None:
+    for shapes, drawn in (([(1, 8, 8), (6,)], False), ([(1, 8, 8), (1, 8, 8)], True)):
+        train, test = (several(items, *shapes, integers=True) for items in (40, 20))
+        torch.manual_seed(0)
+        run = make_run(tmp_path / str(drawn), Model(shapes=shapes, shared=False), augment=None)
+        evaluate(run, data=(train, test), measures=["uniformity"], progress=False)
+        samples = run.samples()
+        assert samples["plan_view_names"].tolist() == ["view0", "view1"]
+        assert ({"plan_view_1", "plan_view_2"} <= samples.keys()) == drawn

@@ -414,7 +414,7 @@ def _circumstances(grid: Grid) -> dict[str, Any]:
         "asked": plain(given),
         "machine": {
             "processor": platform.processor() or platform.machine(),
-            "device": torch.cuda.get_device_name() if _on_gpu(grid.asked.device) else "cpu",
+            "device": _called(grid.asked.device),
             "threads": torch.get_num_threads(),
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -423,8 +423,10 @@ def _circumstances(grid: Grid) -> dict[str, Any]:
     }
 
 
-def _on_gpu(device: str) -> bool:
-    return device in ("auto", "cuda") and torch.cuda.is_available()
+def _called(device: str) -> str:
+    """Return what a device is called: a GPU by its model, others by their kind."""
+    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    return torch.cuda.get_device_name() if chosen == "cuda" and torch.cuda.is_available() else chosen
 
 
 def _cells(jobs: Sequence[tuple[Cell, Job]], found: Mapping[str, Found]) -> list[dict[str, Any]]:

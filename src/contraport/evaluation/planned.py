@@ -32,9 +32,9 @@ def plans(model: Model, objective: Loss, dataset: Dataset, views: Views, reader:
     arrays: Arrays = {"plan": plan.cpu().numpy(), "target": target.cpu().numpy(), "plan_items": np.array(len(chosen))}
     if batch.labels is not None:
         arrays["plan_labels"] = batch.labels.numpy()
-    if len(dataset.view_names) == len(made) > 1:
+    if len(dataset.view_names) == len(made):
         arrays["plan_view_names"] = np.array(dataset.view_names[:2], dtype=np.str_)
-    if len(made) > 1 and all(len(shape) == 3 for shape in views.shapes[:2]):
+    if all(len(shape) == 3 for shape in views.shapes[:2]):
         for side, view in enumerate(made[:2]):
             arrays[f"plan_view_{side + 1}"] = thumbnails(view.cpu(), THUMBNAIL_SIDE)
     return arrays

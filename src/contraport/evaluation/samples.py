@@ -91,7 +91,7 @@ def cosines(dataset: Dataset, features: Tensor) -> Arrays:
 def _losses(subject: Subject, chosen: Tensor) -> Arrays:
     """Return what the objective says of each of some items, all in one batch; nothing where no value is an item's."""
     objective, model = subject.objective, subject.encoder
-    if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.of_items or len(chosen) < 2:
+    if not isinstance(objective, Loss) or not isinstance(model, Model) or not objective.of_items:
         return {}
     some = subject.test.only(chosen)
     try:
@@ -99,8 +99,6 @@ def _losses(subject: Subject, chosen: Tensor) -> Arrays:
         with torch.no_grad():
             of_rows = objective(*views, labels=some.labels, domains=some.domains, reduction="none")
     except UsageError:  # it asks for what test items lack, or has no value of a row
-        return {}
-    if of_rows.ndim != 1 or len(of_rows) % len(chosen) != 0:
         return {}
     return {"losses": of_rows.float().reshape(-1, len(chosen)).mean(dim=0).cpu().numpy()}
 
