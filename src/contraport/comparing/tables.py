@@ -360,7 +360,13 @@ def _several(names: Sequence[str], first: str = "") -> str:
 
 
 def _shortened(names: Sequence[str]) -> str:
-    return listed(names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} others"])
+    """Return names as they stand in a sentence, the first three of many; those with commas are in quotes there.
+
+    >>> _shortened(["a, b"]), _shortened(["a, b", "c", "d", "e", "f"])
+    ('a, b', '“a, b”, c, d and 2 others')
+    """
+    told = [f"“{name}”" if "," in name and len(names) > 1 else name for name in names]
+    return listed(told if len(told) <= 4 else [*told[:3], f"{len(told) - 3} others"])
 
 
 def _name(measure: Measure) -> str:
