@@ -254,8 +254,11 @@ def check_regular(argument: str, path: str | Path) -> None:
     Traceback (most recent call last):
     contraport.errors.UsageError: data: /dev/zero is no regular file (but a pipe, a device, ...), so it is not opened.
     """
-    message = f"{argument}: {path} is no regular file (but a pipe, a device, ...), so it is not opened."
-    check(stat.S_ISREG(os.stat(path).st_mode), message)
+    mode = os.stat(path).st_mode
+    check(not stat.S_ISDIR(mode), f"{argument}: {path} is a folder, no file.")
+    check(
+        stat.S_ISREG(mode), f"{argument}: {path} is no regular file (but a pipe, a device, ...), so it is not opened."
+    )
 
 
 def check_file(argument: str, path: str | Path) -> None:

@@ -133,7 +133,7 @@ def test_what_a_training_keeps_can_be_pickled(data: Dataset, tmp_path: Path) -> 
         ("soft", "target: expected soft:FILE, got 'soft'"),
         ("soft:temperature=1", "target: expected soft:FILE"),
         ("soft:FOLDER/none.npy", r"target: file: .*none.npy cannot be read as a file: .*No such file"),
-        ("soft:FOLDER", "target: file: .* is no regular file"),
+        ("soft:FOLDER", "target: file: .* is a folder, no file"),
         ("soft:/dev/zero", "target: file: /dev/zero is no regular file"),
         (
             "soft:FOLDER/few.npy",
