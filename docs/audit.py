@@ -262,9 +262,10 @@ These are the statistics that a cross-fit, or an audit of frozen vectors, can us
 
 ## What is not known
 
-Pairs were shuffled at random. Wrong pairs between similar items, captions written by people, and large image data were
-not measured. If the views share little (fou and kar), some right pairs score like wrong ones, so the estimated rate is
-a little too high when no pair is wrong.
+In the tables above pairs were shuffled at random. Where partners were exchanged within classes, no gain could be told
+([results](results.md#beyond-8), [of halves of images](results.md#halves-12)). Captions written by people, and large
+image data, were not measured. If the views share little (fou and kar), some right pairs score like wrong ones, so the
+estimated rate is a little too high when no pair is wrong.
 """
 
 
