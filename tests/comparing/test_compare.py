@@ -203,8 +203,8 @@ def test_a_process_that_is_killed_is_told_in_a_line(tmp_path: Path, monkeypatch:
 
 def test_another_baseline_is_judged_beside_no_training_too(tmp_path: Path) -> None:
     asked = SMALL | {"seeds": 1, "measures": ["knn"]}
-    first = compare(**asked, out=tmp_path).references
-    second = compare(**asked | {"baseline": "gca-ince"}, out=tmp_path).references
+    first = compare(**asked | {"baseline": "gca-ince"}, out=tmp_path).references
+    second = compare(**asked, out=tmp_path).references
     assert {*second} == {*first} == {"untrained encoder", "raw inputs"}
     assert second["raw inputs"] == first["raw inputs"]
 
@@ -439,7 +439,9 @@ def test_claims_are_judged_from_the_items_that_runs_kept(folder: Path, tmp_path:
     (verdict,) = found.verdicts
     ((name, gain),) = verdict.found.items()
     assert name == "gca-ince on digits, standard"
-    cells = json.loads((folder / "results.json").read_text())["cells"]
+    results = json.loads((folder / "results.json").read_text())
+    cells = results["cells"]
+    assert results["suite"] == "own"
     runs = {cell["row"]: [] for cell in cells}
     for path in sorted((folder / "cells").glob("*seed-[01]-????????")):
         runs["gca-ince" if "gca-ince" in path.name else "info-nce"].append(Run(path).items()["knn"].astype(float))

@@ -108,7 +108,7 @@ def _carry_out(grid: Grid, cells: Sequence[Cell], clock: Clock, moved: Moved) ->
 def _check_measured(grid: Grid, found: Mapping[str, Found]) -> None:
     """Raise `UsageError` where the first that was judged has none of the measures: the rest would be in vain."""
     told = next((one for one in found.values() if "values" in one), None)
-    if told is not None and len(found) == 1 and not told["values"]:
+    if told is not None and not told["values"]:
         raise UsageError(
             f"measures: nothing could be measured. {' '.join(told['not_measured'])} Expected others, such as "
             f"--measures recall@1. What was trained is kept in {grid.out}, and the same command with these goes on."
