@@ -17,7 +17,7 @@ from contraport.auditing import Audit, crossfit
 from contraport.auditing.frozen import frozen_rounds
 from contraport.auditing.report import of_training
 from contraport.cli.console import print_audit
-from contraport.data import from_arrays, load
+from contraport.data import from_arrays, from_stream, load
 from contraport.errors import UsageError
 from contraport.pairs import ItemPairs, as_sides, couples, exchanged, scores
 from contraport.verbs.train import Settings
@@ -347,3 +347,12 @@ def test_pairs_are_told_by_their_rows_and_names_in_the_data(
     assert worst in capsys.readouterr().out
     assert f">{worst}<" in found._repr_html_()
     assert found._repr_html_().count("<tr>") == 1 + 10 + len(found.notes)
+
+
+@pytest.mark.parametrize("views", [(), (1, 0)])
+def test_a_stream_is_not_audited_by_its_first_items(views: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    pairs = [(random.normal(size=4).astype(np.float32), random.normal(size=3).astype(np.float32)) for _ in range(60)]
+    stream = from_stream(pairs, name="pairs")
+    with pytest.raises(UsageError, match="data: pairs is a stream, whose items come one after the other"):
+        contraport.audit(data=stream, method="frozen", views=views)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.evaluation.making import make_run, vector_model, vectors
 
-from contraport.data import Dataset, from_arrays, load
+from contraport.data import Dataset, from_arrays, from_stream, load
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate, opening
@@ -85,6 +85,16 @@ def test_one_item_cannot_be_judged(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     with pytest.raises(UsageError, match="data: expected two test items or more, 'arrays' has 1"):
         evaluate(run, data=(vectors(40, 2), vectors(1, None)), **ASKED)
+
+
+def test_a_stream_is_not_judged_by_its_first_items(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", vector_model())
+    stream = from_stream(np.ones((20, 6), dtype=np.float32), name="numbers")
+    for given in ({"data": (stream, vectors(40, 2))}, {"data": (vectors(40, 2), stream)}):
+        with pytest.raises(UsageError, match=r"data: numbers is a stream, .* expected data whose items are all there"):
+            evaluate(run, **given, **ASKED)
+    with pytest.raises(UsageError, match="data: numbers is a stream"):
+        evaluate(run, data=(vectors(40, 2),) * 2, test_data=stream, **ASKED)
 
 
 def test_items_are_the_same_by_their_rows_and_labels() -> None:

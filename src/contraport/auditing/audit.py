@@ -23,6 +23,7 @@ from contraport.auditing.page import write_page
 from contraport.auditing.report import Audit, of_training
 from contraport.data import Dataset, from_arrays, load_undivided
 from contraport.data.mark import mark_of
+from contraport.data.streams import check_no_stream
 from contraport.errors import UsageError, check, unknown_name
 from contraport.options import options_of
 from contraport.pairs import Sides, better_partners, check_pairs, free_partners
@@ -164,7 +165,7 @@ def _dataset(asked: AuditOptions) -> Dataset:
     """Return the pairs that are asked for.
 
     Raises:
-        UsageError: there are no such data, or not these views.
+        UsageError: there are no such data, or they are a stream.
     """
     data = asked.data
     if data is None:
@@ -173,6 +174,7 @@ def _dataset(asked: AuditOptions) -> Dataset:
         dataset = from_arrays(data, argument="data")
     else:
         dataset = load_undivided(data, root=asked.root, image_size=asked.image_size, columns=asked.columns)
+    check_no_stream(dataset)
     return dataset
 
 

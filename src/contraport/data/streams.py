@@ -144,3 +144,12 @@ class Stream(Dataset):
             ids=torch.tensor([number for number, _ in chosen]),
             keys=None if None in keys else tuple(map(str, keys)),
         )
+
+
+def check_no_stream(dataset: Dataset) -> None:
+    """Raise `UsageError` where the data are a stream, of which what looks at all items would see the first alone."""
+    check(
+        not isinstance(dataset, Stream),
+        f"data: {dataset.name} is a stream, whose items come one after the other; expected data whose items are all "
+        "there.",
+    )

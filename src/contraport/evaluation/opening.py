@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset as AnyDataset
 
 from contraport.data import Dataset
+from contraport.data.streams import check_no_stream
 from contraport.encoders import Model, kind_of, view_called
 from contraport.errors import UsageError, check
 from contraport.evaluation.shards import this_process
@@ -26,7 +27,7 @@ def load_splits(settings: Settings, model: Model, asked: EvaluateOptions) -> tup
     """Return the training and the test items that were asked for; a class and a domain is the same number in both.
 
     Raises:
-        UsageError: they cannot be loaded, do not fit together, or there are fewer than two test items.
+        UsageError: they cannot be loaded, are a stream, do not fit together, or there are fewer than two test items.
     """
     check(
         not isinstance(asked.data, AnyDataset),
@@ -42,6 +43,8 @@ def load_splits(settings: Settings, model: Model, asked: EvaluateOptions) -> tup
         test = load_asked(settings, model, test_data, "test", asked.columns, asked.root, undivided=is_pair)
     else:
         test = load_asked(settings, model, asked.test_data, "test", asked.columns, asked.root)
+    check_no_stream(train)
+    check_no_stream(test)
     check(
         train.shapes == test.shapes,
         f"data: expected splits of equal shapes, {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}.",
