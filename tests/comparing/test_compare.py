@@ -339,15 +339,25 @@ def test_each_seed_is_trained_with_what_the_search_chose() -> None:
     assert [cell.options["temperature"] for cell in cells] == chosen * 2
 
 
+def test_what_is_fixed_for_all_rows_is_kept_by_every_trial() -> None:
+    grid = grid_of({**SMALL, "objectives": ["rince"], "tune": 4, "train": {"temperature": 0.3}})
+    trials = trials_of(grid, grid.rows[0], grid.columns[0])
+    assert {trial.options["temperature"] for trial in trials} == {0.3}
+    assert len({trial.options.get("objective_settings", {}).get("q") for trial in trials}) == 4
+
+
 def test_what_a_row_fixes_is_not_searched() -> None:
     rows = grid_of({**SMALL, "objectives": ["rince", "rince:q=0.1,temperature=0.2", "byol", "t-simclr"]}).rows
-    assert set(space_of(rows[0])) == {"temperature", "q"}
-    assert space_of(rows[1]) == {}
-    assert space_of(rows[2]) == {}
-    assert space_of(rows[3])["temperature"] == Space(1.0, 32.0)
+    assert set(space_of(rows[0], {})) == {"temperature", "q"}
+    assert space_of(rows[1], {}) == {}
+    assert space_of(rows[2], {}) == {}
+    assert space_of(rows[3], {})["temperature"] == Space(1.0, 32.0)
     assert SPACES["iterations"].at(0.0) == 1
-    assert unequal(rows) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
-    assert unequal(rows[1:2]) == {}
+    assert unequal(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
+    assert unequal(rows[1:2], {}) == {}
+    assert set(space_of(rows[0], {"temperature": 0.3})) == {"q"}
+    assert set(space_of(rows[0], {"objective_settings": {"q": 0.3}})) == {"temperature"}
+    assert unequal(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
 
 
 def test_a_mistake_is_told_before_anything_is_trained(tmp_path: Path) -> None:

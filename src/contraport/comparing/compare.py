@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from contraport._version import __version__
 from contraport.comparing.asked import grid_of
-from contraport.comparing.grid import Cell, Grid, Row
+from contraport.comparing.grid import Cell, Given, Grid, Row
 from contraport.comparing.page import draw, render
 from contraport.comparing.results import (
     Results,
@@ -277,8 +277,8 @@ def _written(
         verdicts=verdicts_of(grid, results),
         waypoints=waypoints_of(grid, results),
         references=_references(grid, results),
-        spaces={row.name: _spans(row) for row in grid.rows} if trials else {},
-        trials=_trials(trials, tried, measure),
+        spaces={row.name: _spans(row, grid.common) for row in grid.rows} if trials else {},
+        trials=_trials(grid, trials, tried, measure),
         notes=_notes(grid, results, lacking, begun=begun),
         lacking=lacking,
     )
@@ -317,7 +317,7 @@ def _references(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, f
 
 
 def _trials(
-    trials: Mapping[tuple[str, str], list[Cell]], tried: Mapping[str, Found], measure: Measure
+    grid: Grid, trials: Mapping[tuple[str, str], list[Cell]], tried: Mapping[str, Found], measure: Measure
 ) -> list[dict[str, Any]]:
     """Return what the search tried, and what came of it."""
     told = []
@@ -329,7 +329,7 @@ def _trials(
                     "row": row,
                     "column": column,
                     "trial": cell.trial,
-                    "settings": "its own" if cell.trial == 0 else as_text(cell),
+                    "settings": "its own" if cell.trial == 0 else as_text(cell, grid.common),
                     "value": _reached(tried.get(cell.folder), measure),
                     "chosen": cell is best,
                 }
@@ -337,8 +337,8 @@ def _trials(
     return told
 
 
-def _spans(row: Row) -> dict[str, str]:
-    return {key: f"{space.low:g} to {space.high:g}" for key, space in space_of(row).items()}
+def _spans(row: Row, common: Given) -> dict[str, str]:
+    return {key: f"{space.low:g} to {space.high:g}" for key, space in space_of(row, common).items()}
 
 
 def _reached(found: Found | None, measure: Measure) -> str:
@@ -382,7 +382,7 @@ def _notes(grid: Grid, results: Results, lacking: int, *, begun: bool) -> list[s
         )
         notes += [
             f"{name} fixes {', '.join(fixed)}, which was searched of others: it was not tuned as hard."
-            for name, fixed in unequal(grid.rows).items()
+            for name, fixed in unequal(grid.rows, grid.common).items()
         ]
     return notes
 

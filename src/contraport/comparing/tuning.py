@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch.quasirandom import SobolEngine
 
 from contraport.comparing.entries import parameters_of
-from contraport.comparing.grid import Cell, Column, Grid, Row
+from contraport.comparing.grid import Cell, Column, Given, Grid, Row, overlaid
 from contraport.measures import Measure
 
 
@@ -61,25 +61,32 @@ _OWN_UNITS = {"t-simclr": {"temperature": Space(1.0, 32.0)}, "alpha-cl": {"gamma
 """Where a setting of an objective is in other units."""
 
 
-def space_of(row: Row) -> dict[str, Space]:
-    """Return what is searched of a row: the settings that its objective has, without those that the row fixes."""
+def space_of(row: Row, common: Given) -> dict[str, Space]:
+    """Return what is searched of a row: the settings that its objective has, without those that are fixed.
+
+    Args:
+        row: what may fix some.
+        common: what is fixed for all rows, such as ``--train.temperature``.
+    """
     known = parameters_of(row.options)
-    fixed = {*row.options, *(row.options.get("objective_settings") or {})}
+    options = overlaid(common, row.options)
+    fixed = {*options, *(options.get("objective_settings") or {})}
     name = str(row.options.get("objective", row.options.get("recipe")))
     spaces = SPACES | _OWN_UNITS.get(name, {})
     return {key: space for key, space in spaces.items() if key in known and key not in fixed}
 
 
-def unequal(rows: Sequence[Row]) -> dict[str, list[str]]:
+def unequal(rows: Sequence[Row], common: Given) -> dict[str, list[str]]:
     """Return what rows fix of settings that are searched of another row, by the name of the row."""
-    searched = {key for row in rows for key in space_of(row)}
-    fixed = {row.name: sorted(searched & parameters_of(row.options).keys() - space_of(row).keys()) for row in rows}
+    spaces = {row.name: space_of(row, common).keys() for row in rows}
+    searched = {key for keys in spaces.values() for key in keys}
+    fixed = {row.name: sorted(searched & parameters_of(row.options).keys() - spaces[row.name]) for row in rows}
     return {name: keys for name, keys in fixed.items() if keys}
 
 
 def trials_of(grid: Grid, row: Row, column: Column) -> list[Cell]:
     """Return the trainings of a search, by which the settings of a row in a column are chosen."""
-    space = space_of(row)
+    space = space_of(row, grid.common)
     points: list[list[float]] = []
     if space and grid.asked.tune > 1:
         engine = SobolEngine(len(space), scramble=True, seed=0)
@@ -122,7 +129,7 @@ def settled(trial: Cell, seed: int) -> Cell:
     return Cell(trial.row, trial.column, {**options, "seed": seed})
 
 
-def as_text(trial: Cell) -> str:
-    """Return in words the settings that were tried."""
+def as_text(trial: Cell, common: Given) -> str:
+    """Return in words the settings that were tried, of what is not fixed for all."""
     own = {**trial.options, **(trial.options.get("objective_settings") or {})}
-    return ", ".join(f"{key} {own[key]}" for key in space_of(trial.row) if key in own) or "its own"
+    return ", ".join(f"{key} {own[key]}" for key in space_of(trial.row, common) if key in own) or "its own"
