@@ -257,8 +257,8 @@ These are the statistics that a cross-fit, or an audit of frozen vectors, can us
 ## What to use when
 
 - **To train on pairs of which some may be wrong**: `train --audit`. When no pair was wrong, it flagged at most two in a
-  hundred, and its encoder was as good within the intervals. With `--weights plan` beside it up to three points more were
-  gained where a tenth or a fifth was wrong, and nothing that could be told was lost.
+  hundred, and its encoder was as good within the intervals. With `--weights plan` beside it up to three points more
+  were gained where a tenth or a fifth was wrong, and nothing that could be told was lost.
 - **To repair the pairs themselves**: `contraport audit` and its page. `--method crossfit` takes tens of trainings and
   found no more wrong pairs (one seed); it is for long trainings, whose scores look remembered.
 - **For vectors from an encoder that is already good**: `--method frozen`, which takes a second.
