@@ -246,13 +246,17 @@ def _information(table: Comparison, measure: Measure) -> list[str]:
 def _search(table: Comparison) -> str:
     """Say what was searched, what was tried, and what was chosen."""
     spaces = "\n".join(f"- {told}" for told in table.searched)
-    tried = [
-        [one["row"], one["column"], one["settings"], one["value"], "chosen" if one["chosen"] else ""]
-        for one in table.trials
+    own = {(one["row"], one["column"]): one["value"] for one in table.trials if one["trial"] == 0}
+    chosen = [one for one in table.trials if one["chosen"]]
+    rows = [
+        [*(one[key] for key in ("row", "column", "settings", "value")), own[one["row"], one["column"]]]
+        for one in chosen
     ]
-    head = ["searched", "on", "tried", "on validation items", ""]
-    what = "These settings were searched, with seed 0, on a part of the training items:"
-    return f"{what}\n\n{spaces}\n\n{words_table(head, tried)}"
+    head = ["searched", "on", "chosen", "on validation items", "its own settings"]
+    what = f"""These settings were searched, with seed 0, on a part of the training items. Of the {len(table.trials)}
+        trials the table shows those that were chosen, beside what the settings that an objective has by itself reached
+        on the same items; all of them are in `{Path(*table.folder.parts[-4:])}`."""
+    return f"{paragraph(what)}\n\n{spaces}\n\n{words_table(head, rows)}"
 
 
 def in_lines(command: str, width: int = 100) -> str:

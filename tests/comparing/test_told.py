@@ -111,12 +111,12 @@ def test_what_was_searched_is_told_trial_by_trial(tmp_path: Path) -> None:
         of[1].folder: {"measures": ["knn"], "failed": "the loss is nan"},
         of[2].folder: {"measures": ["knn"], "values": {"knn": 0.9}},
     }
-    told = _trials(trials, tried, KNN)
+    told = _trials(grid, trials, tried, KNN)
     assert [one["value"] for one in told] == ["50.0%", "the loss is nan", "90.0%", "not done"]
     assert [one["settings"].split(" ")[0] for one in told] == ["its", *["temperature"] * 3]
     assert not any(one["chosen"] for one in told), "the search has not ended"
     tried[of[3].folder] = {"measures": ["knn"], "values": {"knn": 0.7}}
-    assert [one["chosen"] for one in _trials(trials, tried, KNN)] == [False, False, True, False]
+    assert [one["chosen"] for one in _trials(grid, trials, tried, KNN)] == [False, False, True, False]
     assert _without_settings(grid, trials, tried) == {}, "one of them is enough"
     shown = _told(of[2], tried[of[2].folder])
     assert shown == "info-nce on digits, standard, trial 2: kNN 90.0%"

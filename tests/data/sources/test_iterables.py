@@ -61,6 +61,13 @@ class Pixels(IterableDataset):
         return (torch.rand(3, 16, 16, generator=torch.manual_seed(number)) for number in range(20))
 
 
+def test_labels_that_are_not_wanted_are_in_no_batch() -> None:
+    stream = from_stream(Numbers(items=7), labels=False)
+    assert stream.labels is None
+    assert all(batch.labels is None for batch in stream.batches(3))
+    assert all(item.label is None for item in stream.items())
+
+
 def test_its_batches_go_on_over_all_passes_and_begin_anywhere() -> None:
     stream = from_stream(Numbers(items=7))
     assert (stream.shapes, len(stream), stream.labels.tolist()) == (((6,),), 7, [0, 1, 2, 0, 1, 2, 0])

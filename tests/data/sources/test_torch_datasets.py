@@ -151,13 +151,15 @@ def test_captions_that_would_be_classes_of_one_item_are_told(texts, warned, capl
 
 
 def test_items_that_are_dicts_have_their_views_by_name_and_a_label():
-    items = [{"image": grey(10 * i), "caption": f"number {i}", "sizes": [1, i], "label": "ab"[i % 2]} for i in range(4)]
+    items = [
+        {"image": grey(10 * i), "caption": f"number {10**i}", "sizes": [1, i], "label": "ab"[i % 2]} for i in range(4)
+    ]
     dataset = load(Listed(items))
     assert (dataset.shapes, dataset.view_names) == (((1, 5, 6), (), (2,)), ("image", "caption", "sizes"))
     assert dataset.class_names == ("a", "b")
     batch = dataset.__getitems__([3, 0])
     assert batch.views[0].flatten(1)[:, 0].tolist() == [30, 0]
-    assert decoded(batch.views[1]) == ["number 3", "number 0"]
+    assert decoded(batch.views[1]) == ["number 1000", "number 1"]
     assert batch.views[2].tolist() == [[1, 3], [1, 0]]
     assert batch.labels.tolist() == [1, 0]
 
@@ -169,5 +171,6 @@ def test_a_dict_with_one_view_has_no_names_and_its_texts_of_digits_stay_texts():
 
 
 def test_image_size_makes_unequal_tensors_equal():
-    dataset = load(Listed([torch.zeros(3, side, side, dtype=torch.uint8) for side in (8, 12)]), image_size=8)
-    assert dataset.__getitems__([1]).views[0].shape == (1, 3, 8, 8)
+    images = [torch.zeros(3, side, side, dtype=torch.uint8) for side in (8, 12)]
+    for items in (images, [{"image": image} for image in images]):
+        assert load(Listed(items), image_size=8).__getitems__([1]).views[0].shape == (1, 3, 8, 8)
