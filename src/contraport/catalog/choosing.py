@@ -88,9 +88,10 @@ SITUATIONS = (
             Advice(
                 (),
                 "If a fifth of the pairs or more may be wrong, and the data have two given views, leave out the pairs "
-                "that `contraport train --audit` flags. With one wrong pair in twenty this gained nothing, and on "
-                "halves of digits nothing that could be told unless more were wrong than right.",
-                (*_on("beyond", 0, 1, 2, 18, 8, 9, 10), *_on("halves", 0, 1, 2, 3, 4)),
+                "that `contraport train --audit` flags. With one wrong pair in twenty this gained nothing; on halves "
+                "of digits nothing that could be told unless more were wrong than right; of texts nothing that two "
+                "seeds could tell.",
+                (*_on("beyond", 0, 1, 2, 18, 8, 9, 10), *_on("halves", 0, 1, 2, 3, 4), *_on("wrong-texts", 0, 1)),
             ),
             Advice(
                 ("gca-uot", "rince"),
@@ -137,7 +138,13 @@ SITUATIONS = (
                 ("rince", "gca-rince", "gca-uot"),
                 "Otherwise robust losses and unbalanced plans were not reliably better: try them on data with one "
                 "view, where the audit cannot work.",
-                (*_on("gca", 2, 3), *_on("beyond", 3, 4), *_on("halves", 5, 6), *_on("sensitivity", 2)),
+                (
+                    *_on("gca", 2, 3),
+                    *_on("beyond", 3, 4),
+                    *_on("halves", 5, 6),
+                    *_on("wrong-texts", 3),
+                    *_on("sensitivity", 2),
+                ),
             ),
         ),
     ),
