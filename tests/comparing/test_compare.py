@@ -346,6 +346,15 @@ def test_what_is_fixed_for_all_rows_is_kept_by_every_trial() -> None:
     assert len({trial.options.get("objective_settings", {}).get("q") for trial in trials}) == 4
 
 
+def test_a_part_that_an_objective_leaves_out_is_not_searched() -> None:
+    names = ["iot", "iot-uniform", "gca-uot", "pairwise"]
+    iot, uniform, unbalanced, pairwise = grid_of({**SMALL, "objectives": names}).rows
+    assert set(space_of(iot, {})) == {"temperature", "iterations"}
+    assert set(space_of(uniform, {})) == {"temperature", "iterations", "uniformity"}
+    assert set(space_of(unbalanced, {})) == {"temperature", "iterations", "relaxation"}
+    assert "temperature" in space_of(pairwise, {}), "none given is not none had"
+
+
 def test_what_a_row_fixes_is_not_searched() -> None:
     rows = grid_of({**SMALL, "objectives": ["rince", "rince:q=0.1,temperature=0.2", "byol", "t-simclr"]}).rows
     assert set(space_of(rows[0], {})) == {"temperature", "q"}

@@ -60,9 +60,15 @@ SPACES = {
 _OWN_UNITS = {"t-simclr": {"temperature": Space(1.0, 32.0)}, "alpha-cl": {"gamma": Space(1.1, 8.0)}}
 """Where a setting of an objective is in other units."""
 
+_IDLE = {"gca-uot": {"q"}}
+"""Settings that change nothing of an objective as it is by default: of gca-uot, what is of its RINCE term alone."""
+
 
 def space_of(row: Row, common: Given) -> dict[str, Space]:
     """Return what is searched of a row: the settings that its objective has, without those that are fixed.
+
+    Nor is a part searched that an objective leaves out by default, such as the penalty of iot: with it, iot would be
+    iot-uniform.
 
     Args:
         row: what may fix some.
@@ -73,7 +79,8 @@ def space_of(row: Row, common: Given) -> dict[str, Space]:
     fixed = {*options, *(options.get("objective_settings") or {})}
     name = str(row.options.get("objective", row.options.get("recipe")))
     spaces = SPACES | _OWN_UNITS.get(name, {})
-    return {key: space for key, space in spaces.items() if key in known and key not in fixed}
+    left_out = _IDLE.get(name, set()) | {key for key, one in known.items() if one.default == 0}
+    return {key: space for key, space in spaces.items() if key in known and key not in fixed | left_out}
 
 
 def unequal(rows: Sequence[Row], common: Given) -> dict[str, list[str]]:
