@@ -64,7 +64,7 @@ SITUATIONS = (
             Advice(
                 ("gca-ince", "iot"),
                 "A balanced plan (gca-ince, iot) solves the same problem with both marginals fixed; here this gained "
-                "nothing.",
+                "nothing, with searched temperatures neither.",
                 (*_on("gca", 0), *_on("constraint", 0), *_on("sensitivity", 1)),
             ),
             Advice(
