@@ -23,6 +23,7 @@ from contraport import embed, train
 from contraport.cli import main as contraport
 from contraport.comparing.suites import read_suite, suites_folder
 from contraport.data import load
+from contraport.files import write_arrays
 
 RESULTS = Path("benchmarks/results/suites")
 MADE = Path("runs/suites")
@@ -47,16 +48,16 @@ def write_halves(data: str, path: Path) -> None:
     """
     arrays: dict[str, np.ndarray] = {}
     for split, items in HALVES.items():
-        dataset = load(data, split)
+        dataset, across = load(data, split), 2
         batch = dataset.__getitems__(np.random.default_rng(0).permutation(len(dataset))[:items].tolist())
         images = batch.views[0][:, 0].float() / 255
         if data == "fashion-mnist":
-            images = torch.nn.functional.avg_pool2d(images, 2)
-        parts = images.chunk(2, dim=1 if data == "fashion-mnist" else 2)
+            images, across = torch.nn.functional.avg_pool2d(images, 2), 1
+        parts = images.chunk(2, dim=across)
         end = "_test" * (split == "test")
         arrays |= {f"view{number}{end}": part.flatten(1).numpy() for number, part in enumerate(parts)}
         arrays[f"labels{end}"] = batch.labels.numpy()
-    np.savez(path, **arrays)
+    write_arrays(path, arrays)
 
 
 FILES: dict[str, dict[str, Callable[[Path], None]]] = {
