@@ -105,7 +105,61 @@ def test_where_nothing_is_there_twice_the_most_alike_are_told(
     assert duplicates(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), threshold=0.9) == []
     assert duplicates(np.array([[1.0, 0.0]])) == []
     (told,) = caplog.records
-    assert (told.levelname, told.getMessage()) == ("WARNING", "no cosine is 0.9 or more; the largest is 0.8000")
+    largest = "The largest cosine below the threshold of 0.9 is 0.8000."
+    assert (told.levelname, told.getMessage()) == ("WARNING", largest)
+
+
+def with_copies(items: int = 300, copies: int = 12) -> np.ndarray:
+    """Return features of items, and behind them changed copies of the first, the k-th changed by k steps."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(items, 16))
+    noise = generator.normal(size=(copies, 16)) * np.linspace(0.02, 0.3, copies)[:, None]
+    return np.concatenate([features, features[:copies] + noise]).astype(np.float32)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_copies_below_the_threshold_are_counted_and_a_threshold_is_proposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, indexed: bool
+) -> None:
+    if indexed:
+        pytest.importorskip("faiss")
+    setting(monkeypatch, duplicates, TILE=64)
+    caplog.set_level(logging.INFO, "contraport.searching")
+    features, index = with_copies(), tmp_path / "a.faiss" if indexed else None
+    alike = cosines(features)
+    np.fill_diagonal(alike, -1)
+    of_copies = np.array([alike[place, 300 + place] for place in range(12)])
+    assert (alike[:12].argmax(axis=1) == 300 + np.arange(12)).all()
+    found = duplicates(features, index=index, page=tmp_path / "same.html")
+    assert 0 < len(found) < 12
+    below = np.sort(of_copies[of_copies < 0.999])[::-1]
+    assert [pair.similarity for pair in found.next_pairs][: len(below)] == pytest.approx(below, abs=1e-6)
+    assert [pair.positions[1] - pair.positions[0] for pair in found.next_pairs][: len(below)] == [300] * len(below)
+    counts = [int((below >= level).sum()) for level in (0.99, 0.95, 0.9)]
+    told = f"below the threshold of 0.999: {counts[0]} from 0.99, {counts[1]} from 0.95 and {counts[2]} from 0.9."
+    assert f"Pairs of nearest items {told}" in found.notes
+    others = np.delete(alike, np.s_[300:], axis=1)[12:300].max()
+    assert others < found.proposed_threshold <= of_copies.min()
+    (gap,) = [note for note in found.notes if "gap" in note]
+    assert gap.endswith(f"--threshold {found.proposed_threshold:g} would link 12 pairs.")
+    assert {record.getMessage() for record in caplog.records} >= set(found.notes)
+    assert len(duplicates(features, threshold=found.proposed_threshold, index=index)) == 12
+    assert duplicates(features, threshold=found.proposed_threshold, index=index).proposed_threshold is None
+    page = (tmp_path / "same.html").read_text()
+    assert page.count("<h2") == len(found) + len(found.next_pairs)
+    assert all(f"cosine {pair.similarity:.4f}" in page for pair in found.next_pairs)
+    assert told in page
+
+
+def test_no_threshold_is_proposed_where_no_gap_stands_out() -> None:
+    """Points of one cloud, of several and of clouds of other widths: at most one in twenty has such a gap."""
+    generator, proposed = np.random.default_rng(0), 0
+    for number in range(20):
+        width = int(generator.integers(3, 30))
+        features = generator.normal(size=(200, width)) * np.exp(generator.normal(size=(200, 1)) * (number % 2))
+        features += 3 * generator.normal(size=(4, width))[generator.integers(4, size=200)] * (number % 4 > 1)
+        proposed += duplicates(features).proposed_threshold is not None
+    assert proposed <= 2
 
 
 def test_equal_features_are_the_same_at_a_cosine_of_1() -> None:
@@ -477,9 +531,14 @@ def test_groups_are_a_table_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.rows()[0]["which"].endswith(" and 2 more")
     assert found.rows()[1]["which"] == ", ".join(found[1].names)
     shown = found._repr_html_()
-    assert shown.count("<tr>") == 3
+    assert shown.count("<tr>") == 4, "the heads, two groups and a note"
     assert "more group" not in shown
     setting(monkeypatch, duplicates, GROUPS_SHOWN=1)
-    assert found._repr_html_().count("<tr>") == 3
+    assert found._repr_html_().count("<tr>") == 4
     assert "and 1 more group<" in found._repr_html_()
-    assert duplicates(features[-1:])._repr_html_() == "0 groups of duplicates among 1 item"
+    assert duplicates(features[-1:])._repr_html_() == "0 groups of duplicates among 1 item."
+    assert (
+        duplicates(features[[0, 9]])
+        ._repr_html_()
+        .endswith("The largest cosine below the threshold of 0.999 is 0.6000.")
+    )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from contraport.errors import UsageError, check, check_regular, reason, require
 from contraport.files import read_json, replacing, write_json
-from contraport.searching.blocks import BLOCK, ROUNDING, blocks, unit
+from contraport.searching.blocks import BLOCK, blocks, unit
 
 MANY = 1_000_000
 """With more rows than this an index is proposed."""
@@ -51,21 +51,21 @@ class Index:
         _, places = self.cells.search(rows, min(CANDIDATES * count, len(self.features)))
         return np.unique(places[places >= 0])
 
-    def links(self, threshold: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield pairs of rows whose cosine is at least a threshold, each row with the nearest of its cells."""
+    def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield rows, the nearest other rows in their cells, and the cosines of both, ``(p,)`` each."""
         for first, rows in blocks(self.features, _CPU):
             _, places = self.cells.search(rows.numpy(), min(LINKED, len(self.features)))
             here = np.repeat(np.arange(len(rows)), places.shape[1])
             there = places.reshape(-1)
             here, there = here[there >= 0], there[there >= 0]
             wanted, inverse = np.unique(there, return_inverse=True)
-            others = unit(self.features[wanted], _CPU)
+            vectors = unit(self.features[wanted], _CPU)
             alike = torch.cat([
-                (rows[here[part]] * others[inverse[part]]).sum(1)
+                (rows[here[part]] * vectors[inverse[part]]).sum(1)
                 for part in np.array_split(np.arange(len(here)), max(1, len(here) // BLOCK))
             ])  # fmt: skip
-            same = (alike >= threshold - ROUNDING).numpy() & (here + first != there)
-            yield here[same] + first, there[same]
+            others = here + first != there
+            yield here[others] + first, there[others], alike.numpy()[others]
 
 
 def tell_of_index(features: np.ndarray) -> None:

@@ -33,7 +33,8 @@ VERB = Verb(
     "Find groups of embedded items that are all but the same.",
     about="""
         Two items are linked where the cosine of their features is at least `threshold`, and a group is what links join.
-        How alike different items are depends on the encoder: look at the groups and choose.
+        How alike different items are depends on the encoder: pairs just below the threshold are counted, and a gap in
+        the cosines is proposed as the threshold.
     """,
     examples=(
         "contraport duplicates photos.parquet",
