@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from contraport.engine import (
     Geometry,
     Gibbs,
+    LogHinge,
     LogOf,
     LogPower,
     Mask,
@@ -243,7 +244,11 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     kernel = kernels()[kernel].double()
     x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))
     bias = torch.randn(9, dtype=torch.float64, requires_grad=True)
-    for link, psi in [(LogPower(2), lambda t: t.clamp_min(0) ** 2), (LogOf(torch.sigmoid), torch.sigmoid)]:
+    for link, psi in [
+        (LogPower(2), lambda t: t.clamp_min(0) ** 2),
+        (LogHinge(3), lambda t: (1 + t).clamp_min(0) ** 3),
+        (LogOf(torch.sigmoid), torch.sigmoid),
+    ]:
         geometry = Geometry(kernel(x, y)).with_link(link, scale=1.5, row_bias=bias)
         with backend(name):
             ours = log_sums(geometry, "rows", torch.zeros(6, dtype=torch.float64)).exp()

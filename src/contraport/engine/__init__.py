@@ -6,7 +6,7 @@ from contraport.engine.constants import constant, remembered
 from contraport.engine.geometry import Geometry, Mask, Threshold
 from contraport.engine.half_steps import OTHER, Axis, Slack, Step
 from contraport.engine.kernels import Bilinear, Gibbs, Kernel, Learned, RationalQuadratic, StudentT, Tempered, normalize
-from contraport.engine.links import Doubled, Link, LogDecay, LogOf, LogPower, LogSoftplus, TimesCost
+from contraport.engine.links import Doubled, Link, LogDecay, LogHinge, LogOf, LogPower, LogSoftplus, TimesCost
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
 from contraport.engine.operations import converge, held_sums, log_sums, scale
 from contraport.engine.row_blocks import by_row_blocks
@@ -25,6 +25,7 @@ __all__ = [
     "Learned",
     "Link",
     "LogDecay",
+    "LogHinge",
     "LogKernel",
     "LogOf",
     "LogPower",

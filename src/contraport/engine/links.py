@@ -136,3 +136,16 @@ class LogPower:
 
     def derivative(self, t: Tensor) -> Tensor:
         return torch.where(t <= 0, 0, self.power / torch.where(t <= 0, 1, t))
+
+
+@dataclass(frozen=True)
+class LogHinge:
+    """h(T) = power log(1 + T); minus infinity, without gradient, where T is not above -1."""
+
+    power: float = 1.0
+
+    def value(self, t: Tensor) -> Tensor:
+        return torch.where(t <= -1, -torch.inf, self.power * torch.where(t <= -1, 0, t).log1p())
+
+    def derivative(self, t: Tensor) -> Tensor:
+        return torch.where(t <= -1, 0, self.power / (1 + torch.where(t <= -1, 0, t)))

@@ -11,11 +11,10 @@ from torch import Tensor
 from contraport.engine import (
     Geometry,
     LogDecay,
+    LogHinge,
     LogKernel,
-    LogPower,
-    TimesCost,
+    by_row_blocks,
     constant,
-    held_sums,
     log_sums,
     within_transform,
 )
@@ -34,96 +33,92 @@ class TsallisPlan(Plan):
     Attributes:
         compared: the pairs under the kernel, as its own geometry is that of the plan's power.
         logits: the pairs under theta, without a link.
-        threshold: t, (N,), with its own gradient.
-        power: that of the pairs in the plan's own log-kernel.
-        share: the mass that a threshold serves: 1/N where each row has its own, else 1.
-        per_row: whether each row has its own threshold.
+        potential: of the rows, (N,), by which the threshold t is known; with its own gradient.
+        family: what pairs weigh by their logits and the potential.
+        per_row: whether each row has its own potential.
     """
 
     compared: Geometry
     logits: Geometry
-    threshold: Tensor
-    power: Power
-    share: float
+    potential: Tensor
+    family: QExponential
     per_row: bool
 
     @property
     def cost_kernel(self) -> LogKernel:
-        return self.logits.log_kernel
+        return self.compared.log_kernel.with_link(None)
 
     def log_row_sums(self) -> Tensor:
         return log_sums(self.compared, "rows")
 
     def row_cost(self, *, held: bool) -> Tensor:
-        # theta = spread T + shift, and the shift stays at 0 where nothing is compared.
-        served = self.share if self.per_row else self.log_row_mass().exp()
-        power, shift = self.power, self.power.shift(self.threshold)
-        if held:
-            seen = power.seen(self.logits, self.threshold.detach())
-            total = power.spread * held_sums(seen, self.f, self.g) + (shift * served).detach()
-        else:
-            by_t = self.share * power.scale * power.times_t(self.logits, self.threshold)
-            total = power.spread * by_t + shift * served
-        return -self.cost_kernel.unit * total
+        # Each cost enters as it is: it is lost in the rounding of theta - t, which the plan's own kernel knows, as t
+        # grows as a power of the number of columns below order 1.
+        kernel = self.cost_kernel
+
+        def cost(rows: slice) -> Tensor:
+            plan = self.restrict(rows).dense()
+            return ((plan.detach() if held else plan) * kernel.restrict(rows).dense()).sum(1)
+
+        return -kernel.unit * torch.cat(by_row_blocks(cost, self.shape))
 
     def row_inner_logits(self, target: TargetPlan) -> Tensor:
         """Return sum_j target_ij theta_ij, (N,)."""
         return target.row_inner(self.logits.log_kernel)
 
     def conjugate(self) -> Tensor:
-        """Return Omega*(theta) of the quadratic regulariser for each threshold: (N,) per row, else ().
+        """Return Omega*(theta) of the quadratic regulariser for each potential: (N,) per row, else ().
 
-        The threshold is not held: its own slope is 0, but not the slope of its slope.
+        The potential is not held: its own slope is 0, but not the slope of its slope.
         """
-        by_row = self.power.times_t(self.logits, self.threshold) / 2
-        return by_row + self.threshold if self.per_row else by_row.sum() + self.threshold[0]
+        by_row = self.family.log_sums(self.logits, self.potential, power=2).exp() / 2
+        threshold = self.potential - self.family.gap
+        return by_row + threshold if self.per_row else by_row.sum() + threshold[0]
 
 
 @dataclass(frozen=True)
-class Power:
-    """How the pairs weigh for a threshold t: scale w(T)^p with p = 1/(order - 1), T = (theta - shift) / spread.
+class QExponential:
+    """[(order - 1) (theta - t)]_+^p, p = 1/(order - 1), as level^p [1 + (theta - v) / (p level)]_+^p.
 
-    Above order 1 it is T = theta - t and w(T) = [T]_+. Below, where w(T) = 1 - T, thresholds grow as a power of the
-    number of columns: with the shift close to the largest logit, T is small, and no difference of logits is lost in
-    rounding.
+    The potential v = t + p level is what is stored, as no precision is lost in it or in the sum with 1: near order 1
+    the level is near 1 and the function near exp(theta - v); where pairs weigh little, the level is near their base.
 
     Attributes:
         order: of the entropy, at most 2 and not 1.
-        spread: a number without dimensions and without gradient.
+        count: how many pairs share a mass.
     """
 
     order: float
-    spread: Tensor
+    count: int
 
     @property
     def power(self) -> float:
+        """P."""
         return 1 / (self.order - 1)
 
     @property
-    def scale(self) -> Tensor:
-        return (abs(self.order - 1) * self.spread) ** self.power
+    def level(self) -> float:
+        """Above order 1 the base of equal pairs. Below, less than the least base, 1: `LogDecay` ends at the level."""
+        return self.count ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
-    def shift(self, threshold: Tensor) -> Tensor:
-        """Return the shift of each row, (N,)."""
-        return threshold if self.order > 1 else threshold - self.spread
+    @property
+    def gap(self) -> float:
+        """By how much the potential exceeds the threshold t."""
+        return self.power * self.level
 
-    def seen(self, logits: Geometry, threshold: Tensor, power: float | None = None) -> Geometry:
-        """Return the pairs under the kernel w(T)^power; None is p."""
+    def log_scale(self, power: float | None = None) -> float:
+        """Return by how much the logarithm exceeds that of `kernel`; None is p."""
+        return (self.power if power is None else power) * math.log(self.level)
+
+    def kernel(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Geometry:
+        """Return the pairs under the kernel [1 + (theta - v) / (p level)]_+^power; None is p."""
         power = self.power if power is None else power
-        link = LogPower(power) if self.order > 1 else LogDecay(-power)
-        return logits.with_link(link, scale=1 / self.spread, row_bias=-self.shift(threshold) / self.spread)
+        link, scale = LogHinge(power) if self.order > 1 else LogDecay(-power), 1 / abs(self.gap)
+        return logits.with_link(link, scale=scale, row_bias=-potential * scale)
 
-    def sums(self, logits: Geometry, threshold: Tensor, power: float) -> Tensor:
-        """Return the sum of [(order - 1) (theta - t)]_+^power over each row, (N,)."""
-        factor = (abs(self.order - 1) * self.spread) ** power
-        return factor * log_sums(self.seen(logits, threshold, power), "rows").exp()
-
-    def times_t(self, logits: Geometry, threshold: Tensor) -> Tensor:
-        """Return the sum of w(T)^p T over each row, (N,)."""
-        if self.order > 1:
-            return log_sums(self.seen(logits, threshold, self.power + 1), "rows").exp()
-        seen = self.seen(logits, threshold)
-        return -log_sums(seen.with_link(TimesCost(seen.log_kernel.link)), "rows").exp()
+    def log_sums(self, logits: Geometry, potential: Tensor, power: float | None = None) -> Tensor:
+        """Return log sum_j [(order - 1) (theta - t)]_+^power, (N,); None is p."""
+        return log_sums(self.kernel(logits, potential, power), "rows") + self.log_scale(power)
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,7 +137,8 @@ class Tsallis(Constraint):
             P_i N = sparsemax(-C_i / temperature) rather than sparsemax(-C_i N / temperature).
 
     Raises:
-        UsageError: the order is above 2, over is neither, conditional without rows.
+        UsageError: the order is above 2, over is neither, conditional without rows; in the call, the order is so far
+            below 0 that thresholds leave the range of the precision.
 
     Source: the regulariser G of inverse optimal transport for contrastive learning; Martins and Astudillo (2016); the
     family, Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 4.3.
@@ -181,74 +177,89 @@ class Tsallis(Constraint):
         n, m = geometry.shape
         per_row = self.over == "rows"
         share, count = (1 / n, m) if per_row else (1.0, n * m)
-        slope = self.order - 1
-        logits = geometry.with_link(None, scale=1.0 if self.conditional else share**-slope)
+        family = QExponential(self.order, count)
+        logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         like = logits.log_kernel.inputs[0]
+        _check_range(self.order, count, like.dtype)
         with torch.no_grad():
-            # A sharp log-sum-exp exceeds the largest logit by at most half of what lies between that and the threshold.
-            sharpness = max(1.0, 2 * abs(slope) * math.log(count))
-            sharp = logits.with_link(None, scale=sharpness)
-            largest = self._pool(log_sums(sharp, "rows"), log=True) / sharpness
-            empty = largest == -torch.inf
-            threshold = (largest - math.log(count) / sharpness - 1 / slope).masked_fill(empty, 0)
+            potential = self._start(logits, family)
+            empty = potential == -torch.inf
+            potential = potential.masked_fill(empty, 0)
             rounding = 64 * torch.finfo(like.dtype).eps
+            least = min(1, abs(family.gap))
             biases = sum(v.abs().amax() for v in logits.log_kernel.biases() or ())
             for _ in range(_NEWTON_STEPS):
-                power = self._power(threshold, largest, empty)
-                step = self._newton(logits, threshold, power)
-                threshold = threshold + step.clamp_min(0)  # below it only by rounding
+                step, _ = self._newton(logits, potential, family)
+                potential = potential + step.clamp_min(0)  # below it only by rounding
                 # What is no number stays none. Within a transform nothing can be looked at: all steps are made.
-                if within_transform() or (step > rounding * (threshold.abs() + biases + 1)).any():
+                if within_transform() or (step > rounding * (potential.abs() + biases + least)).any():
                     continue
                 break
             else:
                 settled = within_transform()
-                check(settled, f"constraint: the thresholds of Tsallis did not settle in {_NEWTON_STEPS} steps.")
-            power = self._power(threshold, largest, empty)
-            threshold = torch.where(empty, threshold - power.shift(threshold), threshold)  # the shift of 0
-        # A further step, differentiated, carries the threshold's own gradient; where the slopes change too, a second
-        # one carries that of the gradient.
+                check(settled, f"constraint: the potentials of Tsallis did not settle in {_NEWTON_STEPS} steps.")
+        # A further step, differentiated, carries the potential's own gradient; where the slopes change too, a second
+        # one carries that of the gradient. They change no value: what rounding leaves in the sums is divided off.
         for _ in range(1 if self.order == 2 else 2):
-            threshold = threshold + self._newton(logits, threshold, power)
+            step, log_total = self._newton(logits, potential, family)
+            potential = potential + (step - step.detach())
+        log_scale = math.log(share) + family.log_scale()
         return TsallisPlan(
-            geometry=power.seen(logits, threshold),
+            geometry=family.kernel(logits, potential),
             compared=geometry,
-            f=(math.log(share) + power.scale.log()).expand(n),
+            f=(log_scale - log_total.detach()).masked_fill(empty, log_scale),
             g=constant(m, 0.0, like),
             known_log_row_mass=constant(n, math.log(share), like) if per_row else None,
             logits=logits,
-            threshold=threshold,
-            power=power,
-            share=share,
+            potential=potential,
+            family=family,
             per_row=per_row,
         )
 
-    def _power(self, threshold: Tensor, largest: Tensor, empty: Tensor) -> Power:
-        """Return how pairs weigh at a threshold: below order 1, with T < 0 for all."""
-        if self.order > 1:
-            return Power(self.order, threshold.new_ones(()))
-        beyond = (threshold - largest).masked_fill(empty, torch.inf).amin() / 2
-        return Power(self.order, torch.where(beyond < torch.inf, beyond, 1))
+    def _start(self, logits: Geometry, family: QExponential) -> Tensor:
+        """Return potentials that are not above the right ones, (N,): minus infinity where nothing is compared.
 
-    def _newton(self, logits: Geometry, threshold: Tensor, power: Power) -> Tensor:
-        """Return the step towards h(t) = sum [(order - 1) (theta - t)]_+^p = 1.
+        Below order 1 the weight of a pair is above exp(theta - t - p), and a log-sum-exp of the logits gives such a
+        potential. Above it is the largest logit that gives one, which a sharp log-sum-exp exceeds by at most half of
+        what lies between that and the threshold.
+        """
+        lift = family.gap - family.power
+        if self.order < 1:
+            return self._pool(log_sums(logits, "rows")) + lift
+        breadth = math.log(family.count)
+        sharpness = max(1.0, 2 * (self.order - 1) * breadth)
+        sharp = self._pool(log_sums(logits.with_link(None, scale=sharpness), "rows"))
+        return sharp / sharpness + (lift - breadth / sharpness)
+
+    def _newton(self, logits: Geometry, potential: Tensor, family: QExponential) -> tuple[Tensor, Tensor]:
+        """Return the step towards h(t) = sum [(order - 1) (theta - t)]_+^p = 1, and log h(t), (N,) each.
 
         It is Newton's for h^(order - 1), which is nearly linear: a norm, convex and falling, above order 1, and a mean
         of powers, concave and rising, below it; from the left neither overshoots.
         """
         slope = self.order - 1
-        total = self._pool(power.sums(logits, threshold, power.power))
+        log_total = self._pool(family.log_sums(logits, potential))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            falls = self._pool(power.sums(logits, threshold, power.power - 1))
-        some = falls > 0
-        total = torch.where(some, total, 1)
-        return (total - total ** (1 - slope)) / (slope * torch.where(some, falls, 1))
+            log_falls = self._pool(family.log_sums(logits, potential, family.power - 1))
+        none = log_falls == -torch.inf
+        log_total = log_total.masked_fill(none, 0)
+        step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_falls.masked_fill(none, 0))
+        return step, log_total
 
-    def _pool(self, by_row: Tensor, *, log: bool = False) -> Tensor:
-        """Return what the rows sum to over the set that shares a threshold."""
-        if self.over == "rows":
-            return by_row
-        return (by_row.logsumexp(0) if log else by_row.sum()).expand_as(by_row)
+    def _pool(self, by_row: Tensor) -> Tensor:
+        """Return log-sums of the rows over the set that shares a potential."""
+        return by_row if self.over == "rows" else by_row.logsumexp(0).expand_as(by_row)
+
+
+def _check_range(order: float, count: int, dtype: torch.dtype) -> None:
+    """Raise `UsageError` where thresholds, up to count^(1 - order), leave the range of a precision."""
+    largest = 0.9 * math.log(torch.finfo(dtype).max)
+    least, name = 1 - largest / math.log(max(count, 2)), str(dtype).removeprefix("torch.")
+    check(
+        order >= least,
+        f"order: must be at least {least:.3g} for {count} pairs that share a mass in {name}, got {order!r}; "
+        "use double precision.",
+    )
 
 
 _NEWTON_STEPS = 200
