@@ -62,6 +62,29 @@ def test_embeddings_that_are_all_the_same_find_nothing() -> None:
     assert (ranks(torch.ones(9, 3), torch.ones(9, 3)) == 9).all()
 
 
+def rounded(z: torch.Tensor) -> torch.Tensor:
+    """Return the same directions, each coordinate off by a rounding of single precision."""
+    generator = torch.Generator().manual_seed(2)
+    return z * (1 + (torch.rand(z.shape, generator=generator) - 0.5) * torch.finfo(torch.float32).eps)
+
+
+@pytest.mark.parametrize("copies", [2, 60])
+def test_items_that_are_equal_up_to_rounding_are_tied(copies: int) -> None:
+    """Each item is there several times: none of the copies is found before the others by rounding alone."""
+    z0, z1 = (z[: 60 // copies].repeat(copies, 1) for z in two_views(noise=0.5))
+    expected = ranks(z0[: 60 // copies].double(), z1[: 60 // copies].double()) * copies
+    assert np.array_equal(ranks(rounded(z0), rounded(z1.flip(0)).flip(0)), np.tile(expected, (copies, 1)))
+
+
+def test_a_narrow_cone_keeps_its_order() -> None:
+    """Embeddings a hundredth apart are no ties, though their cosines differ by some millionths."""
+    z0, z1 = two_views(noise=0.5)
+    cone = [1e-2 * F.normalize(z) + torch.ones(8) for z in (z0, z1)]
+    dense = -torch.cdist(F.normalize(cone[0].double()), F.normalize(cone[1].double()))
+    expected = (dense >= dense.diagonal()[:, None]).sum(1)
+    assert ranks(*cone)[:, 0].tolist() == expected.tolist()
+
+
 def test_the_shares_are_the_info_nce_loss_of_all_items() -> None:
     z0, z1 = two_views()
     assert -log_shares(z0, z1, 0.2).mean() == pytest.approx(float(info_nce(0.2)(z0.double(), z1.double())))

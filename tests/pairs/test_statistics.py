@@ -236,3 +236,12 @@ def test_what_cannot_be_judged_is_told(sides: Sides) -> None:
         Sides((x, y), (x, y[:, :2]))
     with pytest.raises(UsageError, match="kept: expected 17 items at least, got 5"):
         Sides((x, y), kept=torch.arange(5))
+
+
+def test_rounding_makes_no_partner_farther_than_its_equals() -> None:
+    """Where all partners are the same none is nearer than another: the share of nearer ones is 0 for every pair."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = 1 + torch.rand(ITEMS, 1, generator=generator)
+    same = torch.randn(1, 9, generator=generator) * lengths
+    same = Sides((same, same), (same, same))
+    assert (scores(same, statistic="rank") == 0).all()

@@ -15,13 +15,17 @@ from contraport.errors import check
 COSINES_AT_ONCE = 1 << 24
 """How many cosines are held at a time: 64 MiB."""
 
+ROUNDING = 4e-6
+"""Distances of unit vectors that differ by no more are equal. In single precision an encoder moves equal items by a few
+1e-7 each, as the order of its sums depends on the place in a batch."""
+
 
 def ranks(*views: Tensor, shown: Tensor | None = None) -> np.ndarray[Any, Any]:
     """Return which place an item's other view has among those of all items, by the cosine: `(n, k)`, 1 is the first.
 
     A column for each ordered pair of views, `(n, d)` each, in the order of `itertools.permutations`: by the first of
-    the pair the second is looked for. What is equally near counts as nearer: embeddings that are all the same are of
-    the last rank, not of the first.
+    the pair the second is looked for. What is equally near, up to the rounding of single precision, counts as nearer:
+    embeddings that are all the same are of the last rank, not of the first.
 
     Args:
         views: embeddings of the same items.
@@ -106,9 +110,19 @@ def _places(queries: Tensor, keys: Tensor, of_queries: Tensor, of_keys: Tensor) 
         own[query_of[here] - start, key_of[here]] = True
         cosines = chunk @ keys.T
         best = cosines.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
-        places.append(((cosines >= best) & ~own).sum(dim=1) + 1)
+        places.append(((cosines >= _tied_with(best)) & ~own).sum(dim=1) + 1)
         start += len(chunk)
     return torch.cat(places).cpu()[query].numpy()
+
+
+def _tied_with(cosines: Tensor) -> Tensor:
+    """Return the least cosines that are equal to these up to rounding.
+
+    The tolerance is one of distances, which rounding moves by as much as the vectors. The cosine of nearly equal vectors
+    moves by the square of that only: a fixed tolerance of cosines would tie all of a narrow cone.
+    """
+    distances = (2 - 2 * cosines).clamp(min=0).sqrt() + ROUNDING
+    return 1 - distances.square() / 2
 
 
 def _different(numbers: Tensor) -> tuple[Tensor, Tensor]:

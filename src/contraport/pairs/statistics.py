@@ -13,7 +13,7 @@ from contraport.engine import Gibbs
 from contraport.errors import UsageError, unknown_name
 from contraport.objectives import Balanced, Unbalanced, transport
 from contraport.objectives.constraints.scaling import Scaling
-from contraport.pairs.sides import ItemPairs, Sides, crowding, in_rows, mean_rows
+from contraport.pairs.sides import TIED, ItemPairs, Sides, crowding, in_rows, mean_rows
 
 TEMPERATURE = 0.1
 """Of softmax and plans."""
@@ -96,7 +96,7 @@ def _rank(sides: Sides, pairs: ItemPairs) -> Tensor:
 
 def _nearer(from_: Tensor, others: Tensor, partner: Tensor) -> Tensor:
     parts = zip(in_rows(from_, len(others)), in_rows(partner, len(others)), strict=True)
-    return torch.cat([(x @ others.T > (x * y).sum(1, keepdim=True)).float().mean(1) for x, y in parts])
+    return torch.cat([(x @ others.T > (x * y).sum(1, keepdim=True) + TIED).float().mean(1) for x, y in parts])
 
 
 def _balanced(sides: Sides, pairs: ItemPairs) -> Tensor:
