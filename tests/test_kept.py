@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from contraport.kept import making, opened
+from contraport.errors import UsageError
+from contraport.files import new_memmap
+from contraport.kept import making, opened, taken_or_made
 
 
 def made_of(seed: int) -> dict[str, Any]:
@@ -27,3 +33,38 @@ def test_arrays_of_one_process_are_not_taken_for_those_of_another_that_is_killed
         monkeypatch.setattr("contraport.kept.write_json", killed)
     found, _ = opened(tmp_path, made_of(2))
     assert found is None or (found[0] == 2).all()
+
+
+def refused(code: int) -> Any:
+    def fallocate(*given: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fallocate
+
+
+def test_a_full_disk_is_an_error_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without reserved space the first page that finds the disk full ends the process by SIGBUS."""
+    monkeypatch.setattr(os, "posix_fallocate", refused(errno.ENOSPC), raising=False)
+    with pytest.raises(
+        UsageError, match=r"features: .*kept cannot be written to: .*No space left .* MB of its disk are"
+    ):
+        taken_or_made(
+            tmp_path / "kept", made_of(1), lambda arrays: pytest.fail("filled"),
+            what="features", argument="features", log=logging.getLogger("test"),
+        )  # fmt: skip
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+@pytest.mark.parametrize("system", ["own", "without fallocate", "file system without"])
+def test_the_space_of_an_array_is_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+    if system == "without fallocate":
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    elif system == "file system without":
+        monkeypatch.setattr(os, "posix_fallocate", refused(errno.EOPNOTSUPP), raising=False)
+    path = tmp_path / "array.npy"
+    array = new_memmap(path, (3, 2**18), "float32")
+    if hasattr(state := path.stat(), "st_blocks"):
+        assert state.st_blocks * 512 >= array.nbytes, "the file is sparse"
+    array[1] = 7
+    array.flush()
+    assert np.array_equal(np.load(path).mean(1), [0, 7, 0])

@@ -7,14 +7,16 @@ command line prints both as one line and exits with status 2; from Python it is 
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import inspect
 import numbers
 import os
 import re
+import shutil
 import stat
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -78,6 +80,35 @@ def lacks_memory(error: BaseException) -> str | None:
         return None
     why = str(error).splitlines()[0] if str(error) else "a MemoryError"
     return f"there is not enough memory ({why}); smaller batches, views or networks need less."
+
+
+# What NumPy says of a write that was cut short, without a number of the error.
+_PARTLY_WRITTEN = re.compile(r"\d+ requested and \d+ written")
+
+
+@contextmanager
+def writing(argument: str, path: Path, remedy: Callable[[], str] = str) -> Iterator[None]:
+    """Report an `OSError` of the block as a `UsageError` that names the path and, of a full disk, the free space.
+
+    Args:
+        argument: the option that names the path.
+        path: what the block writes to, a file or a folder.
+        remedy: returns what is said behind the message; called where the block failed.
+
+    >>> with writing("out", Path("a.npz")):
+    ...     raise OSError(errno.EACCES, "Permission denied")
+    Traceback (most recent call last):
+    contraport.errors.UsageError: out: a.npz cannot be written to: [Errno 13] Permission denied.
+    """
+    try:
+        yield
+    except OSError as error:
+        partly = _PARTLY_WRITTEN.match(str(error)) is not None
+        told = "only a part of it was written" if partly else str(error)
+        if partly or error.errno == errno.ENOSPC:
+            there = next(place for place in (path, *path.absolute().parents) if place.is_dir())
+            told = f"{told}; {shutil.disk_usage(there).free / 1e6:,.1f} MB of its disk are free"
+        raise UsageError(f"{argument}: {path} cannot be written to: {told}.{remedy()}") from error
 
 
 def unknown_name(argument: str, name: object, known: Iterable[str]) -> UsageError:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport.encoders import Model, Represented, is_described
 from contraport.encoders.tokenized import TextTransformer
-from contraport.errors import UsageError, check, require
+from contraport.errors import UsageError, check, require, writing
 from contraport.files import replacing, replacing_files
 from contraport.runs import Run
 from contraport.texts import are_texts, is_text
@@ -69,13 +69,15 @@ def export(given: dict[str, Any]) -> Path:
         "torch-export.",
     )
     model = copy.deepcopy(chosen_view).cpu().eval()
-    with chosen.replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():
+    with writing("out", path), chosen.replacing(path) as temporary, warnings.catch_warnings(), torch.no_grad():
         # That TorchScript is on its way out, and what tracing might miss: the check below is what tells.
         warnings.simplefilter("ignore")
         try:
             chosen.write(model, temporary)
             again = chosen.read(temporary, model)
             differences = [_difference(model, again, items) for items in CHECKED_ITEMS]
+        except OSError:  # of the disk
+            raise
         except Exception as error:  # exporters raise whatever they like of a network that they cannot follow
             raise UsageError(f"format: the model cannot be exported to {format}: {_first_line(error)}") from error
         check(

@@ -200,8 +200,10 @@ class Gathering:
 
     def close(self) -> None:
         """Remove the file."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        try:
+            self._file.close()
+        finally:
+            self._path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -328,10 +330,11 @@ def _told(features: Features) -> dict[str, str]:
 
 
 def _write_npy(path: Path, features: Features) -> None:
-    table_beside(path).unlink(missing_ok=True)  # what it tells is no more so
-    with replacing(path) as temporary:
+    beside = table_beside(path)
+    with replacing(beside) as table, replacing(path) as temporary:  # the inner one takes its place first
         np.save(temporary, features.features, allow_pickle=False)
-    _write_table(table_beside(path), [_items(features)], _told(features))
+        _write_table(table, [_items(features)], _told(features))
+        beside.unlink(missing_ok=True)  # what it tells is no more so
 
 
 def _read_npy(path: Path) -> Features:

@@ -7,19 +7,23 @@ that its checksum does not know.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib.format import open_memmap
 
 SUFFIX = ".sha256"
+
+_ZEROS = 2**20
 
 
 @contextmanager
@@ -91,6 +95,21 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
         np.savez_compressed(temporary, allow_pickle=False, **arrays)
 
 
+def new_memmap(path: Path, shape: Sequence[int], dtype: str) -> np.memmap:
+    """Create an `.npy` file, mapped to memory for writing, whose space on the disk is reserved.
+
+    A file that is only given its length is sparse: a page of it that finds the disk full ends the process by SIGBUS.
+
+    Raises:
+        OSError: there is not enough space.
+    """
+    array = open_memmap(path, mode="w+", dtype=dtype, shape=tuple(shape))
+    if array.nbytes > 0:
+        with path.open("rb+") as file:
+            _reserve(file, array.offset, array.nbytes)
+    return array
+
+
 def checksum_of(path: Path) -> Path:
     """Return where the checksum of a file is.
 
@@ -129,6 +148,22 @@ def _move(temporary: Path, path: Path) -> None:
         both.write_bytes(new.read_bytes() + known)
     os.replace(temporary, path)
     os.replace(new, beside)
+
+
+def _reserve(file: BinaryIO, start: int, size: int) -> None:
+    """Give bytes of a file space on the disk; what they hold is lost where the system can only write them."""
+    if hasattr(os, "posix_fallocate"):  # Linux has it, macOS and Windows have not
+        try:
+            os.posix_fallocate(file.fileno(), start, size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # not of this file system
+                raise
+        else:
+            return
+    file.seek(start)
+    zeros = bytes(min(size, _ZEROS))
+    for first in range(0, size, _ZEROS):
+        file.write(zeros[: size - first])
 
 
 def _digest(path: Path) -> str:

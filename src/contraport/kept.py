@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import open_memmap
 
-from contraport.errors import UsageError
-from contraport.files import replacing, write_json
+from contraport.errors import writing
+from contraport.files import new_memmap, replacing, write_json
 
 MADE_OF = "made_of.json"
 
@@ -49,14 +48,12 @@ def taken_or_made(
         return arrays
     if why:
         log.warning("%s in %s are made again: %s", what, folder, why)
-    try:
+    with writing(argument, folder):
         with making(folder, made_of) as empty:
             fill(empty)
         arrays, why = opened(folder, made_of)
         if arrays is None:
             raise OSError(why)
-    except OSError as error:
-        raise UsageError(f"{argument}: {folder} cannot be written to: {error}.") from error
     return arrays
 
 
@@ -108,7 +105,7 @@ def making(folder: Path, made_of: Mapping[str, Any]) -> Iterator[Sequence[np.nda
         arrays = []
         for view, shape in enumerate(made_of["shapes"]):
             temporary = places.enter_context(replacing(path_of(folder, view)))
-            arrays.append(open_memmap(temporary, mode="w+", dtype=made_of["dtype"], shape=tuple(shape)))
+            arrays.append(new_memmap(temporary, shape, made_of["dtype"]))
         yield arrays
         for array in arrays:
             array.flush()

@@ -1,4 +1,5 @@
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from tests.disk import largest_file
 from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
 from tests.processes import Report, reports_of
 from torch.utils.data import IterableDataset
@@ -259,3 +261,22 @@ def test_of_a_stream_of_several_views_one_is_embedded(tmp_path: Path, view: str)
         np.testing.assert_allclose(alone.features, found.features[alone.rows], atol=1e-5)
     with pytest.raises(UsageError, match="view: "):
         embed(run, data=Captioned(), view="sound", out=tmp_path / "none.npz", progress=False)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
+@pytest.mark.parametrize("function", ["_add", "write_features"])
+def test_a_full_disk_is_told_in_words_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, function: str
+) -> None:
+    def limited(*args: Any, **kwargs: Any) -> None:
+        with largest_file(10_000):
+            original(*args, **kwargs)
+
+    run = make_run(tmp_path / "run", vector_model())
+    out = embed(run, data=vectors(30, 3), out=tmp_path / f"vectors{suffix}", progress=False)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    original = getattr(sys.modules["contraport.evaluation.embed"], function)
+    monkeypatch.setattr(sys.modules["contraport.evaluation.embed"], function, limited)
+    with pytest.raises(UsageError, match=r"out: .*vectors\.\w+ cannot be written to: (only a part|\[Errno)"):
+        embed(run, data=vectors(200, 3), out=out, overwrite=True, progress=False)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before

@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
+from tests.disk import largest_file
 from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
 
 import contraport
@@ -43,6 +45,30 @@ def test_evaluate_measures_the_encoder_and_its_two_baselines(evaluated: tuple[Ru
         assert row["linear_probe"] > 0.9
     assert result["rows"]["raw"]["knn"] > 0.95
     assert (result["data"], result["classes"], result["test_items"]) == ("digits", 10, 449)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_full_disk_leaves_the_evaluation_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """The three files are of one evaluation, also where there is no room for one of them."""
+    module, calls = sys.modules["contraport.evaluation.evaluate"], []
+
+    def limited(write: Any) -> Any:
+        def written(*given: Any) -> None:
+            calls.append(given)
+            with largest_file(10 if len(calls) == call else 2**40):
+                write(*given)
+
+        return written
+
+    run = make_run(tmp_path / "run", vector_model())
+    evaluate(run, data=(vectors(60, 3), vectors(30, 3)), neighbors=3, progress=False)
+    before = {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
+    for name in ("write_json", "write_arrays"):
+        monkeypatch.setattr(module, name, limited(getattr(module, name)))
+    with pytest.raises(UsageError, match=r"run: .*run cannot be written to: "):
+        evaluate(run, data=(vectors(90, 3), vectors(31, 3)), neighbors=3, progress=False)
+    assert {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
+    assert len(calls) == call
 
 
 def test_an_encoder_that_never_trained_is_its_own_baseline(evaluated: tuple[Run, dict[str, Any]]) -> None:

@@ -24,7 +24,7 @@ from contraport.auditing.report import Audit, of_training
 from contraport.data import Dataset, from_arrays, load_undivided
 from contraport.data.mark import mark_of
 from contraport.data.streams import check_no_stream
-from contraport.errors import UsageError, check, unknown_name
+from contraport.errors import UsageError, check, unknown_name, writing
 from contraport.options import options_of
 from contraport.pairs import Sides, better_partners, check_pairs, free_partners
 from contraport.training.loop.journal import spoken
@@ -71,9 +71,9 @@ def audit(given: dict[str, Any]) -> Audit:
         found = _online(asked, dataset, folder) if asked.method == "online" else _judged(asked, dataset, folder)
         found = replace(found, rows=dataset.rows.numpy(), keys=dataset.keys)
         if asked.out is not None:
-            found.save(folder)
-            write_page(found, dataset, folder / PAGE)
-            with spoken(progress=asked.progress):
+            with writing("out", folder), spoken(progress=asked.progress):
+                found.save(folder)
+                write_page(found, dataset, folder / PAGE)
                 for way in asked.cleaned:
                     told = write_cleaned(
                         found, way, folder, data=asked.data, dataset=whole, second=views[1], columns=asked.columns

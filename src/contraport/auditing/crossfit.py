@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport.data import BatchOrder, Dataset, loader
 from contraport.embedding import Reader
-from contraport.errors import cannot_read, check
+from contraport.errors import cannot_read, check, writing
 from contraport.files import write_arrays
 from contraport.pairs import NEIGHBORS, ItemPairs, NoiseRate, Sides, couples, estimated_noise, exchanged, scores
 from contraport.training.build import build_objective, build_pipeline
@@ -83,7 +83,8 @@ class Judgements:
         self.scores[place][:, part.numpy()] = torch.stack([judged, mismatched]).numpy()
         if self._path is not None:
             told = {"asked": np.array(self._asked), "mark": np.array(self._mark)}
-            write_arrays(self._path, {"scores": self.scores, **told})
+            with writing("out", self._path):
+                write_arrays(self._path, {"scores": self.scores, **told})
 
     def until(self, number: int) -> Round:
         """Return what the rounds up to one say together."""

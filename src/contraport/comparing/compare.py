@@ -30,7 +30,7 @@ from contraport.comparing.results import (
 from contraport.comparing.running import Clock, Found, Job, carried_out, job_of
 from contraport.comparing.tables import Comparison
 from contraport.comparing.tuning import as_text, best_trial, settled, space_of, trials_of, unequal
-from contraport.errors import UsageError, check, lacks_memory
+from contraport.errors import UsageError, check, lacks_memory, writing
 from contraport.files import write_json, write_text
 from contraport.measures import Measure
 from contraport.measures.baselines import BASELINES
@@ -282,14 +282,18 @@ def _written(
         notes=_notes(grid, results, lacking, begun=begun),
         lacking=lacking,
     )
-    grid.out.mkdir(parents=True, exist_ok=True)
     out, commands = grid.out, [job.command for _, job in jobs]
-    write_text(out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table by itself.", *commands]) + "\n")
-    write_text(out / "table.md", comparison.markdown())
-    write_text(out / "table.csv", comparison.csv())
-    write_json(out / "results.json", {**_circumstances(grid), **comparison.jsonable(), "cells": _cells(jobs, found)})
-    draw(comparison, out / "plot.png")
-    write_text(out / "page.html", render(comparison, commands))
+    numbers = {**_circumstances(grid), **comparison.jsonable(), "cells": _cells(jobs, found)}
+    with writing("out", out):
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(
+            out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table by itself.", *commands]) + "\n"
+        )
+        write_text(out / "table.md", comparison.markdown())
+        write_text(out / "table.csv", comparison.csv())
+        write_json(out / "results.json", numbers)
+        draw(comparison, out / "plot.png")
+        write_text(out / "page.html", render(comparison, commands))
     return comparison
 
 

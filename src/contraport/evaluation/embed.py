@@ -17,7 +17,7 @@ from contraport.data.sources.opening import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import Reader, embed_batches
 from contraport.encoders import Model
-from contraport.errors import check, check_new_file
+from contraport.errors import check, check_new_file, writing
 from contraport.evaluation.opening import are_its_own, load_asked, open_device, view_in
 from contraport.evaluation.shards import this_process
 from contraport.features import Gathering, gathering, in_the_way, remove, suffixes, write_features, write_shards
@@ -70,14 +70,17 @@ def embed(given: dict[str, Any]) -> Path:
     with gathering(path) as gathered:
         for dataset in share.part(datasets):
             for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), reader):
-                _add(gathered, dataset, batch, features.numpy(), by_text=view is not None)
+                with writing("out", path):
+                    _add(gathered, dataset, batch, features.numpy(), by_text=view is not None)
         data = str(settings.data) if are_its_own(settings, asked.data) else datasets[0].name
         found = replace(gathered.features(_class_names(datasets[0]), str(run.path)), view=view, data=data)
         written = [path]
-        if asked.shard_items is None:
-            write_features(path, found)
-        else:
-            written = write_shards(path, found, asked.shard_items)
+        with writing("out", path):
+            if asked.shard_items is None:
+                write_features(path, found)
+            else:
+                written = write_shards(path, found, asked.shard_items)
+        if asked.shard_items is not None:
             log.info("%d items are in %d shards, %s to %s", len(found), len(written), written[0], written[-1].name)
     for file in set(older) - set(written):
         remove(file)

@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from contraport._version import __version__
 from contraport.data import Dataset
 from contraport.embedding import RawInputs
 from contraport.encoders import Model
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, writing
 from contraport.evaluation.bench import Bench
 from contraport.evaluation.evaluation import Evaluation, Evaluations
 from contraport.evaluation.kept import kept_files, kept_models
@@ -27,7 +28,7 @@ from contraport.evaluation.samples import Arrays, samples_of
 from contraport.evaluation.unanimous import unanimous
 from contraport.evaluation.worsened import worsened
 from contraport.evaluation.worst import worst_pairs
-from contraport.files import write_arrays, write_json
+from contraport.files import replacing, write_arrays, write_json
 from contraport.measures import Measure, chosen, families, measures_of
 from contraport.measures.geometry import UNIFORMITY_ITEMS
 from contraport.measures.intervals import (
@@ -106,12 +107,16 @@ class Evaluated(NamedTuple):
 def _write(one: Evaluated) -> None:
     now = one.run.model_epochs()
     check(now == one.result["epochs"], f"run: {one.run.path} got another model meanwhile; evaluate it again.")
-    write_arrays(one.run.items_path, one.items)
-    if one.samples:
-        write_arrays(one.run.samples_path, one.samples)
-    else:
-        one.run.samples_path.unlink(missing_ok=True)
-    write_json(one.run.evaluation_path, one.result)
+    with (
+        writing("run", one.run.path),
+        ExitStack() as files,
+    ):  # all are written before one takes its place, the last first
+        write_json(files.enter_context(replacing(one.run.evaluation_path)), one.result)
+        write_arrays(files.enter_context(replacing(one.run.items_path)), one.items)
+        if one.samples:
+            write_arrays(files.enter_context(replacing(one.run.samples_path)), one.samples)
+        else:
+            one.run.samples_path.unlink(missing_ok=True)
 
 
 def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:

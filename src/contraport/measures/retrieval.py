@@ -118,8 +118,8 @@ def _places(queries: Tensor, keys: Tensor, of_queries: Tensor, of_keys: Tensor) 
 def _tied_with(cosines: Tensor) -> Tensor:
     """Return the least cosines that are equal to these up to rounding.
 
-    The tolerance is one of distances, which rounding moves by as much as the vectors. The cosine of nearly equal vectors
-    moves by the square of that only: a fixed tolerance of cosines would tie all of a narrow cone.
+    The tolerance is one of distances, which rounding moves by as much as the vectors. It moves the cosine of nearly
+    equal vectors by the square of that: a fixed tolerance of cosines would tie all of a narrow cone.
     """
     distances = (2 - 2 * cosines).clamp(min=0).sqrt() + ROUNDING
     return 1 - distances.square() / 2

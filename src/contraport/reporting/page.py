@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from contraport import pages
-from contraport.errors import check, check_new_file
+from contraport.errors import check, check_new_file, writing
 from contraport.files import write_text
 from contraport.measures import Measure
 from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
@@ -38,7 +38,9 @@ def report(given: dict[str, Any]) -> Path:
     path = Path(asked.out)
     check(path.suffix.lower() in (".html", ".htm"), f"out: expected a name that ends in .html, got {path.name!r}.")
     check_new_file("out", path, overwrite=asked.overwrite)
-    write_text(path, render(shown(asked.runs)))
+    page = render(shown(asked.runs))
+    with writing("out", path):
+        write_text(path, page)
     return path
 
 

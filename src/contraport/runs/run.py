@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, writing
 from contraport.files import replacing_files, write_arrays, write_text
 from contraport.notebook import html_table
 from contraport.options import is_object
@@ -92,12 +92,13 @@ class Run(RunFolder):
         Raises:
             UsageError: it cannot: the disk is full, or the folder not to be written to.
         """
-        try:
+
+        def remedy() -> str:
+            kept = self.last_checkpoint.exists()
+            return f" What was saved before is whole: mend it, and go on with: {self.resuming}" if kept else ""
+
+        with writing("out", self.path, remedy):
             yield
-        except OSError as error:
-            kept = f" What was saved before is whole: mend it, and go on with: {self.resuming}"
-            remedy = kept if self.last_checkpoint.exists() else ""
-            raise UsageError(f"out: {self.path} cannot be written to: {error}.{remedy}") from error
 
     @classmethod
     def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> Run:

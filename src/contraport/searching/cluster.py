@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.errors import check, check_new_file
+from contraport.errors import check, check_new_file, writing
 from contraport.evaluation.opening import open_device
 from contraport.features import Features, as_features
 from contraport.files import replacing
@@ -159,7 +159,7 @@ def _described(features: Features, numbers: np.ndarray, centre: Tensor, number: 
 
 
 def _write(out: Path, features: Features, numbers: np.ndarray) -> None:
-    with replacing(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    with writing("out", out), replacing(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["position", "name", "cluster"])
         rows.writerows((position, features.name_of(position), int(number)) for position, number in enumerate(numbers))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.errors import UsageError, check, check_regular, reason, require
+from contraport.errors import UsageError, check, check_regular, reason, require, writing
 from contraport.files import read_json, replacing, write_json
 from contraport.searching.blocks import BLOCK, blocks, unit
 
@@ -92,10 +92,14 @@ def indexed(features: np.ndarray, path: Path) -> Index:
         check(not path.exists(), f"index: {path} exists and is no index of features; name another file.")
     check(path.absolute().parent.is_dir(), f"index: the folder {path.parent} does not exist.")
     cells = _made(faiss, features)
-    told.unlink(missing_ok=True)
-    with replacing(path) as temporary:
-        faiss.write_index(cells, str(temporary))
-    write_json(told, made_of)
+    with writing("index", path):
+        with replacing(path) as temporary:
+            try:
+                faiss.write_index(cells, str(temporary))
+            except RuntimeError as error:
+                raise OSError(reason(error)) from error
+            told.unlink(missing_ok=True)
+        write_json(told, made_of)
     log.info("the index is in %s: %.1f MB", path, path.stat().st_size / 1e6)
     return Index(cells, features)
 

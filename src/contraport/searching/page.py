@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from contraport import pages
 from contraport.data import Dataset
 from contraport.data.sketches import thumbnails
-from contraport.errors import UsageError, check, check_new_file, check_regular
+from contraport.errors import UsageError, check, check_new_file, check_regular, writing
 from contraport.features import Features
 from contraport.files import write_text
 from contraport.runs import Run
@@ -94,7 +94,9 @@ class Page:
         ]
         shown = shown._replace(lead=lead, groups=groups)
         told = {"shown": shown, "side": PICTURE_SIDE, "pictured": bool(pictures)}
-        write_text(self.path, pages.render("found.html.j2", "contraport.searching", **told))
+        page = pages.render("found.html.j2", "contraport.searching", **told)
+        with writing("page", self.path):
+            write_text(self.path, page)
 
 
 _WITHOUT = "There are no pictures: the items are no files, and no images of the data that the run was trained on."
