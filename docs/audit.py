@@ -72,7 +72,8 @@ too. In Python, `ContrastiveEncoder(audit=True)` does the same with arrays and s
   shown pairs as a list with your marks.
 - `pairs.csv`, with one row for each pair in the order of the data, and `audit.json`. `id` counts the pairs that were
   judged, from 0; `row` is the number of the pair in the data, where the test split and what could not be read count,
-  and `key` its name.
+  and `key` its name. A name that a spreadsheet would take for a formula (it begins with `=`, `+`, `-` or `@`) has an
+  apostrophe before it. The files of data below keep every cell as it is.
 - `--drop` writes the data without the flagged pairs. `--repair` writes the data with the second view of each flagged
   pair replaced by that of its better partner; flagged pairs without a better partner are removed. `--weigh` writes the
   data with weights: 0 for flagged pairs and 1 for the others.

@@ -1,14 +1,18 @@
 """What a terminal shows of long work, and that nothing else is shown it."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
 import rich.progress
 
+import contraport
 from contraport.evaluation import evaluate
 from contraport.progress import Bars
 from tests.evaluation.making import make_run, vector_model, vectors
+
+SOURCES = Path(contraport.__file__).parent
 
 
 class Terminal(io.StringIO):
@@ -25,6 +29,15 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr("sys.stderr", shown)
     return shown
+
+
+def test_consoles_are_made_in_one_place() -> None:
+    """That place turns markup off, and each line of progress has to do so itself."""
+    files = {file: file.read_text() for file in SOURCES.rglob("*.py")}
+    assert [file.name for file, text in files.items() if re.search(r"(?<!_)\bConsole\(", text)] == ["progress.py"]
+    columns = [column for text in files.values() for column in re.findall(r"TextColumn\((.*)\)", text)]
+    assert columns
+    assert all("markup=False" in column for column in columns)
 
 
 def test_a_bar_within_a_bar_is_a_line_of_the_same_display_and_both_go(monkeypatch: pytest.MonkeyPatch) -> None:

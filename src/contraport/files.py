@@ -7,16 +7,20 @@ that its checksum does not know.
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
+import re
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -24,6 +28,8 @@ from numpy.lib.format import open_memmap
 SUFFIX = ".sha256"
 
 _ZEROS = 2**20
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNORECASE)
 
 
 @contextmanager
@@ -110,6 +116,28 @@ def new_memmap(path: Path, shape: Sequence[int], dtype: str) -> np.memmap:
     return array
 
 
+def write_csv(path: Path, heading: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write a table as a `.csv` file whole or not at all; see `csv_text`."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        _write_rows(file, heading, rows)
+
+
+def csv_text(heading: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table as CSV that a spreadsheet takes no cell of for a formula.
+
+    Texts that begin with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return get an apostrophe before them; numbers
+    stay as they are.
+
+    >>> print(csv_text(["name", "score"], [["=1+1", -0.5], ["-2", "-2e-05"]]), end="")
+    name,score
+    '=1+1,-0.5
+    -2,-2e-05
+    """
+    text = io.StringIO()
+    _write_rows(text, heading, rows)
+    return text.getvalue()
+
+
 def checksum_of(path: Path) -> Path:
     """Return where the checksum of a file is.
 
@@ -148,6 +176,17 @@ def _move(temporary: Path, path: Path) -> None:
         both.write_bytes(new.read_bytes() + known)
     os.replace(temporary, path)
     os.replace(new, beside)
+
+
+def _write_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    lines = csv.writer(file, lineterminator="\n")
+    lines.writerows(map(_cell, row) for row in chain([heading], rows))
+
+
+def _cell(value: object) -> object:
+    """Return a cell of a table, an apostrophe before a text that a spreadsheet would take for a formula."""
+    formula = isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value)
+    return f"'{value}" if formula else value
 
 
 def _reserve(file: BinaryIO, start: int, size: int) -> None:

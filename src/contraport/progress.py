@@ -13,6 +13,17 @@ from rich.table import Column
 Item = TypeVar("Item")
 
 
+def plain_console(*, stderr: bool = False, quiet: bool = False, width: int | None = None) -> Console:
+    """Return a console that prints texts letter by letter, as they hold names: `[red]` and `:cat:` are no markup.
+
+    All consoles of the package are made here.
+
+    >>> plain_console(width=40).print("[/x]1 :cat:")
+    [/x]1 :cat:
+    """
+    return Console(stderr=stderr, quiet=quiet, width=width, markup=False, emoji=False)
+
+
 class NextStep(Protocol):
     """What is called as a step of a bar begins, with what is at work."""
 
@@ -35,7 +46,7 @@ class Bars:
     """
 
     def __init__(self, *, shown: bool = False) -> None:
-        console = Console(stderr=True)
+        console = plain_console(stderr=True)
         self._progress = Progress(
             BarColumn(bar_width=12),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),

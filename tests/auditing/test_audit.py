@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -356,3 +357,21 @@ def test_a_stream_is_not_audited_by_its_first_items(views: tuple[int, ...]) -> N
     stream = from_stream(pairs, name="pairs")
     with pytest.raises(UsageError, match="data: pairs is a stream, whose items come one after the other"):
         contraport.audit(data=stream, method="frozen", views=views)
+
+
+def test_names_are_no_formulas_of_a_spreadsheet_and_no_markup_of_the_console(
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["=1+1", "+x", "-x", "@x", "-2", "[/x]1", "[red]y"]
+    found = replace(
+        contraport.audit(data=views, method="frozen"), keys=[f"{names[row % len(names)]}" for row in range(ITEMS)]
+    )
+    found.save(tmp_path)
+    rows = list(csv.DictReader((tmp_path / "pairs.csv").open(newline="")))
+    written = ["'=1+1", "'+x", "'-x", "'@x", "-2", "[/x]1", "[red]y"]
+    assert [row["key"] for row in rows] == [written[row % len(names)] for row in range(ITEMS)]
+    assert [float(row["score"]) for row in rows] == pytest.approx(found.scores.tolist(), rel=1e-4)
+    assert min(float(row["score"]) for row in rows) < 0, "numbers below zero are among them"
+    print_audit(found)
+    shown = capsys.readouterr().out
+    assert all(found.keys[pair] in shown for pair in found.flagged(count=10))

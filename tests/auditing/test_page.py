@@ -159,6 +159,8 @@ def test_in_a_browser(tmp_path: Path) -> None:
         assert seen() == (48, "100 of 200 pairs.")
         assert choose(order="data", find="3") == (1, "1 of 200 pairs.")
         assert browser.tell("download().split('\\n')[1]").startswith("3,3,,0.012,")
+        browser.tell("chosen()[0].name = '=1+1'")
+        assert browser.tell("download().split('\\n')[1]").startswith("3,3,'=1+1,0.012,")
         browser.tell("document.querySelector('.marks button').click()")
         assert choose(show="wrong") == (1, "1 of 200 pairs; marked wrong 1, right 0.")
         assert ATTACK in browser.tell("document.querySelector('.sketch p').textContent")

@@ -92,3 +92,14 @@ def test_a_difference_of_per_cent_is_told_in_points() -> None:
         {"measure": "kNN", "difference": "1.3 points", "95% interval": "-0.4 to 3.0"},
         {"measure": "NMI", "difference": "0.013", "95% interval": "-0.004 to 0.030"},
     ]
+
+
+NAMES = ["[/x]1", "[red]x[/red]", ":cat:", "[link=file:///]y", "\\[z"]
+
+
+def test_names_are_printed_letter_by_letter(capsys: pytest.CaptureFixture[str]) -> None:
+    """What looks like markup of the console is part of a name."""
+    print_table("names", [{"[b]name": name, "items": "1"} for name in NAMES])
+    shown = capsys.readouterr().out
+    for text in ("[b]name", *NAMES):
+        assert f"{text} " in shown

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
@@ -27,6 +26,7 @@ from contraport.data.streams import check_no_stream
 from contraport.errors import UsageError, check, unknown_name, writing
 from contraport.options import options_of
 from contraport.pairs import Sides, better_partners, check_pairs, free_partners
+from contraport.progress import plain_console
 from contraport.training.loop.journal import spoken
 from contraport.training.step.auditor import largest_batch
 from contraport.training.train import train
@@ -124,7 +124,7 @@ def _kept(asked: AuditOptions, dataset: Dataset) -> dict[str, Any]:
 
 def _last(rounds: Iterator[tuple[Round, Sides | None]], asked: AuditOptions) -> tuple[Round, Sides | None]:
     """Return what the last round found, and show that it goes on."""
-    console = Console(stderr=True, quiet=not (asked.progress and Console(stderr=True).is_terminal))
+    console = plain_console(stderr=True, quiet=not (asked.progress and plain_console(stderr=True).is_terminal))
     *_, last = track(rounds, "rounds", total=asked.rounds, console=console, transient=True)
     return last
 

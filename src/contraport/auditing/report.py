@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contraport.errors import check
-from contraport.files import replacing, write_json
+from contraport.files import write_csv, write_json
 from contraport.notebook import html_columns
 from contraport.options import fits
 from contraport.pairs import false_discovery
@@ -140,11 +139,8 @@ class Audit:
     def save(self, folder: str | Path) -> None:
         """Write `pairs.csv` and `audit.json` to a folder that is there."""
         table = self.table()
-        place = Path(folder) / "pairs.csv"
-        with replacing(place) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-            lines = csv.writer(file, lineterminator="\n")
-            lines.writerow(table)
-            lines.writerows(map(_written, row) for row in zip(*table.values(), strict=True))
+        rows = (map(_written, row) for row in zip(*table.values(), strict=True))
+        write_csv(Path(folder) / "pairs.csv", table, rows)
         write_json(Path(folder) / "audit.json", self.summary())
 
     def worst_rows(self) -> list[dict[str, str]]:

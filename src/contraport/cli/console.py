@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
 from contraport.evaluation.tables import course_rows, difference_rows, direction_rows, evaluation_rows
+from contraport.progress import plain_console
 from contraport.wording import counted
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     the end of the line, where a terminal goes on in the next one, so that no letter is lost.
     """
     print(title)
-    width = Console().width
+    width = plain_console().width
     whole, broken = _table(rows, breaking=False), _table(rows, breaking=True)
     table = broken if _narrowest(broken) <= width < _narrowest(whole) else whole
     if table is whole and width < _widest(whole):
         for column in whole.columns:  # else rich takes from the widest, below what it needs
             column.width = column.min_width
-    Console(width=max(width, _narrowest(table))).print(table)
+    plain_console(width=max(width, _narrowest(table))).print(table)
 
 
 def _table(rows: Sequence[Mapping[str, str]], *, breaking: bool) -> Table:
@@ -50,13 +50,13 @@ def _table(rows: Sequence[Mapping[str, str]], *, breaking: bool) -> Table:
 
 def _narrowest(table: Table) -> int:
     """Return in how many columns of a terminal a table has room."""
-    console = Console()
+    console = plain_console()
     return Measurement.get(console, console.options.update(max_width=_ENDLESS), table).minimum
 
 
 def _widest(table: Table) -> int:
     """Return in how many columns of a terminal a table has room whose headings do not break."""
-    console = Console()
+    console = plain_console()
     return Measurement.get(console, console.options.update(max_width=_ENDLESS), table).maximum
 
 

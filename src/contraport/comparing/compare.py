@@ -35,6 +35,7 @@ from contraport.files import write_json, write_text
 from contraport.measures import Measure
 from contraport.measures.baselines import BASELINES
 from contraport.options import as_flags, plain
+from contraport.progress import plain_console
 from contraport.training.build import build
 from contraport.training.given import settings_of
 from contraport.training.rehearsal import rehearse
@@ -153,7 +154,7 @@ def _check_each(plan: Iterable[Cell]) -> None:
 
 @contextmanager
 def _shown(progress: bool) -> Iterator[Console | None]:
-    yield Console(stderr=True) if progress else None
+    yield plain_console(stderr=True) if progress else None
 
 
 def _expected(grid: Grid, cell: Cell) -> float | None:
@@ -219,7 +220,7 @@ def _bar(console: Console | None, total: int) -> Iterator[Moved]:
         BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[cell]}"),
+        TextColumn("{task.fields[cell]}", markup=False),
     )
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=total, cell="")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any, NamedTuple
 
 from contraport.comparing.results import Entry, Verdict, Waypoint, chosen_in_order
 from contraport.comparing.statistics import MOST_SEEDS
+from contraport.files import csv_text
 from contraport.measures import Measure
 from contraport.measures.intervals import Difference
 from contraport.wording import listed
@@ -110,15 +109,13 @@ class Comparison:
 
     def csv(self) -> str:
         """Return the table, a line for each cell and measure."""
-        text = io.StringIO()
-        out = csv.writer(text, lineterminator="\n")
-        out.writerow(
-            ("row", "column", "measure", "seeds", "mean", "low", "high", "difference", "from", "to", "seconds")
+        heading = ("row", "column", "measure", "seeds", "mean", "low", "high", "difference", "from", "to", "seconds")
+        none, nowhere = (None, None), (None, None, None)
+        rows = (
+            (*one[:4], one.mean, *(one.interval or none), *(one.difference or nowhere), one.seconds)
+            for one in self.entries
         )
-        for one in self.entries:
-            ends, apart = one.interval or (None, None), one.difference or (None, None, None)
-            out.writerow((*one[:4], one.mean, *ends, *apart, one.seconds))
-        return text.getvalue()
+        return csv_text(heading, rows)
 
     def jsonable(self) -> dict[str, Any]:
         """Return what is written as JSON."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from contraport.errors import check, check_new_file, writing
 from contraport.evaluation.opening import open_device
 from contraport.features import Features, as_features
-from contraport.files import replacing
+from contraport.files import write_csv
 from contraport.measures.clusters import clusters
 from contraport.notebook import html_columns
 from contraport.searching.blocks import blocks, most_similar
@@ -159,7 +158,6 @@ def _described(features: Features, numbers: np.ndarray, centre: Tensor, number: 
 
 
 def _write(out: Path, features: Features, numbers: np.ndarray) -> None:
-    with writing("out", out), replacing(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow(["position", "name", "cluster"])
-        rows.writerows((position, features.name_of(position), int(number)) for position, number in enumerate(numbers))
+    rows = ((position, features.name_of(position), int(number)) for position, number in enumerate(numbers))
+    with writing("out", out):
+        write_csv(out, ["position", "name", "cluster"], rows)

@@ -161,7 +161,8 @@ VERB = Verb(
         `pairs.csv` has a row for each pair, in the order of the data: `id`, `score`, `fdr` (of all pairs that score as
         low, the estimated share that is right), `flagged`, `partner` (the `id` of the item whose second view would suit
         better; -1: none), `partner_score`, `row` (its number in the data, from 0, what was not judged counted) and
-        `key`, where the data have names.
+        `key`, where the data have names; a key that a spreadsheet would take for a formula, as it begins with =, +, -
+        or @, has an apostrophe before it.
         `audit.html` shows the worst of them side by side, each with the better partner: a page in one file, on which
         they can be sorted, marked and downloaded as a list.
     """,

@@ -61,9 +61,12 @@ function show() {
 }
 
 function download() {
-  const quoted = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
+  // A text that a spreadsheet would take for a formula gets an apostrophe before it, as in pairs.csv.
+  const isFormula = (value) => typeof value === "string" && /^[=+\-@\t\r]/.test(value) && !/^[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(value);
+  const plain = (value) => (isFormula(value) ? `'${value}` : value);
+  const quoted = (value) => (/[",\r\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
   const rows = chosen().map((pair) => [pair.id, pair.row, pair.name, pair.score, pair.fdr, pair.flagged, pair.partner, pair.partner_score, marks.get(pair.id) ?? ""]);
-  const text = [["id", "row", "name", "score", "fdr", "flagged", "partner", "partner_score", "mark"], ...rows].map((row) => row.map(quoted).join(",")).join("\n");
+  const text = [["id", "row", "name", "score", "fdr", "flagged", "partner", "partner_score", "mark"], ...rows].map((row) => row.map(plain).map(quoted).join(",")).join("\n");
   const link = element("a", { download: "pairs-chosen.csv", href: URL.createObjectURL(new Blob([`${text}\n`], { type: "text/csv" })) });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);

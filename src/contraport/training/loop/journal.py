@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from contraport.distributed import is_first
+from contraport.progress import plain_console
 from contraport.runs import Run
 
 log = logging.getLogger("contraport")
@@ -20,7 +21,7 @@ def spoken(*, progress: bool) -> Iterator[None]:
     level = log.level
     log.setLevel(logging.INFO)
     try:
-        with _handled_by(_ToConsole(Console(stderr=True, quiet=not progress))):
+        with _handled_by(_ToConsole(plain_console(stderr=True, quiet=not progress))):
             yield
     finally:
         log.setLevel(level)
@@ -48,9 +49,9 @@ def journal(run: Run, *, progress: bool) -> Iterator[Console]:
         UsageError: `train.log` cannot be written.
     """
     if not is_first():
-        yield Console(quiet=True)
+        yield plain_console(quiet=True)
         return
-    console = Console(stderr=True, quiet=not progress)
+    console = plain_console(stderr=True, quiet=not progress)
     with run.writing():
         to_file = _LogFile(run)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -89,7 +90,7 @@ class _ToConsole(logging.Handler):
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+        self._console.print(self.format(record), highlight=False, soft_wrap=True)
 
 
 class _LogFile(logging.FileHandler):

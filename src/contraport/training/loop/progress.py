@@ -24,7 +24,7 @@ class ProgressBar(Callback):
     def __init__(self, console: Console, meter: Meter) -> None:
         self._meter = meter
         self._progress = Progress(
-            TextColumn("epoch {task.fields[epoch]}", table_column=Column(no_wrap=True)),
+            TextColumn("epoch {task.fields[epoch]}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=6, table_column=Column(no_wrap=True)),
             TaskProgressColumn(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
