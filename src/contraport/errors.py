@@ -22,6 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
+from contraport.wording import written_as
+
 LONGEST_LIST = 500
 """Letters up to which all known names are told; of more the nearest few."""
 
@@ -54,6 +56,18 @@ def explained(where: str) -> Iterator[None]:
 def notes(error: BaseException) -> Sequence[str]:
     """Return the notes of an error."""
     return getattr(error, "__notes__", ())
+
+
+class MissingFactError(UsageError):
+    """A loss needs a fact of the items that its call does not have.
+
+    Attributes:
+        fact: its name, such as labels.
+    """
+
+    def __init__(self, fact: str, message: str) -> None:
+        super().__init__(message)
+        self.fact = fact
 
 
 class InUseError(UsageError):
@@ -270,7 +284,7 @@ def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
     """
     check(not path.is_dir(), f"{argument}: {path} is a folder; expected a file.")
     check(
-        overwrite or not path.exists(), f"{argument}: {path} exists; pass overwrite=True (--overwrite) to replace it."
+        overwrite or not path.exists(), f"{argument}: {path} exists; pass {written_as(overwrite=True)} to replace it."
     )
     check(path.absolute().parent.is_dir(), f"{argument}: the folder {path.parent} does not exist.")
 

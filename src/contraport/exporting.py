@@ -20,6 +20,7 @@ from contraport.files import replacing, replacing_files
 from contraport.runs import Run
 from contraport.texts import are_texts, is_text
 from contraport.verbs.export import VERB, ExportOptions
+from contraport.wording import written_as
 
 log = logging.getLogger("contraport.exporting")
 
@@ -223,7 +224,7 @@ def _check_out(path: Path, chosen: _Format, overwrite: bool) -> None:
     kind = "folder" if chosen.is_folder else "file"
     check(path.absolute().parent.is_dir(), f"out: the folder {path.parent} does not exist.")
     check(not path.exists() or path.is_dir() == chosen.is_folder, f"out: {path} exists and is no {kind}.")
-    check(overwrite or not path.exists(), f"out: {path} exists; pass overwrite=True (--overwrite) to replace it.")
+    check(overwrite or not path.exists(), f"out: {path} exists; pass {written_as(overwrite=True)} to replace it.")
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import shlex
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -238,22 +237,6 @@ def _with_arguments(documentation: str, about: str, options: Mapping[str, Option
     before, raises, after = documentation.partition("Raises:\n")
     said = f"{about}\n\n" if about else ""
     return "\n".join([f"{before}{said}Args:", *told, "", raises + after])
-
-
-def as_flags(values: Mapping[str, Any]) -> str:
-    """Return options as they stand on a command line; of nothing nothing is said.
-
-    >>> as_flags({"augment": "noise:0.2", "predictor": True, "objective_settings": {"q": 0.1}, "given_views": [0, 2]})
-    '--augment noise:0.2 --predictor true --objective_settings.q 0.1 --given_views 0 2'
-    """
-    words: list[str] = []
-    for name, value in values.items():
-        nested = {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, Mapping) else {name: value}
-        for key, part in nested.items():
-            given = [one for one in (part if isinstance(part, list | tuple) else [part]) if one is not None]
-            texts = [str(one).lower() if isinstance(one, bool) else shlex.quote(str(one)) for one in given]
-            words += [" ".join([f"--{key}", *texts])] if texts else []
-    return " ".join(words)
 
 
 def whole(least: int, most: int = MOST_COUNTED) -> Check:

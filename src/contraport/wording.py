@@ -1,8 +1,71 @@
-"""Numbers and names as they stand in a sentence."""
+"""Numbers, names and options as they stand in a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_ON_COMMAND_LINE: ContextVar[bool] = ContextVar("on_command_line", default=False)
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """Write options as flags within the block: who reads its messages has typed a command."""
+    token = _ON_COMMAND_LINE.set(True)
+    try:
+        yield
+    finally:
+        _ON_COMMAND_LINE.reset(token)
+
+
+def written_as(**options: Any) -> str:
+    """Return options as the reader of a message gives them: keywords in Python, flags on the command line.
+
+    >>> written_as(overwrite=True), written_as(columns={"labels": "kind"})
+    ('overwrite=True', "columns={'labels': 'kind'}")
+    >>> with on_command_line():
+    ...     written_as(overwrite=True), written_as(columns={"labels": "kind"}), written_as(data=...)
+    ('--overwrite', '--columns.labels kind', '--data ...')
+    """
+    if not _ON_COMMAND_LINE.get():
+        return ", ".join(f"{name}={_literal(value)}" for name, value in options.items())
+    return " ".join(f"--{name}" if value is True else as_flags({name: value}) for name, value in options.items())
+
+
+def as_flags(values: Mapping[str, Any]) -> str:
+    """Return options as they stand on a command line; of nothing nothing is said.
+
+    >>> as_flags({"augment": "noise:0.2", "predictor": True, "objective_settings": {"q": 0.1}, "given_views": [0, 2]})
+    '--augment noise:0.2 --predictor true --objective_settings.q 0.1 --given_views 0 2'
+    >>> print(as_flags({"columns": {"views": ["photo", "a b"]}}))
+    --columns.views '["photo", "a b"]'
+    """
+    words: list[str] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            for key, part in value.items():
+                nested = json.dumps(part, ensure_ascii=False) if isinstance(part, list | tuple | Mapping) else part
+                words += [] if part is None else [f"--{name}.{key} {_quoted(nested)}"]
+        else:
+            several = [one for one in (value if isinstance(value, list | tuple) else [value]) if one is not None]
+            words += [" ".join([f"--{name}", *(_quoted(one) for one in several)])] if several else []
+    return " ".join(words)
+
+
+def _quoted(value: Any) -> str:
+    """Return a value as a word of a command line; an ellipsis stands for any."""
+    return "..." if value is ... else shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _literal(value: Any) -> str:
+    """Return a value as Python writes it; an ellipsis stands for any."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_literal(part)}' for key, part in value.items())}}}"
+    return "..." if value is ... else repr(value)
 
 
 def counted(number: int, thing: str, things: str | None = None) -> str:

@@ -30,7 +30,7 @@ def test_a_heading_breaks_before_a_letter_of_the_widest_column_is_lost(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     names = [f"photos/box/{number:03}.png" for number in (30, 33, 38)]
-    print_table("clusters", [{"cluster": "0", "items": "40", "most are": "box", "nearest": ", ".join(names)}])
+    print_table("clusters", [{"cluster": "0", "items": "40", "largest class": "box", "nearest": ", ".join(names)}])
     shown = capsys.readouterr().out
     assert all(name in shown for name in names)
     assert max(map(len, shown.splitlines())) <= width
@@ -47,7 +47,7 @@ def test_no_letter_of_a_long_name_is_lost(
     assert path in shown
     assert "a class of some words" in shown
     names = [f"/photos/holiday/2019/img_{number:04}.jpg" for number in range(4)]
-    print_table("clusters", [{"cluster": "1", "most are": "an old sneaker", "nearest": ", ".join(names)}])
+    print_table("clusters", [{"cluster": "1", "largest class": "an old sneaker", "nearest": ", ".join(names)}])
     shown = capsys.readouterr().out
     assert all(name in shown for name in names)
     assert "an old sneaker" in shown
@@ -69,12 +69,12 @@ def test_a_position_is_not_called_a_row_of_the_source(capsys: pytest.CaptureFixt
 
 
 def test_a_notebook_shows_clusters_as_the_console_does(capsys: pytest.CaptureFixture[str]) -> None:
-    found = Clusters(np.array([0, 1, 0]), (Cluster(2, ("a <b>", "c"), "cat"), Cluster(1, ("d",), None)))
+    found = Clusters(np.array([0, 1, 0]), (Cluster(2, ("a <b>", "c"), "cat", 1), Cluster(1, ("d",), None)))
     print_clusters(found)
     shown = capsys.readouterr().out
     assert shown.startswith("2 clusters of 3 items\n")
     table = found._repr_html_()
-    for text in ("2 clusters of 3 items", "most are", "cat", "a &lt;b&gt;, c", ">d<"):
+    for text in ("2 clusters of 3 items", "largest class", "cat (1 of 2)", "a &lt;b&gt;, c", ">d<"):
         assert text in table
 
 

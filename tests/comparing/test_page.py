@@ -96,9 +96,27 @@ def test_the_figure_has_a_line_and_a_dot_for_each_mean(tmp_path: Path) -> None:
     assert not (tmp_path / "plot.png").exists(), "nothing was measured"
 
 
-def test_the_tables_of_the_page_mark_what_is_sure(tmp_path: Path) -> None:
+def test_the_tables_of_the_page_mark_the_best_and_never_the_worse(tmp_path: Path) -> None:
+    """By a measure of which more is better, one of which less is, and one of which neither is."""
+    means = {"knn": (0.9, 0.7, 0.8), "uniformity": (-2.0, -1.0, -3.0), "tolerance": (0.1, 0.2, 0.3)}
+    worse = Difference(-0.2, -0.3, -0.1)
+    entries = [
+        Entry(row, "data, standard", measure, 2, mean, None, worse if row == "b" else None, 1.0, None)
+        for measure, of in means.items()
+        for row, mean in zip("abc", of, strict=True)
+    ]
+    html = render(Comparison("", tmp_path, "a", list("abc"), ["data, standard"], entries), [])
+    rows = re.findall(r'<tr[^>]*><th scope="row">(\w).*?</tr>', html.replace("\n", " "))
+    marked = [name for name, row in zip(rows, re.findall(r"<tr[^>]*><th scope=\"row\">.*?</tr>", html), strict=True)
+              if 'class="best"' in row]  # fmt: skip
+    assert rows == [*"abc", *"abc", *"abc"]
+    assert marked == ["a", "c"], "by kNN and by uniformity"
+    assert html.count("▼</span>") == 3, "the row that is surely worse"
+    assert "Bold: the best mean of a column" in html
+
+
+def test_the_tables_of_the_page_have_the_seconds_of_a_training(tmp_path: Path) -> None:
     html = render(comparison(tmp_path), [])
-    assert html.count('class="sure"') == 4, "of one row, in two columns by two measures"
     assert html.count("<td>1.5</td>") == 6, "the mean of a training of each row that was measured, by two measures"
 
 

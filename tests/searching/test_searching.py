@@ -252,14 +252,17 @@ def test_a_cluster_is_told_by_what_is_in_it(tmp_path: Path, monkeypatch: pytest.
     cluster(given, k=1, out=out, page=page)
     found = cluster(given, k=2, out=out, page=page, overwrite=True)
     assert found.numbers.tolist() == [1] * 8 + [0] * 20
-    assert [(row["items"], row["most are"]) for row in found.rows()] == [("20", "c"), ("8", "b")]
+    assert [(row["items"], row["largest class"]) for row in found.rows()] == [
+        ("20", "c (19 of 20)"),
+        ("8", "b (4 of 8)"),
+    ]
     of_narrow, of_wide = ([int(name.removeprefix("train row ")) for name in one.typical] for one in found.clusters)
     assert (len(of_narrow), len(of_wide)) == (3, 3)
     assert min(of_narrow) >= 8 > max(of_wide)
     assert out.read_text().splitlines()[1::27] == ["0,train row 0,1", "27,train row 27,0"]
     first, second = page.read_text().split("<section")[1:]
-    assert "20 items; most are c" in first
-    assert "8 items; most are b" in second
+    assert "20 items; largest class: c (19 of 20)" in first
+    assert "8 items; largest class: b (4 of 8)" in second
     assert [re.findall(r"<span>(.*?)</span>", one) for one in (first, second)] == [["1.000"] * 3, ["0.500"] * 3]
     assert ("and 17 more" in first, "and 5 more" in second) == (True, True)
 

@@ -224,8 +224,9 @@ def test_a_run_of_one_view_is_told(tmp_path: Path) -> None:
         UsageError, match=r"^run: .*run has one view, 'view0'; expected one that was trained on several"
     ):
         contraport.search(run, "a bar")
-    bare = make_run(tmp_path / "bare", Model("mlp", [(6,), (4,)], projection=0, view_names=["photo", "sound"]))
-    told = r"^run: .*bare was trained with projection=0; expected one with .* its views photo and sound comparable"
+    model = Model("mlp", [(6,), (4,)], projection=0, view_names=["photo", "sound"])
+    bare = make_run(tmp_path / "bare", model, objective=None, projection=0, predict="l2")
+    told = r"^run: .*bare was trained with predict='l2'; expected one of .* its views photo and sound comparable"
     with pytest.raises(UsageError, match=told):
         contraport.search(bare, "a bar")
     with pytest.raises(UsageError, match=r"^classes: .*run was trained on view0; expected a run of texts and of"):

@@ -12,6 +12,7 @@ from contraport import Total, byol, guided, nt_xent
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.training import train
+from contraport.wording import on_command_line
 
 from .conftest import Pull
 
@@ -85,7 +86,7 @@ from .conftest import Pull
         ({"objective": Total({nt_xent(): 1.0, guided(): 0.5})}, "teacher: the objective asks for the features of one"),
         (
             {"objective": "guided"},
-            "teacher: the objective asks for the features of one; expected a file of them (--teacher FILE), got",
+            "teacher: the objective asks for the features of one; expected a file of them, teacher=..., got",
         ),
         ({"objective": "guided", "teacher": "no/such.npy"}, "teacher: no/such.npy cannot be read as a file"),
         ({"objective": "guided", "teacher": 3}, "teacher: expected text or a path, got 3"),
@@ -158,8 +159,17 @@ def test_features_of_a_teacher_that_nobody_asks_for(settings: dict[str, Any], tm
 
 def test_labels_that_the_data_lack(settings: dict[str, Any]) -> None:
     settings["data"] = from_arrays(np.random.default_rng(0).normal(size=(70, 6)))
-    with pytest.raises(UsageError, match=r"labels: this needs a label of each item: .* data with labels"):
+    with pytest.raises(UsageError, match=r"data: sup-con needs labels of the items, and 'arrays' has none; .*'labels'"):
         train(**settings, objective="sup-con")
+    assert not settings["out"].exists()
+
+
+def test_labels_that_are_left_out_are_told_by_the_option(settings: dict[str, Any]) -> None:
+    settings["data"] = "digits"
+    with pytest.raises(UsageError, match=r"^ignore_labels: sup-con needs a label of each item, got ignore_labels=True"):
+        train(**settings, objective="sup-con", ignore_labels=True)
+    with on_command_line(), pytest.raises(UsageError, match="got --ignore_labels; leave it out"):
+        train(**settings, objective="sup-con", ignore_labels=True)
     assert not settings["out"].exists()
 
 
@@ -185,7 +195,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(settings: dict[str, Any]) -> N
     out: Path = settings["out"]
     train(**settings)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match=r"not empty.*--overwrite"):
+    with pytest.raises(UsageError, match=r"not empty; overwrite=True replaces it"):
         train(**settings)
     with pytest.raises(UsageError, match="temperature"):
         train(**settings, overwrite=True, temperature=-1)

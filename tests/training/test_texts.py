@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 
-from contraport import audit, cluster, duplicates, embed, evaluate, neighbors, train
+from contraport import audit, cluster, duplicates, embed, evaluate, neighbors, search, train
 from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.features import read_features
 from contraport.runs import Run
+from contraport.texts import encoded
 
 COLORS, THINGS, NAMES = ("red", "blue", "green"), ("bag", "shoe", "coat", "hat"), ("Anna", "Bob", "Eva", "日本", "Zoë")
 TEXTS = [f"the {color} {thing} of {name}" for color in COLORS for thing in THINGS for name in NAMES]
@@ -101,6 +103,19 @@ def test_texts_share_an_encoder_unless_something_is_asked_of_one(settings, encod
     assert len(run.model().towers) == encoders
     next_one = train(**short, init=run.path, out=tmp_path / "next")
     assert len(next_one.model().towers) == encoders
+
+
+def test_pairs_of_texts_are_searched_without_a_projection(tmp_path, caplog):
+    """As the log of their training proposes it: both texts go through one encoder."""
+    caplog.set_level("INFO", "contraport")
+    data = from_arrays({"text": TEXTS, "answer": ANSWERS}, name="pairs")
+    run = train(data=data, epochs=6, batch_size=16, lr=3e-3, projection=0, out=tmp_path / "run", progress=False)
+    assert any(record.getMessage().endswith("2 views: text (text), answer (text)") for record in caplog.records)
+    file = embed(run, data=data, view="answer", out=tmp_path / "answers.npz", progress=False)
+    found = search(file, TEXTS[7], query_view="text", top=5)
+    z = run.model().project(run.model().encode((encoded([TEXTS[7]]), encoded(ANSWERS))))
+    cosines = torch.nn.functional.cosine_similarity(z[0], z[1]).detach()
+    assert [near.name for near in found] == [ANSWERS[place] for place in cosines.argsort(descending=True)[:5].tolist()]
 
 
 def test_dropout_twice_is_a_recipe(tmp_path, caplog):

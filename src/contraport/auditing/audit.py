@@ -32,6 +32,7 @@ from contraport.training.step.auditor import largest_batch
 from contraport.training.train import train
 from contraport.verbs.audit import VERB, AuditOptions
 from contraport.verbs.train import Settings
+from contraport.wording import written_as
 
 log = logging.getLogger("contraport.auditing")
 
@@ -155,7 +156,7 @@ def _folder(asked: AuditOptions) -> Iterator[Path]:
     path = Path(asked.out)
     check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.")
     used = path.exists() and any(path.iterdir())
-    check(asked.resume or not used, f"out: {path} is not empty; expected a new folder, or resume=True (--resume).")
+    check(asked.resume or not used, f"out: {path} is not empty; expected a new folder, or {written_as(resume=True)}.")
     check(not asked.resume or used, f"out: there is no audit in {path} to go on with.")
     path.mkdir(parents=True, exist_ok=True)
     yield path

@@ -16,6 +16,7 @@ from contraport.notebook import html_columns
 from contraport.options import fits
 from contraport.pairs import false_discovery
 from contraport.training.step.auditor import MOST_LEFT_OUT, REMEMBERED, remembering
+from contraport.wording import written_as
 
 _WORST = 10
 
@@ -179,7 +180,7 @@ def of_training(data: str, found: Mapping[str, NDArray[Any]]) -> Audit:
     Raises:
         UsageError: the training is not done.
     """
-    check("partners" in found, "run: its training did not end; go on with resume=True (--resume).")
+    check("partners" in found, f"run: its training did not end; go on with {written_as(resume=True)}.")
     known = float(found["remembered"])
     return Audit(
         data,

@@ -10,6 +10,7 @@ from contraport._version import __version__
 from contraport.cli.verbs import run_verb, summaries
 from contraport.errors import CheckFailedError, UsageError, lacks_memory, notes
 from contraport.importing import imported
+from contraport.wording import on_command_line
 
 __all__ = ["main"]
 
@@ -40,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        _dispatch(arguments)
+        with on_command_line():
+            _dispatch(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read, such as head, has enough; Python would complain once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,6 +12,7 @@ from contraport.comparing.results import chosen_in_order
 from contraport.comparing.suites import OF_SUITES, claim_of, read_suite
 from contraport.errors import check, unknown_name
 from contraport.verbs.compare import CompareOptions
+from contraport.wording import written_as
 
 
 def grid_of(given: Given) -> Grid:
@@ -79,8 +80,8 @@ def _check_same_items(rows: Sequence[Row], common: Given, columns: Sequence[Give
         fixed = all("test_items" in common or "test_items" in column for column in columns)
         check(
             fixed or row.options.get("items") in (None, common.get("items")),
-            f"objectives: {row.name}: with items={row.options.get('items')} it would be judged on other test items "
-            "than the rest; expected test_items for all beside it (--train.test_items 10000).",
+            f"objectives: {row.name}: with {written_as(items=row.options.get('items'))} it would be judged on other "
+            f"test items than the rest; expected {written_as(test_items=10_000)} for all beside it.",
         )
 
 

@@ -34,13 +34,13 @@ from contraport.errors import UsageError, check, lacks_memory, writing
 from contraport.files import write_json, write_text
 from contraport.measures import Measure
 from contraport.measures.baselines import BASELINES
-from contraport.options import as_flags, plain
+from contraport.options import plain
 from contraport.progress import plain_console
 from contraport.training.build import build
 from contraport.training.given import settings_of
 from contraport.training.rehearsal import rehearse
 from contraport.verbs.compare import VERB, seconds_of
-from contraport.wording import counted, listed
+from contraport.wording import as_flags, counted, listed
 
 Moved: TypeAlias = Callable[[Cell, Found], None]
 """Is told of each cell that is done."""

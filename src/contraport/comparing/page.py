@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from contraport import pages
 from contraport.comparing.results import Entry
-from contraport.comparing.tables import Comparison, size, verdict_in_words, ways_of, written
+from contraport.comparing.tables import Comparison, arrow, size, verdict_in_words, ways_of, written
 from contraport.files import replacing
 from contraport.measures.intervals import Interval
 from contraport.plots.canvas import canvas, verbatim
@@ -165,14 +165,9 @@ def render(of: Comparison, commands: list[str]) -> str:
         rows = []
         for row in of.rows:
             cells = []
-            for entry, apart in of.cells(row, measure):
-                cells.append(
-                    (
-                        written(measure, entry),
-                        "" if apart is None else size(measure, apart),
-                        apart is not None and apart.is_sure,
-                    )
-                )
+            for column, (entry, apart) in zip(of.columns, of.cells(row, measure), strict=True):
+                difference = "" if apart is None else size(measure, apart) + arrow(apart)
+                cells.append((written(measure, entry), difference, row in of.best(column, measure)))
             rows.append((row, cells))
         references = [(name, [of.reference(name, c, measure) for c in of.columns]) for name in of.references]
         tables.append((measure, rows, references, ways_of(of, measure)))

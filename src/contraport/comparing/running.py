@@ -20,10 +20,11 @@ from contraport.comparing.grid import Cell, Grid
 from contraport.errors import InUseError, UsageError, lacks_memory
 from contraport.evaluation.evaluate import evaluate
 from contraport.files import write_json
-from contraport.options import as_flags, plain
+from contraport.options import plain
 from contraport.runs import Run
 from contraport.training.given import settings_of
 from contraport.training.train import train
+from contraport.wording import as_flags
 
 Found = dict[str, Any]
 

@@ -73,6 +73,15 @@ class Comparison:
             entry = self.entry(row, column, measure.key)
             yield entry, None if entry is None else entry.difference
 
+    def best(self, column: str, measure: Measure) -> set[str]:
+        """Return the rows with the best mean of a column; none where no direction is better, or one row is alone."""
+        means = {one.row: one.mean for one in self.entries if (one.column, one.measure) == (column, measure.key)}
+        known = [mean for mean in means.values() if mean is not None]
+        if measure.better == "neither" or len(known) < 2:
+            return set()
+        best = min(known) if measure.better == "lower" else max(known)
+        return {row for row, mean in means.items() if mean == best}
+
     def reference(self, name: str, column: str, measure: Measure) -> str:
         """Return what the encoder before training or the raw inputs reach, as written; a dash where it is not known."""
         value = self.references.get(name, {}).get(column, {}).get(measure.key)
@@ -213,14 +222,18 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words:
     )
 
 
+def arrow(apart: Difference | None) -> str:
+    """Return the mark of what is surely above or below the baseline."""
+    return "" if apart is None or not apart.is_sure else " ▲" if apart.value > 0 else " ▼"
+
+
 def table_of(of: Comparison, measure: Measure) -> str:
     """Return the table of means in Markdown, with what is surely apart from the baseline marked."""
     rows = []
     for row in of.rows:
         cells = []
         for entry, apart in of.cells(row, measure):
-            mark = "" if apart is None or not apart.is_sure else " ▲" if apart.value > 0 else " ▼"
-            cells.append(written(measure, entry) + mark)
+            cells.append(written(measure, entry) + arrow(apart))
         rows.append([row, *cells])
     rows += [[f"*{name}*", *(of.reference(name, column, measure) for column in of.columns)] for name in of.references]
     return markdown_table(of.heads, rows)

@@ -25,7 +25,7 @@ from contraport.encoders.tokenized import build_tokenized, is_kept
 from contraport.errors import UsageError, check, explained, unknown_name
 from contraport.importing import imported
 from contraport.texts import blank, is_text
-from contraport.wording import shape_told
+from contraport.wording import shape_told, written_as
 
 LARGEST_LOW_RESOLUTION = 64
 
@@ -67,7 +67,7 @@ def check_trusted(encoder: object, where: str, *, trust: bool) -> None:
     check(
         trust or not code,
         f"encoder: {where} names code to run, {', '.join(map(repr, code))}, which may do anything; look at it, and "
-        "if you trust it pass trust=True (--trust).",
+        f"if you trust it pass {written_as(trust=True)}.",
     )
 
 

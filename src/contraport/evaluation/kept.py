@@ -13,6 +13,7 @@ from contraport.errors import check
 from contraport.runs import Run, read
 from contraport.training.build.networks import adapted
 from contraport.training.loop.opening import read_checkpoint
+from contraport.wording import written_as
 
 _NAME = re.compile(r"epoch-(\d+)\.ckpt")
 _MODEL = "pipeline.model."
@@ -29,7 +30,7 @@ def kept_files(run: Run, *, before: int | None) -> dict[int, Path]:
         UsageError: none was kept.
     """
     files = {int(found[1]): file for file in run.checkpoints.glob("*.ckpt") if (found := _NAME.fullmatch(file.name))}
-    check(len(files) > 0, f"checkpoints: {run.path} kept none on its way; train with keep_every (--keep_every).")
+    check(len(files) > 0, f"checkpoints: {run.path} kept none on its way; train with {written_as(keep_every=...)}.")
     return {epoch: files[epoch] for epoch in sorted(files) if before is None or epoch < before}
 
 

@@ -19,6 +19,7 @@ from contraport.options import is_object
 from contraport.training.build import build_dataset
 from contraport.verbs.evaluate import EvaluateOptions
 from contraport.verbs.train import KEPT, Settings
+from contraport.wording import written_as
 
 log = logging.getLogger("contraport.evaluation")
 
@@ -107,10 +108,13 @@ def load_asked(
     asked = replace(settings, root=root or settings.root, image_size=image_size_of(model))
     if are_its_own(settings, data):
         if settings.data is None:
-            raise UsageError("data: the run's config.yaml does not say on what it was trained; pass data=.")
+            raise UsageError(
+                f"data: the run's config.yaml does not say on what it was trained; pass {written_as(data=...)}."
+            )
         check(
             not is_object(settings.data),
-            f"data: the run was trained on the object {settings.data}, which is not in its folder; pass data=.",
+            f"data: the run was trained on the object {settings.data}, which is not in its folder; pass "
+            f"{written_as(data=...)}.",
         )
         own = settings.weights if settings.weighs_by_column else None  # a column of weights is none of features
         return build_dataset(replace(asked, columns=columns or settings.columns, weights=own), split)

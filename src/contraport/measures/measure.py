@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from contraport.errors import check, unknown_name
+from contraport.wording import written_as
 
 if TYPE_CHECKING:
     from contraport.measures.intervals import ByItem, Finding
@@ -273,8 +274,9 @@ def chosen(names: Sequence[str] = ()) -> list[Measure]:
         rows = [one] if one else [entry for key, entry in MEASURES.items() if name in (key, entry.group, "all")]
         if not rows:
             apart = [part.strip() for part in name.split(",")]
-            told = f"--measures {' '.join(apart)} (measures={apart})"
-            check(len(apart) == 1, f"measures: expected one name each, as in {told}, got {name!r}.")
+            check(
+                len(apart) == 1, f"measures: expected one name each, as in {written_as(measures=apart)}, got {name!r}."
+            )
             raise unknown_name("measures", name, {*MEASURES, *groups, "all"})
         found |= {single.key: single for row in rows for single in row.each()}
     return measures_of([found])

@@ -34,6 +34,7 @@ from pathlib import Path
 from contraport.errors import check, check_regular
 from contraport.files import halves
 from contraport.runs.replaced import Replaced
+from contraport.wording import written_as
 
 _KEPT_ENCODER = re.compile(r"encoder\d+")
 _NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
@@ -100,7 +101,7 @@ class RunFolder:
         if self.checkpoints.is_dir() and not any(self.checkpoints.iterdir()):
             begun.add(self.checkpoints)
         empty = begun.issuperset(self.path.iterdir())
-        check(empty or overwrite, f"out: {self.path} is not empty; overwrite=True (--overwrite) replaces it.")
+        check(empty or overwrite, f"out: {self.path} is not empty; {written_as(overwrite=True)} replaces it.")
         check(
             empty or self.config_path.is_file(),
             f"out: {self.path} is not empty and is no run (no config.yaml), so it is not overwritten.",

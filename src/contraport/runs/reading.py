@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from contraport.errors import UsageError, check, reason
+from contraport.wording import written_as
 
 MetricsRow = dict[str, Any]
 NUMBER = (int, float)
@@ -22,7 +23,7 @@ def read(path: Path, reader: Callable[[Path], Any], remedy: str = ".") -> Any:
     Raises:
         UsageError: there is no such file, or it is corrupt; then the message ends with the remedy.
     """
-    check(path.exists(), f"run: {path.parent} has no {path.name}{_REMEDIES.get(path.name, '')}.")
+    check(path.exists(), f"run: {path.parent} has no {path.name}{_remedy(path.name)}.")
     try:
         return reader(path)
     except UsageError:
@@ -33,14 +34,16 @@ def read(path: Path, reader: Callable[[Path], Any], remedy: str = ".") -> Any:
 
 AGAIN = "; run `contraport evaluate` on the run again."
 
-_REMEDIES = {
-    "evaluation.json": " yet: run `contraport evaluate` on it first",
-    "samples.npz": " yet: run `contraport evaluate` on it first",
-    "items.npz": " yet: run `contraport evaluate` on it first",
-    "pairs.npz": " yet: only a training with audit=True (--audit) judges its pairs",
-    "mismatched.npz": ": only a training with mismatch (--mismatch) has one",
-    "model": " yet: its training did not end; go on with resume=True (--resume)",
-}
+
+def _remedy(name: str) -> str:
+    """Return how a run gets a file or folder that it lacks."""
+    if name in ("evaluation.json", "samples.npz", "items.npz"):
+        return " yet: run `contraport evaluate` on it first"
+    if name == "pairs.npz":
+        return f" yet: only a training with {written_as(audit=True)} judges its pairs"
+    if name == "mismatched.npz":
+        return f": only a training with {written_as(mismatch=...)} has one"
+    return f" yet: its training did not end; go on with {written_as(resume=True)}" if name == "model" else ""
 
 
 def read_rows(path: Path) -> list[MetricsRow]:

@@ -33,12 +33,23 @@ class Cluster(NamedTuple):
     Attributes:
         items: how many it has.
         typical: the names of those that are nearest to its centre.
-        class_name: the class that most of them are of, or None.
+        class_name: the class that more of them are of than of any other, or None.
+        of_class: how many are of it.
     """
 
     items: int
     typical: tuple[str, ...]
     class_name: str | None
+    of_class: int = 0
+
+    @property
+    def largest_class(self) -> str:
+        """The class that more of its items are of than of any other, and how many; a dash where there are no classes.
+
+        >>> Cluster(32, (), "animals", 10).largest_class
+        'animals (10 of 32)'
+        """
+        return "-" if self.class_name is None else f"{self.class_name} ({self.of_class:,} of {self.items:,})"
 
 
 class Clusters(NamedTuple):
@@ -57,7 +68,7 @@ class Clusters(NamedTuple):
         with_class = any(one.class_name is not None for one in self.clusters)
         return [
             {"cluster": str(number), "items": str(one.items)}
-            | ({"most are": one.class_name or "-"} if with_class else {})
+            | ({"largest class": one.largest_class} if with_class else {})
             | {"nearest to the centre": ", ".join(one.typical)}
             for number, one in enumerate(self.clusters)
         ]
@@ -116,8 +127,8 @@ def _shown(found: Clusters, features: Features, centres: Tensor) -> Contents:
             Card(place, features.name_of(place), f"{similarity:.3f}")
             for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)
         ]
-        most = f"most are {one.class_name}" if one.class_name is not None else ""
-        groups.append(Cards(f"Cluster {number}", counted(one.items, "item"), most, cards, one.items - len(cards)))
+        largest = f"largest class: {one.largest_class}" if one.class_name is not None else ""
+        groups.append(Cards(f"Cluster {number}", counted(one.items, "item"), largest, cards, one.items - len(cards)))
     title = f"{counted(len(groups), 'cluster')} of {counted(len(features), 'item')}"
     return Contents(title, "Of each cluster the items that are nearest to its centre, with the cosine to it.", groups)
 
@@ -154,7 +165,7 @@ def _described(features: Features, numbers: np.ndarray, centre: Tensor, number: 
         return Cluster(len(inside), typical, None)
     labels, counts = np.unique(features.labels[inside], return_counts=True)
     most = int(inside[np.flatnonzero(features.labels[inside] == labels[counts.argmax()])[0]])
-    return Cluster(len(inside), typical, features.class_of(most))
+    return Cluster(len(inside), typical, features.class_of(most), int(counts.max()))
 
 
 def _write(out: Path, features: Features, numbers: np.ndarray) -> None:

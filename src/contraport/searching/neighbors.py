@@ -19,6 +19,7 @@ from contraport.searching.index import indexed, tell_of_index
 from contraport.searching.page import Card, Cards, Contents, new_page
 from contraport.searching.query import embedded, is_file, position_of
 from contraport.verbs.neighbors import VERB, NeighborsOptions
+from contraport.wording import written_as
 
 
 class Neighbor(NamedTuple):
@@ -83,7 +84,9 @@ def neighbors(given: dict[str, Any]) -> Nearest:
         if folder is None:
             told = f"query: expected a position among {len(features)}, a key of theirs or a file, got {asked.query!r}."
             check(is_file(asked.query), told)
-            raise UsageError("run: the features do not say which run embedded them; pass run= (--run) to embed a file.")
+            raise UsageError(
+                f"run: the features do not say which run embedded them; pass {written_as(run=...)} to embed a file."
+            )
         run = folder if isinstance(folder, Run) else Run(folder)
         query = embedded(str(asked.query), features, run, view=features.view, trust=asked.trust, device=device)
     else:

@@ -16,6 +16,7 @@ from contraport.searching.neighbors import Nearest, called, found_near
 from contraport.searching.page import Card, Cards, Contents, new_page
 from contraport.searching.query import embedded
 from contraport.verbs.search import VERB, SearchOptions
+from contraport.wording import written_as
 
 
 @VERB.keywords
@@ -32,10 +33,11 @@ def search(given: dict[str, Any]) -> Nearest:
         len(model.shapes) > 1,
         f"run: {run.path} has one view, {model.view_names[0]!r}; expected one that was trained on several.",
     )
+    predicts = run.settings().predict
     check(
-        model.config["projection"] > 0,
-        f"run: {run.path} was trained with projection=0; expected one with a projection, which makes its views "
-        f"{' and '.join(model.view_names)} comparable.",
+        predicts is None,
+        f"run: {run.path} was trained with {written_as(predict=predicts)}; expected one of an objective, which makes "
+        f"its views {' and '.join(model.view_names)} comparable.",
     )
     query_view = _view_of(asked, model)
     if features is None:
@@ -65,7 +67,7 @@ def _opened(asked: SearchOptions) -> tuple[Run, Features | None]:
         )
     folder = asked.run if asked.run is not None else features.run
     if folder is None:
-        raise UsageError("run: the features do not say which run embedded them; pass run= (--run).")
+        raise UsageError(f"run: the features do not say which run embedded them; pass {written_as(run=...)}.")
     return folder if isinstance(folder, Run) else Run(folder), features
 
 

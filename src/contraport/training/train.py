@@ -231,6 +231,11 @@ def _lacking(dataset: Dataset) -> str | None:
 def _introduce(run: Run, settings: Settings, built: Built) -> None:
     dataset, model = built.dataset, built.pipeline.model
     shapes = " and ".join(map(items_told, model.shapes))
+    if len(dataset.shapes) > 1:
+        named = (
+            f"{name} ({items_told(shape)})" for name, shape in zip(dataset.view_names, dataset.shapes, strict=True)
+        )
+        shapes = f"{len(dataset.shapes)} views: {', '.join(named)}"
     weights = sum(parameter.numel() for parameter in model.parameters())
     number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} items"
     log.info("%s: %s on %s, %s of %s", run.path, settings.method, dataset.name, number, shapes)

@@ -24,7 +24,7 @@ VERB = Verb(
     "Find clusters of embedded items, and what is typical of each.",
     about="""
         k-means of features on the unit sphere; the largest cluster is number 0. What is printed of each is how many
-        items it has, which are nearest to its centre, and which class most are of where the items have classes. In the
+        items it has, which are nearest to its centre, and where the items have classes the largest of them. In the
         .csv file a name that a spreadsheet would take for a formula, as it begins with =, +, - or @, has an apostrophe
         before it.
     """,

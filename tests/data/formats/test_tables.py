@@ -10,9 +10,11 @@ import torch
 from PIL import Image
 
 from contraport.data import from_arrays, load
+from contraport.data.formats.tables import read_table, rearranged
 from contraport.data.views import Views
 from contraport.errors import UsageError
 from contraport.texts import decoded
+from contraport.wording import on_command_line
 
 
 def write(folder, text, name="data.csv"):
@@ -80,7 +82,7 @@ def test_columns_says_what_names_do_not(tmp_path):
 def test_a_column_of_keys_says_what_each_row_is_called(tmp_path):
     rows = [(f"p{i:02d}", i, f"photo {i}") for i in range(10)]
     path = write(tmp_path, lines("id,x,patient", rows))
-    with pytest.raises(UsageError, match=r'got the text .photo 0. in row 0; .*columns=."keys": "patient". what each'):
+    with pytest.raises(UsageError, match=r"got the text .photo 0. in row 0; .*columns={'keys': 'patient'} what each"):
         load(path)
     for columns, name in (({"views": ["x"]}, "p{:02d}"), ({"keys": "patient"}, "photo {}")):
         for split in ("train", "test"):
@@ -391,12 +393,66 @@ def test_texts_beside_numbers_are_called_so(tmp_path):
     assert load(path, columns={"views": ["name", "x"]}).shapes == ((), (1,))
 
 
+CATEGORIES = [f"kind {number % 8}" for number in range(100)]
+QUESTIONS, REPLIES = ([f"{word} number {number}" for number in range(100)] for word in ("ask", "say"))
+
+
+def test_texts_of_few_distinct_values_are_the_labels_and_no_view(tmp_path, caplog):
+    path = write(tmp_path, lines("en,de,section", zip(QUESTIONS, REPLIES, CATEGORIES, strict=True)))
+    with caplog.at_level("INFO"):
+        whole = load(path, test_fraction=0)
+    assert whole.view_names == ("en", "de")
+    assert whole.class_names == tuple(sorted(set(CATEGORIES)))
+    (told,) = [record.getMessage() for record in caplog.records if "section" in record.getMessage()]
+    assert "column 'section' has 8 distinct values in 100 rows, and is taken as the labels" in told
+    assert "columns={'views': ['en', 'de', 'section']} makes it a view" in told
+    every = load(path, columns={"views": ["en", "de", "section"]}, test_fraction=0)
+    assert (every.view_names, every.labels) == (("en", "de", "section"), None)
+    table = read_table(path)
+    assert rearranged_view(table, path, tmp_path) == REPLIES[::-1]
+
+
+def rearranged_view(table, path, folder):
+    changed = rearranged(
+        table, table, None, str(path), view=1, partners=np.arange(100)[::-1].copy(), kept=np.ones(100, dtype=bool),
+        here=path, there=folder / "there.csv",
+    )  # fmt: skip
+    return changed.column("de").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("heads", "columns", "told"),
+    [
+        ("en,de,section,city", None, r"columns \['section', 'city'\] have 8 and 4 distinct values in 100 rows, few"),
+        ("en,de,label,section", None, r"'section' has 8 distinct values .* columns={'views': \['en', 'de'\]} says"),
+        ("en,de,section", {"labels": None}, r"columns={'labels': 'section'} makes it the class of each row, columns="),
+    ],
+)
+def test_texts_of_few_distinct_values_are_asked_about(tmp_path, heads, columns, told):
+    known = {"en": QUESTIONS, "de": REPLIES, "section": CATEGORIES, "label": CATEGORIES}
+    known["city"] = [f"city {number % 4}" for number in range(100)]
+    path = write(tmp_path, lines(heads, zip(*(known[head] for head in heads.split(",")), strict=True)))
+    with pytest.raises(UsageError, match=told):
+        load(path, columns=columns)
+    with on_command_line(), pytest.raises(UsageError, match=r"--columns\.views '"):
+        load(path, columns=columns)
+
+
+def test_a_name_that_says_text_and_values_that_differ_are_views(tmp_path):
+    """Captions of few classes, a column of some repeated texts, and one that is alone."""
+    path = write(tmp_path, lines("de,caption", zip(REPLIES, CATEGORIES, strict=True)))
+    assert load(path, test_fraction=0).view_names == ("de", "caption")
+    some = [f"text {number % 11}" for number in range(100)]
+    assert load(write(tmp_path, lines("en,de", zip(QUESTIONS, some, strict=True)))).shapes == ((), ())
+    assert load(write(tmp_path, lines("section", zip(CATEGORIES, strict=True)))).shapes == ((),)
+
+
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
         (["a", "", "c"], "column 'x': expected a text in each row, got an empty one in 1 of 3 rows, first in row 1"),
         (["a", None, "c"], "an empty one in 1 of 3 rows"),
-        (["a.png", "a photo", "c.png"], "names of image files, got the text 'a photo' in row 1; columns={\"labels\""),
+        (["a.png", "a photo", "c.png"], "names of image files, got the text 'a photo' in row 1; columns={'labels'"),
     ],
     ids=["empty", "nothing", "images"],
 )

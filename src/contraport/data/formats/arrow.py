@@ -29,11 +29,12 @@ from contraport.data.formats.columns import (
     read_texts,
     with_one_each,
 )
-from contraport.data.formats.roles import assign_roles, names_of_views
+from contraport.data.formats.roles import Roles, assign_roles, names_of_views
 from contraport.data.items import Items, View
 from contraport.data.splits import Marks, Positions, marks_of_names
 from contraport.data.text_store import Texts
 from contraport.errors import UsageError, check
+from contraport.wording import listed, written_as
 
 _log = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ def dataset_of_rows(
     """
     where = str(path)
     check(len(rows) > 0, f"data: {where} has no row.")
-    roles = assign_roles(rows.schema, columns, where)
+    roles = roles_of(rows, columns, where)
     keys = _keys(rows, roles.keys or roles.sequence, columns or {}, where)
     rows, in_source = one_text_each(rows, roles.views)
     called = names_of_views(roles.views)
@@ -207,6 +208,49 @@ def dataset_of_rows(
         where, len(rows), *known, is_test, test_fraction, present, weights, numbers, rows=in_source, keys=named
     )
     return items.dataset(split, views, image_size=image_size, view_names=called)
+
+
+FEW_VALUES = 100
+"""A column of names of classes has at most so many different ones, and each as a rule ten times or more."""
+
+
+def roles_of(rows: ArrowRows, columns: Mapping[str, Any] | None, where: str) -> Roles:
+    """Return what each column of a table is for: by `assign_roles`, but for strings of few distinct values.
+
+    Where neither its name nor the caller says that such a column is a text to learn from, it is no view: it holds the
+    labels, if it is the only one and no other column does.
+
+    Raises:
+        UsageError: besides what `assign_roles` raises, several columns may hold the labels.
+    """
+    roles = assign_roles(rows.schema, columns, where)
+    few = {} if len(roles.views) < 2 else {name: _few_values(rows, name) for name in roles.unnamed}
+    few = {name: values for name, values in few.items() if values}
+    if not few:
+        return roles
+    names, counts = list(few), listed([f"{values:,}" for values in few.values()])
+    views = tuple(view for view in roles.views if view[0] not in few)
+    have = f"column {names[0]!r} has" if len(few) == 1 else f"columns {names} have"
+    told = f"{where}: {have} {counts} distinct values in {len(rows):,} rows"
+    if len(few) == 1 and roles.labels is None and "labels" not in (columns or {}):
+        every = written_as(columns={"views": [name for view in roles.views for name in view]})
+        _log.info("%s, and is taken as the labels; %s makes it a view", told, every)
+        return replace(roles, views=views, labels=names[0], unnamed=())
+    others = [view[0] for view in views] or names
+    labels = f"{written_as(columns={'labels': names[0]})} makes it the class of each row, " if not roles.labels else ""
+    raise UsageError(
+        f"data: {told}, few for texts to learn from: {labels}{written_as(columns={'views': others})} says which "
+        "columns are the views."
+    )
+
+
+def _few_values(rows: ArrowRows, name: str) -> int:
+    """Return how many distinct texts a column holds, where these are few; 0 where they are many, or no texts."""
+    table = rows.select([name]).read()
+    if not holds_texts(table, name):
+        return 0
+    distinct = len(set(table.column(name).to_pylist()) - {None, ""})
+    return distinct if distinct <= min(FEW_VALUES, len(rows) // 10) else 0
 
 
 def _files(views: Sequence[View], present: np.ndarray | None, in_source: Positions, where: str) -> Sequence[str] | None:

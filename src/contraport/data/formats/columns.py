@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from contraport.data.decoding import SUFFIXES
 from contraport.errors import UsageError, check
 from contraport.texts import check_full
+from contraport.wording import written_as
 
 
 def holds_images(field: pa.Field) -> bool:
@@ -195,9 +196,9 @@ def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
         row = next((row for row in wrong if not tells_number(files[row])), wrong[0])
         raise UsageError(
             f"{_at(where, name)}: expected numbers, lists of numbers or names of image files, got the text "
-            f'{files[row]!r} in row {row}; columns={{"labels": "{name}"}} says that it tells the class of each row, '
-            f'columns={{"keys": "{name}"}} what each row is called, '
-            f'columns={{"views": [...]}} which columns are the views.'
+            f"{files[row]!r} in row {row}; {written_as(columns={'labels': name})} says that it tells the class of each "
+            f"row, {written_as(columns={'keys': name})} what each row is called, {written_as(columns={'views': ...})} "
+            "which columns are the views."
         )
     return files
 

@@ -19,6 +19,7 @@ from contraport.data.splits import TEST_NAMES, Marks
 from contraport.data.text_store import Texts
 from contraport.errors import cannot_read, check, check_regular
 from contraport.texts import check_full
+from contraport.wording import written_as
 
 TEXTS = frozenset((".txt",))
 _SPLITS = frozenset(("train", *TEST_NAMES))
@@ -216,7 +217,7 @@ def _meaning(around: list[tuple[str, ...]], root: str) -> Items:
     check(
         all(named),
         f"data: {root} has files both in class folders and outside of them, {named.count(False)} of {len(named)} "
-        "outside; move these, or pass ignore_labels=True (--ignore_labels) to take all without classes.",
+        f"outside; move these, or pass {written_as(ignore_labels=True)} to take all without classes.",
     )
     if not _have_domains(around):
         labels, class_names = codes_of("labels", [folders[0] for folders in around])

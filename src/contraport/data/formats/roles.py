@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from contraport.data.formats.columns import holds_images, holds_lists, holds_strings
 from contraport.errors import UsageError, check, unknown_name
+from contraport.wording import written_as
 
 ROLES = ("views", "labels", "numbers", "domains", "split", "weights", "sequence", "keys")
 LABEL_NAMES = ("label", "labels", "y", "class", "target")
@@ -42,7 +43,8 @@ class Roles:
     Where there is a column of sequences, rows with equal values are the frames of one item, a time series. One of keys
     says what the source calls each row.
     `doubtful` are columns of strings beside numbers: they may be names of files, but whether they are texts to learn
-    from, or the names of something, only the caller knows.
+    from, or the names of something, only the caller knows. `unnamed` are other columns of strings that are views
+    although neither their names nor the caller say so.
     """
 
     views: tuple[tuple[str, ...], ...]
@@ -54,6 +56,7 @@ class Roles:
     sequence: str | None = None
     keys: str | None = None
     doubtful: tuple[str, ...] = field(default=(), repr=False)
+    unnamed: tuple[str, ...] = field(default=(), repr=False)
 
 
 def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> Roles:
@@ -107,14 +110,14 @@ def assign_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: st
     taken = [name for name in single.values() if name is not None]
     if given.get("views") is None:
         rest = [name for name in names if name not in taken and not _numbers_rows(schema, name)]
-        views, doubtful = _guess_views(schema, rest, where)
+        views, doubtful, unnamed = _guess_views(schema, rest, where)
     else:
-        doubtful = ()
+        doubtful = unnamed = ()
         views = _given_views(given["views"], names, where)
     used = taken + [name for view in views for name in view]
     twice = sorted({name for name in used if used.count(name) > 1})
     check(not twice, f"columns: {where}: expected each column in one role, got {twice} in two.")
-    return Roles(tuple(views), **single, doubtful=doubtful)
+    return Roles(tuple(views), **single, doubtful=doubtful, unnamed=unnamed)
 
 
 def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
@@ -123,7 +126,7 @@ def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
     """
     if columns is None:
         return
-    told = f"columns: only tables have columns, got {dict(columns)!r} for {where}."
+    told = f"columns: only tables have columns, got {written_as(columns=columns)} for {where}."
     if set(columns) == {"weights"}:
         told = (
             f"weights: only tables have columns, got {columns['weights']!r} for {where}; expected a .npy file with one "
@@ -170,35 +173,38 @@ def _guess(role: str, known: Sequence[str], names: list[str], where: str) -> str
     found = [name for name in names if name.lower() in known]
     check(
         len(found) < 2,
-        f"data: {where}: expected one column of {role}, got {found}; columns={{{role!r}: ...}} says which.",
+        f"data: {where}: expected one column of {role}, got {found}; {written_as(columns={role: ...})} says which.",
     )
     return found[0] if found else None
 
 
-def _guess_views(schema: pa.Schema, rest: list[str], where: str) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-    """Return the columns of each view, and those that are doubtful."""
+def _guess_views(
+    schema: pa.Schema, rest: list[str], where: str
+) -> tuple[list[tuple[str, ...]], tuple[str, ...], tuple[str, ...]]:
+    """Return the columns of each view, those that are doubtful, and the other strings that no name calls texts."""
     check(len(rest) > 0, f"data: {where}: expected a column that is a view, got {schema.names}.")
     matches = {name: match for name in rest if (match := _VIEW.fullmatch(name))}
     if matches:
         check(
             len(matches) == len(rest),
             f"data: {where}: beside the columns of view0, view1, ... there are {sorted(set(rest) - set(matches))}; "
-            'columns={"views": [...]} says which columns are the views.',
+            f"{written_as(columns={'views': list(matches)})} takes these alone.",
         )
         numbers = sorted({int(match[1]) for match in matches.values()})
         check(
             numbers == list(range(len(numbers))),
             f"data: {where}: expected view0, view1, ... without a gap, got {numbers}.",
         )
-        return [tuple(name for name in rest if int(matches[name][1]) == number) for number in numbers], ()
+        return [tuple(name for name in rest if int(matches[name][1]) == number) for number in numbers], (), ()
     alone = [name for name in rest if _stands_alone(schema.field(name))]
     together = tuple(name for name in rest if name not in alone)
     strings = [name for name in alone if holds_strings(schema.field(name))]
     for name in together:
         if alone and names_a_text(name):
             _log.warning("%s: column %r holds numbers, and is taken as these, as no text", where, name)
-    doubtful = tuple(name for name in strings if together and not names_a_text(name))
-    return [(name,) for name in alone] + ([together] if together else []), doubtful
+    uncalled = tuple(name for name in strings if not names_a_text(name))
+    views = [(name,) for name in alone] + ([together] if together else [])
+    return (views, uncalled, ()) if together else (views, (), uncalled)
 
 
 def _stands_alone(field: pa.Field) -> bool:

@@ -18,10 +18,10 @@ import pyarrow.json
 import pyarrow.parquet
 
 from contraport.data.dataset import Dataset
-from contraport.data.formats.arrow import TableRows, dataset_of_rows, one_text_each
+from contraport.data.formats.arrow import TableRows, dataset_of_rows, one_text_each, roles_of
 from contraport.data.formats.columns import holds_strings, holds_texts, tells_number
 from contraport.data.formats.format import data_format
-from contraport.data.formats.roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES, assign_roles
+from contraport.data.formats.roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES
 from contraport.errors import UsageError, cannot_read, check
 from contraport.files import replacing
 
@@ -69,7 +69,7 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
 
     Args:
         path: the file.
-        columns: what its columns are for; see `assign_roles`. Of `.csv`, where all is text, those of names (of classes,
+        columns: what its columns are for; see `roles_of`. Of `.csv`, where all is text, those of names (of classes,
             domains, sequences and rows) are texts unless they are whole numbers as one writes them: 007 is no 7.
 
     Raises:
@@ -106,10 +106,10 @@ def a_text_each(table: pa.Table, columns: Mapping[str, Any] | None, where: str) 
 
     Args:
         table: with all rows.
-        columns: what its columns are for; see `assign_roles`.
+        columns: what its columns are for; see `roles_of`.
         where: what messages call it.
     """
-    rows, sources = one_text_each(TableRows(table), assign_roles(table.schema, columns, where).views)
+    rows, sources = one_text_each(TableRows(table), roles_of(TableRows(table), columns, where).views)
     return rows.read(), sources
 
 
@@ -130,7 +130,7 @@ def rearranged(
     Args:
         table: with all rows.
         written: the same as it stands in its file, which is changed: of `.csv`, texts.
-        columns: what its columns are for; see `assign_roles`.
+        columns: what its columns are for; see `roles_of`.
         where: what messages call it.
         view: the number of the view.
         partners: the row whose view each row gets, int64 ``(rows,)``.
@@ -138,7 +138,7 @@ def rearranged(
         here: where it was; names of files are relative to that.
         there: where it will be.
     """
-    roles = assign_roles(table.schema, columns, where)
+    roles = roles_of(TableRows(table), columns, where)
     check(roles.sequence is None, f"data: {where}: expected an item in each row, got sequences of rows.")
     for name in roles.views[view]:
         place = written.schema.get_field_index(name)

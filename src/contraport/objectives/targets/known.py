@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine import constant
-from contraport.errors import check, check_each, in_short
+from contraport.errors import MissingFactError, check, check_each, in_short
 from contraport.objectives.call import Attributes, Call
 from contraport.objectives.equality import Indicator
 from contraport.objectives.layouts import Block, Pattern
@@ -70,11 +70,12 @@ class Labels(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         """Return the target plan of a block."""
-        check(
-            "labels" in attributes,
-            "labels: this needs a label of each item: labels=... in a call of the loss, data with labels in a "
-            "training, classes as y in fit.",
-        )
+        if "labels" not in attributes:
+            raise MissingFactError(
+                "labels",
+                "labels: this needs a label of each item: labels=... in a call of the loss, data with labels in a "
+                "training, classes as y in fit.",
+            )
         if attributes["labels"].ndim == 2:
             return _shared_classes(block, attributes["labels"])
         same = Indicator.equal(block.pattern.spread(_attribute("labels", attributes)))
@@ -202,7 +203,8 @@ def _by_rows(block: Block, levels: tuple[tuple[float, Indicator], ...]) -> Struc
 
 
 def _attribute(name: str, attributes: Attributes) -> Tensor:
-    check(name in attributes, f"{name}: this target needs them; pass {name}=..., one per item, in the call.")
+    if name not in attributes:
+        raise MissingFactError(name, f"{name}: this target needs them; pass {name}=..., one per item, in the call.")
     value = attributes[name]
     check(not value.is_floating_point(), f"{name}: expected integers, got {value.dtype}.")
     return value

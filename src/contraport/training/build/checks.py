@@ -14,6 +14,7 @@ from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective, Target
 from contraport.objectives.weighting import PlanWeights
 from contraport.training.step.by_objective import Compared, taken_by
+from contraport.wording import written_as
 
 FEW = 4
 """With so many items an objective is called to see what it refuses."""
@@ -49,13 +50,14 @@ def check_fits(
     check(
         predictor or not objective.attracts_to_fixed,
         "objective: it pushes nothing apart, so that without a predictor all embeddings become one; "
-        "expected predictor=True, as in the recipes byol and simsiam.",
+        f"expected {written_as(predictor=True)}, as in the recipes byol and simsiam.",
     )
     target = None if wanted is None else wanted(dataset.__getitems__([0] * FEW))
     asks, file = objective.asks_features(target), comparison.features
     check(
         file is not None or not asks,
-        "teacher: the objective asks for the features of one; expected a file of them (--teacher FILE), got nothing.",
+        "teacher: the objective asks for the features of one; expected a file of them, "
+        f"{written_as(teacher=...)}, got nothing.",
     )
     check(asks or file is None, "teacher: the objective asks for no features of one; expected nothing, got a file.")
     by_views = isinstance(objective, Objective) and objective.layout.traits.guided_by_views

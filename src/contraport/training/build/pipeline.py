@@ -12,7 +12,7 @@ from contraport.course import parse_momentum
 from contraport.data import Dataset, Views
 from contraport.data.streams import Stream
 from contraport.encoders import Initial, Model
-from contraport.errors import UsageError, check
+from contraport.errors import MissingFactError, UsageError, check
 from contraport.objectives.weighting import PlanWeights, parse_weights
 from contraport.texts import is_text
 from contraport.training.build.checks import check_fits, check_weights
@@ -30,6 +30,7 @@ from contraport.training.step.reconstructed import Reconstructed
 from contraport.training.step.teacher import teacher_features
 from contraport.training.step.wanted import parse_target
 from contraport.verbs.train import Settings
+from contraport.wording import written_as
 
 LARGEST_QUEUE = 65_536
 
@@ -140,12 +141,26 @@ def _comparison(
         comparison = InTurn(compared, memory, **known) if in_turn else Together(compared, **known)
     try:
         check_fits(comparison, dataset, sizes[0], weights, predictor=settings.predictor)
+    except MissingFactError as error:
+        raise _without(error.fact, settings, dataset) from error
     except UsageError as error:
         if settings.prototypes is not None or target == settings.target:
             raise
-        hint = f"Some items of {dataset.name!r} show the same; target pairs (--target pairs) keeps to each item's own."
+        hint = f"Some items of {dataset.name!r} show the same; {written_as(target='pairs')} keeps to each item's own."
         raise UsageError(f"{error} {hint}") from error
     return comparison
+
+
+def _without(fact: str, settings: Settings, dataset: Dataset) -> UsageError:
+    """Return the error for data without a fact of the items that the objective or the target needs."""
+    if fact == "labels" and settings.ignore_labels:
+        ignoring = written_as(ignore_labels=True)
+        return UsageError(f"ignore_labels: {settings.method} needs a label of each item, got {ignoring}; leave it out.")
+    columns = written_as(columns={fact: ...})
+    return UsageError(
+        f"data: {settings.method} needs {fact} of the items, and {dataset.name!r} has none; of a table {columns} names "
+        "their column."
+    )
 
 
 def _check_gaps(comparison: StepComparison, dataset: Dataset) -> None:

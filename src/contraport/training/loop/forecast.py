@@ -15,11 +15,11 @@ from contraport.catalog import SOURCES
 from contraport.data import Dataset
 from contraport.data.streams import Stream
 from contraport.encoders.view_names import each_view
-from contraport.options import as_flags, is_object, plain
+from contraport.options import is_object, plain
 from contraport.texts import is_text
 from contraport.training.step.pipeline import Pipeline
 from contraport.verbs.train import Settings
-from contraport.wording import counted
+from contraport.wording import as_flags, counted
 
 FEW_STEPS = 200
 """With fewer steps an encoder has hardly left where it began."""

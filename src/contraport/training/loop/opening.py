@@ -16,6 +16,7 @@ from contraport.errors import check, explained
 from contraport.files import check_checksum, halves, write_text
 from contraport.runs import Run, read
 from contraport.verbs.train import Settings
+from contraport.wording import written_as
 
 MARK = "items"
 """Under which a checkpoint has the mark of the items that it is of."""
@@ -110,7 +111,7 @@ def without_checkpoint(run: Run) -> str:
     """Return what can be done where the last checkpoint is of no use."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
-    return f"; {other}train anew with overwrite=True (--overwrite)."
+    return f"; {other}train anew with {written_as(overwrite=True)}."
 
 
 def _position(run: Run) -> tuple[Position, str | None]:

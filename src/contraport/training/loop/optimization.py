@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from contraport.course import Course
 from contraport.errors import check, unknown_name
 from contraport.verbs.train import Settings
+from contraport.wording import written_as
 
 # Learning rates that suit small encoders and batches of a few hundred items.
 DEFAULT_LR = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.3}
@@ -22,7 +23,7 @@ def check_optimizer(opt: str, lr: float | None) -> None:
     """Raise `UsageError` unless timm knows the optimiser and its learning rate is given or has a default."""
     if opt not in list_optimizers():
         raise unknown_name("opt", opt, DEFAULT_LR)
-    check(lr is not None or opt in DEFAULT_LR, f"lr: has no default for opt={opt!r}; give it.")
+    check(lr is not None or opt in DEFAULT_LR, f"lr: has no default for {written_as(opt=opt)}; give it.")
 
 
 def make_optimizer(
