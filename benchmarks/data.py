@@ -28,7 +28,7 @@ from benchmarks.engine import machine
 from contraport.data import from_arrays, load, loader
 from contraport.embedding import BLOCK, frozen, in_blocks
 from contraport.runs import Run
-from contraport.training.loop.optimization import make_optimizer
+from contraport.training.optimization import make_optimizer
 
 BATCH = 128
 WAITED = ("each epoch decodes", "decoded once")

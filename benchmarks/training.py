@@ -31,7 +31,7 @@ from benchmarks.engine import machine
 from contraport.data import Batch, Dataset, from_arrays, load, loader
 from contraport.encoders import Model
 from contraport.training.build import build_objective, build_pipeline
-from contraport.training.loop.optimization import make_optimizer
+from contraport.training.optimization import make_optimizer
 from contraport.verbs.train import Settings
 
 TEMPERATURE = 0.5
@@ -147,7 +147,7 @@ def lightly(images: Dataset, batch_size: int, workers: int) -> Loop:
 
 
 def command(images: Dataset, batch_size: int) -> Measured:
-    """What `contraport.train` writes of itself in its `metrics.jsonl`: with Lightning, checkpoints and logging."""
+    """What `contraport.train` writes of itself in its `metrics.jsonl`: with checkpoints and logging."""
     some = images.__getitems__(list(range(COMMAND_ITEMS)))
     data = from_arrays(some.views, flips=True, name="fashion-mnist")
     with tempfile.TemporaryDirectory() as folder:

@@ -19,7 +19,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 """
 EXTRAS = [
-    "lightning", "timm", "torchvision", "kornia", "torchmetrics", "sklearn", "safetensors", "huggingface_hub",
+    "timm", "torchvision", "kornia", "torchmetrics", "sklearn", "safetensors", "huggingface_hub",
     "jsonargparse", "docstring_parser", "PIL", "jinja2", "pyarrow", "yaml", "rich", "threadpoolctl", "matplotlib",
     "scipy", "pandas", "onnx",
 ]  # fmt: skip
@@ -98,7 +98,7 @@ def test_nothing_heavy_is_imported_to_say_what_there_is(arguments):
 import sys
 from contraport.cli import main
 main({arguments})
-heavy = {{"torch", "numpy", "lightning", "timm", "sklearn", "jsonargparse", "rich"}} & set(sys.modules)
+heavy = {{"torch", "numpy", "timm", "sklearn", "jsonargparse", "rich"}} & set(sys.modules)
 sys.exit(f"imported: {{heavy}}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -48,7 +48,7 @@ def test_for_other_programs(command) -> None:
     assert (
         told["versions"]["torch"] == torch.__version__.split("+")[0] or told["versions"]["torch"] == torch.__version__
     )
-    assert told["extras"]["train"]["lightning"]
+    assert told["extras"]["train"]["timm"]
     assert told["checks"] == []
 
 

@@ -14,7 +14,7 @@ import pytest
 import contraport
 from contraport.cli.parsing import parse
 from contraport.cli.verbs import find
-from contraport.training.loop.forecast import again, proposal
+from contraport.training.preflight import again, proposal
 
 from .conftest import Outcome
 

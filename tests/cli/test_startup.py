@@ -13,7 +13,7 @@ from contraport.cli.verbs import OWN, find
 
 LISTS = get_args(find("list").options["what"].kind)
 HEAVY = {
-    "torch", "torchvision", "lightning", "timm", "sklearn", "scipy", "kornia", "torchmetrics", "matplotlib",
+    "torch", "torchvision", "timm", "sklearn", "scipy", "kornia", "torchmetrics", "matplotlib",
     "pyarrow", "safetensors", "huggingface_hub",
 }  # fmt: skip
 

@@ -32,7 +32,7 @@ from contraport.errors import UsageError
 from contraport.measures import chosen as measures
 from contraport.measures.intervals import Difference, Interval
 from contraport.runs import Run
-from contraport.training.loop.lock import locked
+from contraport.training.lock import locked
 
 SMALL: dict[str, Any] = {
     "data": ["digits"],

@@ -18,7 +18,7 @@ from contraport.data.streams import StreamBroke
 from contraport.distributed import anyones, anywhere, from_first, is_first, together
 from contraport.errors import UsageError
 from contraport.training import train
-from contraport.training.loop.batch_norm import share_batch_norm
+from contraport.training.batch_norm import share_batch_norm
 from contraport.training.step.gradient_cache import in_chunks
 from tests.processes import Report
 

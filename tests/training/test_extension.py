@@ -15,7 +15,7 @@ from contraport.runs import Run
 from tests.processes import FORKS
 
 from .conftest import Pull
-from .loop.test_kill import IN_BATCH, SETTINGS, vectors
+from .test_kill import IN_BATCH, SETTINGS, vectors
 
 
 def measured(run: Run, data: Any) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
-from contraport.training.loop.fit import _may_lack_gradients
-from contraport.training.loop.optimization import make_optimizer
+from contraport.training.optimization import make_optimizer
+from contraport.training.parallel import may_lack_gradients
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def test_a_run_is_judged_beside_the_encoder_as_it_was_given(images: Dataset, beg
 
 def test_an_encoder_is_held_for_the_first_epochs_only(images: Dataset, begun: Run) -> None:
     run = train(images, begun, freeze_epochs=1, keep_every=1)
-    kept = torch.load(run.checkpoints / "epoch-0001.ckpt", weights_only=True)["state_dict"]
-    prefix = "pipeline.model.towers.0.encoder."
+    kept = torch.load(run.checkpoints / "epoch-0001.ckpt", weights_only=True)["pipeline"]
+    prefix = "model.towers.0.encoder."
     held = {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
     assert same(held, state(begun))
     assert not same(state(run), held)
@@ -196,9 +196,9 @@ def test_weights_without_a_gradient_are_looked_for_where_some_that_learn_may_be(
     """Torch warns, once a process, where it looked and found none."""
     pipeline: Any = nn.ModuleDict({"encoder": timm.create_model("resnet10t", num_classes=0), "head": nn.Linear(2, 2)})
     pipeline.freezing = None
-    assert _may_lack_gradients(pipeline)
+    assert may_lack_gradients(pipeline)
     pipeline["encoder"].requires_grad_(False)
-    assert not _may_lack_gradients(pipeline)
+    assert not may_lack_gradients(pipeline)
 
 
 def test_equal_weights_in_another_network_are_another_encoder(images: Dataset, tmp_path: Path) -> None:

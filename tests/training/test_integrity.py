@@ -69,7 +69,7 @@ def garbage(path: Path) -> None:
 
 
 def pickled(path: Path) -> None:
-    torch.save({"state_dict": Path("x"), "loops": UsageError}, path)
+    torch.save({"pipeline": Path("x"), "epoch": UsageError}, path)
 
 
 DAMAGES = [flip, cut, empty, garbage, pickled]
@@ -101,20 +101,20 @@ def test_a_damaged_checkpoint(run: Run, damage: Callable[[Path], None], known: b
     [
         pytest.param(lambda state: [], id="a list"),
         pytest.param(lambda state: {}, id="nothing"),
-        pytest.param(lambda state: {**state, "global_step": "4"}, id="a step in words"),
-        pytest.param(lambda state: {**state, "global_step": -4}, id="a step before the first"),
-        pytest.param(lambda state: {**state, "state_dict": {}}, id="no weights"),
-        pytest.param(lambda state: {**state, "state_dict": 3}, id="a number for weights"),
+        pytest.param(lambda state: {**state, "step": "4"}, id="a step in words"),
+        pytest.param(lambda state: {**state, "step": -4}, id="a step before the first"),
+        pytest.param(lambda state: {**state, "pipeline": {}}, id="no weights"),
+        pytest.param(lambda state: {**state, "pipeline": 3}, id="a number for weights"),
         pytest.param(
-            lambda state: {**state, "state_dict": {name: value[:1] for name, value in state["state_dict"].items()
+            lambda state: {**state, "pipeline": {name: value[:1] for name, value in state["pipeline"].items()
                                                    if value.ndim}},
             id="other weights",
         ),
-        pytest.param(lambda state: {**state, "optimizer_states": []}, id="no optimiser"),
-        pytest.param(lambda state: {**state, "optimizer_states": [3]}, id="a number for an optimiser"),
-        pytest.param(lambda state: {**state, "lr_schedulers": "x"}, id="a word for a schedule"),
+        pytest.param(lambda state: {**state, "optimizer": {}}, id="no optimizer"),
+        pytest.param(lambda state: {**state, "optimizer": 3}, id="a number for an optimizer"),
+        pytest.param(lambda state: {**state, "schedule": "x"}, id="a word for a schedule"),
         pytest.param(lambda state: {**state, "callbacks": {"Meter": 3}}, id="a number for a clock"),
-        pytest.param(lambda state: {**state, "loops": {**state["loops"], "fit_loop": {}}}, id="no position"),
+        pytest.param(lambda state: {**state, "epoch": None}, id="no position"),
     ],
 )  # fmt: skip
 def test_a_checkpoint_of_something_else(run: Run, change: Callable[[Any], Any]) -> None:

@@ -18,7 +18,7 @@ from contraport.errors import UsageError
 from contraport.evaluation.kept import kept_files, kept_models
 from contraport.runs import Run
 from contraport.training.build import build, build_initial, fitted
-from contraport.training.loop.opening import read_checkpoint
+from contraport.training.restore import read_checkpoint
 
 State = dict[str, torch.Tensor]
 
@@ -62,9 +62,9 @@ def test_what_adapters_learn_is_in_the_weights_of_the_model(pairs: Dataset, begu
     assert sound
     weights = run.model().encoders[0].state_dict()
     assert all(weights[name].ndim == 4 for name in photo)  # convolutions, and nothing of batch norm
-    kept = read_checkpoint(run.last_checkpoint)["state_dict"]
-    base = {name: value for name, value in kept.items() if name.startswith("pipeline.model.") and "lora_" not in name}
-    first = {f"pipeline.model.{name}": value for name, value in begun.model().state_dict().items()}
+    kept = read_checkpoint(run.last_checkpoint)["pipeline"]
+    base = {name: value for name, value in kept.items() if name.startswith("model.") and "lora_" not in name}
+    first = {f"model.{name}": value for name, value in begun.model().state_dict().items()}
     held = [name for name in base if ".encoder." in name]
     assert held
     assert all(torch.equal(base[name], first[name.replace(".base_layer", "")]) for name in held)
@@ -101,8 +101,8 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypa
     settings = run.settings(data=pairs)
     first = build_initial(settings, run)
     pipeline = build(fitted(settings, first), first).pipeline
-    weights = read_checkpoint(run.last_checkpoint)["state_dict"]
-    pipeline.load_state_dict({name.removeprefix("pipeline."): value for name, value in weights.items()})
+    weights = read_checkpoint(run.last_checkpoint)["pipeline"]
+    pipeline.load_state_dict(weights)
     batch = pairs.__getitems__(range(10)).views
     with torch.no_grad():
         expected = pipeline.model.eval()(*batch)

@@ -61,7 +61,7 @@ def ours(errors: str) -> list[str]:
 
 
 def state_of(run: Run) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = torch.load(run.checkpoints / "last.ckpt", weights_only=True)["state_dict"]
+    state: dict[str, torch.Tensor] = torch.load(run.checkpoints / "last.ckpt", weights_only=True)["pipeline"]
     return state
 
 
@@ -177,7 +177,7 @@ def test_a_terminated_training_of_two_processes_goes_on_with_one(tmp_path: Path)
     _, errors = process.communicate()
     assert len([line for line in ours(errors) if "--resume" in line]) == 1
     run = Run(tmp_path / "run")
-    saved = torch.load(run.checkpoints / "last.ckpt", weights_only=True)["global_step"]
+    saved = torch.load(run.checkpoints / "last.ckpt", weights_only=True)["step"]
     assert 0 < saved < 420
     train(out=run.path, resume=True, progress=False)
     assert [row["step"] for row in run.metrics()] == list(range(1, 421))

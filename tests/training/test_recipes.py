@@ -92,8 +92,8 @@ def test_what_is_given_wins(splits: tuple[Dataset, Dataset], tmp_path: Any, capl
     config = run.config()
     assert (config["momentum"], config["queue_size"], config["negatives"]) == (0.5, 7, "queue")
     assert "the recipe's own momentum gave way to yours" in caplog.text
-    state = torch.load(run.checkpoints / "last.ckpt", weights_only=True)["state_dict"]
-    assert len(state["pipeline.comparison.memory.embeddings"]) == 7
+    state = torch.load(run.checkpoints / "last.ckpt", weights_only=True)["pipeline"]
+    assert len(state["comparison.memory.embeddings"]) == 7
 
 
 def test_a_run_is_named_after_its_recipe(splits: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

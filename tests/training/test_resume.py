@@ -100,7 +100,7 @@ def test_a_signal_ends_the_step_and_saves(settings: dict[str, Any], number: int,
         train(**settings, objective=Signalled())
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     run = Run(settings["out"])
-    assert torch.load(run.checkpoints / "last.ckpt", weights_only=True)["global_step"] == at
+    assert torch.load(run.checkpoints / "last.ckpt", weights_only=True)["step"] == at
     resumed = train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
     assert same(weights_of(resumed), weights_of(whole))
     assert losses(resumed) == losses(whole)

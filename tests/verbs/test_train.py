@@ -19,7 +19,7 @@ from contraport.course import SHAPES
 from contraport.errors import UsageError
 from contraport.options import fits
 from contraport.runs import Run
-from contraport.training.loop.loggers import LOGGERS
+from contraport.training.callbacks.loggers import LOGGERS
 from contraport.training.step.reconstructed import RECONSTRUCTIONS
 from contraport.verbs.train import KEPT, OPTIONS, Settings
 

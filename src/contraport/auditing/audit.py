@@ -27,7 +27,7 @@ from contraport.errors import UsageError, check, unknown_name, writing
 from contraport.options import options_of
 from contraport.pairs import Sides, better_partners, check_pairs, free_partners
 from contraport.progress import plain_console
-from contraport.training.loop.journal import spoken
+from contraport.training.run_logging import console_logging
 from contraport.training.step.auditor import largest_batch
 from contraport.training.train import train
 from contraport.verbs.audit import VERB, AuditOptions
@@ -72,7 +72,7 @@ def audit(given: dict[str, Any]) -> Audit:
         found = _online(asked, dataset, folder) if asked.method == "online" else _judged(asked, dataset, folder)
         found = replace(found, rows=dataset.rows.numpy(), keys=dataset.keys)
         if asked.out is not None:
-            with writing("out", folder), spoken(progress=asked.progress):
+            with writing("out", folder), console_logging(progress=asked.progress):
                 found.save(folder)
                 write_page(found, dataset, folder / PAGE)
                 for way in asked.cleaned:

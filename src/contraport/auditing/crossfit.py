@@ -19,8 +19,9 @@ from contraport.errors import cannot_read, check, writing
 from contraport.files import write_arrays
 from contraport.pairs import NEIGHBORS, ItemPairs, NoiseRate, Sides, couples, estimated_noise, exchanged, scores
 from contraport.training.build import build_objective, build_pipeline
-from contraport.training.loop.optimization import make_optimizer, make_schedule
-from contraport.training.step.epochs import losses_by_epoch
+from contraport.training.callbacks import FiniteGuard
+from contraport.training.loop import Loop
+from contraport.training.optimization import make_optimizer, make_schedule
 from contraport.training.step.sides import read_sides
 from contraport.verbs.train import Settings
 
@@ -165,8 +166,15 @@ def _sides(dataset: Dataset, settings: Settings, trained_on: Tensor) -> Sides:
     optimizer = make_optimizer(pipeline, opt=settings.opt, lr=settings.lr, weight_decay=settings.weight_decay)
     steps, warmup = settings.epochs * len(batches), int(settings.warmup * len(batches))
     schedule = make_schedule(optimizer, sched=settings.sched, steps=steps, warmup=warmup)
-    losses = losses_by_epoch(pipeline, batches, optimizer, schedule, step=0, device=settings.device)
-    for epoch in range(settings.epochs):
-        order.set_epoch(epoch)
-        next(losses)
+    loop = Loop(
+        pipeline,
+        batches,
+        optimizer,
+        schedule,
+        epochs=settings.epochs,
+        device=settings.device,
+        callbacks=[FiniteGuard()],
+    )
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        loop.run()
     return read_sides(pipeline.model, dataset, pipeline.views, Reader(workers=settings.workers), kept=trained_on)

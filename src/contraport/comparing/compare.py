@@ -37,8 +37,8 @@ from contraport.measures.baselines import BASELINES
 from contraport.options import plain
 from contraport.progress import plain_console
 from contraport.training.build import build
+from contraport.training.dry_run import dry_run
 from contraport.training.given import settings_of
-from contraport.training.rehearsal import rehearse
 from contraport.verbs.compare import VERB, seconds_of
 from contraport.wording import as_flags, counted, listed
 
@@ -163,7 +163,7 @@ def _expected(grid: Grid, cell: Cell) -> float | None:
     try:
         settings = settings_of({**cell.options, **machine})
         built = build(settings)
-        return rehearse(settings, built).seconds * built.epoch * settings.epochs
+        return dry_run(settings, built).seconds * built.epoch * settings.epochs
     except (UsageError, MemoryError, RuntimeError) as error:
         if not isinstance(error, UsageError) and lacks_memory(error) is None:
             raise

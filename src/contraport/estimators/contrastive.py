@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from contraport.auditing.report import Audit, of_training
 from contraport.catalog import resolve
 from contraport.catalog.objectives import info_nce
-from contraport.data import BatchOrder, Dataset, from_arrays, loader
+from contraport.data import Batch, BatchOrder, Dataset, from_arrays, loader
 from contraport.data.arrays import array_of, check_equal_shapes, weights_of
 from contraport.embedding import Reader, frozen, represent, seeded
 from contraport.encoders import Model, Represented
@@ -31,9 +31,10 @@ from contraport.estimators.arrays import unreadable_columns
 from contraport.pairs import Decoyed, with_decoys
 from contraport.texts import strings_in
 from contraport.training.build import build_objective, build_pipeline, check_parts
-from contraport.training.loop.optimization import make_optimizer, make_schedule
+from contraport.training.callbacks import AuditCallback, FiniteGuard
+from contraport.training.loop import Callback, Loop, Position
+from contraport.training.optimization import make_optimizer, make_schedule
 from contraport.training.step.auditor import Auditor, largest_batch
-from contraport.training.step.epochs import losses_by_epoch
 from contraport.training.step.pipeline import Pipeline
 from contraport.verbs.train import Settings
 
@@ -389,17 +390,43 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
         schedule = make_schedule(self._optimizer, sched=sched, steps=steps, warmup=int(warmup * steps))
         batches = loader(dataset, len(dataset) // epoch, shuffle=True, seed=pipeline.seed, drop_last=True)
         order = cast(BatchOrder, batches.batch_sampler)
-        losses = losses_by_epoch(pipeline, batches, self._optimizer, schedule, step=self.n_iter_, device=self.device)
         auditor = Auditor(dataset, pipeline, order, epochs=number) if isinstance(dataset, Decoyed) else None
-        for done in range(1, number + 1):
-            order.set_epoch(len(self.loss_curve_))
-            self.loss_curve_.append(next(losses))
-            self.n_iter_ += epoch
-            if auditor is not None:
-                auditor.after_epoch(done)
+        done = Position(epoch=len(self.loss_curve_), step=self.n_iter_)
+        pipeline.train()
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            Loop(
+                pipeline,
+                batches,
+                self._optimizer,
+                schedule,
+                epochs=done.epoch + number,
+                start=done,
+                device=self.device,
+                callbacks=[
+                    FiniteGuard(),
+                    _Curve(self),
+                    *([] if auditor is None else [AuditCallback(auditor)]),
+                ],
+            ).run()
         if auditor is not None:
             self.audit_ = of_training(dataset.name, auditor.found())
         return self
+
+
+class _Curve(Callback):
+    """Keeps the mean loss of each epoch, and the number of steps, in an estimator."""
+
+    def __init__(self, encoder: ContrastiveEncoder) -> None:
+        self._encoder = encoder
+        self._losses: list[Tensor] = []
+
+    def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
+        self._losses.append(loss)
+
+    def after_epoch(self, loop: Loop) -> None:
+        losses, self._losses = torch.stack(self._losses).tolist(), []
+        self._encoder.loss_curve_.append(sum(losses) / len(losses))
+        self._encoder.n_iter_ = loop.step
 
 
 def _is_named(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:

@@ -12,11 +12,11 @@ from contraport.encoders.adapters import merged
 from contraport.errors import check
 from contraport.runs import Run, read
 from contraport.training.build.networks import adapted
-from contraport.training.loop.opening import read_checkpoint
+from contraport.training.restore import read_checkpoint
 from contraport.wording import written_as
 
 _NAME = re.compile(r"epoch-(\d+)\.ckpt")
-_MODEL = "pipeline.model."
+_MODEL = "model."
 
 
 def kept_files(run: Run, *, before: int | None) -> dict[int, Path]:
@@ -48,7 +48,7 @@ def kept_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iterator[t
     settings = run.settings()
 
     def reader(path: Path) -> Model:
-        weights = read_checkpoint(path)["state_dict"]
+        weights = read_checkpoint(path)["pipeline"]
         then = adapted(copy.deepcopy(model), settings)
         own = {name.removeprefix(_MODEL): weight for name, weight in weights.items() if name.startswith(_MODEL)}
         then.load_state_dict(own)

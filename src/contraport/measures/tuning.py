@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport.data import BatchOrder, Dataset, Views, loader
+from contraport.data import Batch, Dataset, Share, Views, loader
 from contraport.embedding import Reader, represent, seeded
 from contraport.encoders import Model
+from contraport.training.loop import Callback, Loop
 
 EPOCHS = 10
 STEPS = 200
@@ -37,6 +38,36 @@ class Tuned(nn.Module):
         return logits
 
 
+class _Classification(nn.Module):
+    """The cross-entropy of a batch, as the training loop calls for it."""
+
+    def __init__(self, tuned: Tuned, views: Views) -> None:
+        super().__init__()
+        self.tuned = tuned
+        self.views = views
+
+    def forward(self, batch: Batch, step: int, part: int = 0, share: Share | None = None) -> Tensor:
+        """Return the loss of a batch."""
+        assert batch.labels is not None
+        return F.cross_entropy(self.tuned(*self.views.plain(batch.views)), batch.labels)
+
+    def after_step(self, step: int) -> None:
+        """Do nothing: nothing follows the optimizer's step."""
+
+
+class _Shown(Callback):
+    """Shows the progress of the epochs."""
+
+    def __init__(self, reader: Reader, name: str, epochs: int) -> None:
+        self._epochs = iter(reader.bars.track(range(epochs), f"{name}: passes of fine-tuning", epochs))
+
+    def on_start(self, loop: Loop) -> None:
+        next(self._epochs)
+
+    def after_epoch(self, loop: Loop) -> None:
+        next(self._epochs, None)
+
+
 def fine_tuned_hits(
     encoder: Model, train: Dataset, test: Dataset, views: Views, reader: Reader, *, name: str = "encoder", seed: int = 0
 ) -> np.ndarray[Any, Any]:
@@ -57,15 +88,14 @@ def fine_tuned_hits(
         optimizer = torch.optim.AdamW(tuned.parameters(), lr=LR)
         epochs = max(EPOCHS, math.ceil(STEPS / len(batches)))
         course = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(batches))
-        for epoch in reader.bars.track(range(epochs), f"{name}: passes of fine-tuning", epochs):
-            cast(BatchOrder, batches.batch_sampler).set_epoch(epoch)
-            for batch in batches:
-                assert batch.labels is not None
-                logits = tuned(*views.plain(reader.moved(batch)))
-                loss = F.cross_entropy(logits, batch.labels.to(reader.device))
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                course.step()
+        Loop(
+            _Classification(tuned, views),
+            batches,
+            optimizer,
+            course,
+            epochs=epochs,
+            device=reader.device,
+            callbacks=[_Shown(reader, name, epochs)],
+        ).run()
     logits = represent(tuned, test, views, reader, f"{name}, fine-tuned")
     return (logits.argmax(dim=1) == test.labels).numpy()

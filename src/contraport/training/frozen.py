@@ -21,6 +21,7 @@ from contraport.encoders import Model
 from contraport.kept import size_of, taken_or_made
 from contraport.progress import Bars
 from contraport.training.build import Built, draws_kept
+from contraport.training.parallel import device_of
 from contraport.training.step.kept_features import KeptFeatures
 from contraport.verbs.train import Settings
 
@@ -130,11 +131,3 @@ def _digest_of_weights(model: Model) -> str:
             digest.update(f"{number} {name} {tuple(value.shape)} {value.dtype}".encode())
             digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def device_of(name: str) -> torch.device:
-    """Return the device that a training on this machine takes of its own accord, or the one that is named."""
-    if name != "auto":
-        return torch.device(name)
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    return torch.device(next((kind for kind, found in there.items() if found), "cpu"))

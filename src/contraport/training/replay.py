@@ -16,7 +16,7 @@ from contraport.errors import check
 from contraport.options import is_object
 from contraport.runs import Run, read
 from contraport.training.build import build, build_initial, fitted
-from contraport.training.loop.opening import read_checkpoint
+from contraport.training.restore import read_checkpoint
 from contraport.training.step.pipeline import Pipeline
 
 
@@ -65,8 +65,7 @@ def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> Replay:
     pipeline = build(fitted(settings, begun), begun, run=run).pipeline
 
     def restore(file: Path) -> None:
-        weights = read_checkpoint(file)["state_dict"]
-        pipeline.load_state_dict({name.removeprefix("pipeline."): value for name, value in weights.items()})
+        pipeline.load_state_dict(read_checkpoint(file)["pipeline"])
 
     read(run.nonfinite_checkpoint, restore)
     return Replay(pipeline, read(file, _batch), step, part)

@@ -1,4 +1,4 @@
-"""`train`: from the settings to a run folder."""
+"""The command `train`: builds a training from its settings and runs it in a folder."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ from contraport.training.build import (
     in_epochs,
     why_none_is_kept,
 )
+from contraport.training.callbacks import make_loggers
+from contraport.training.dry_run import dry_run
+from contraport.training.fit import fit
 from contraport.training.frozen import on_features
 from contraport.training.given import settings_of
-from contraport.training.loop.forecast import fitting_batch, foretell
-from contraport.training.loop.journal import first_alone, journal, spoken
-from contraport.training.loop.lock import locked
-from contraport.training.loop.loggers import make_loggers
-from contraport.training.loop.opening import Position, open_run, replacing_run
-from contraport.training.rehearsal import rehearse
+from contraport.training.lock import locked
+from contraport.training.loop import Position
+from contraport.training.preflight import fitting_batch, preflight
+from contraport.training.restore import open_run, replacing_run
+from contraport.training.run_logging import console_logging, first_process_logs, run_logging
 from contraport.training.step.auditor import largest_batch
 from contraport.verbs.train import VERB, Settings
 from contraport.wording import counted, items_told
@@ -72,7 +74,7 @@ def train(given: dict[str, Any]) -> Run:
     ...     [row["step"] for row in run.metrics()]
     [2]
     """
-    with joined(given.get("device", "auto")), first_alone():
+    with joined(given.get("device", "auto")), first_process_logs():
         with together():
             settings = settings_of(given)
             check_parts(settings)
@@ -89,7 +91,7 @@ def train(given: dict[str, Any]) -> Run:
             path = settings.out or default_path(built.dataset.name, settings.method)
             run = Run(path, settings.own_encoder)
             if settings.dry_run:
-                _rehearse(settings, built, run, given)
+                _dry_run(settings, built, run, given)
                 return run
             if not settings.resume:
                 run.check_free(overwrite=settings.overwrite)
@@ -99,7 +101,7 @@ def train(given: dict[str, Any]) -> Run:
         with locked(run), replacing_run(run):
             with together():
                 kept = replace(settings, freeze=given_freeze)  # so that the same can be given to go on
-                done = open_run(run, kept, mark) if is_first() else Position(0, 0, 0)
+                done = open_run(run, kept, mark) if is_first() else Position()
                 if is_first() and done.step == 0:
                     run.save_initial(merged(built.pipeline.model), drawn=begun is None)
                 if built.partners is not None and is_first():
@@ -143,13 +145,13 @@ def _where(own: OwnChange, built: Built) -> str:
     return f"each item by itself{beside}"
 
 
-def _rehearse(settings: Settings, built: Built, run: Run, given: Mapping[str, Any]) -> None:
+def _dry_run(settings: Settings, built: Built, run: Run, given: Mapping[str, Any]) -> None:
     check(world().size == 1, f"dry_run: expected one process, got {world().size}.")
     steps = settings.epochs * built.epoch
-    with spoken(progress=settings.progress):
+    with console_logging(progress=settings.progress):
         _introduce(run, settings, built)
-        foretell(settings, built.dataset, built.pipeline, steps=steps, given=given)
-        log.info("%s", rehearse(settings, built).told(steps))
+        preflight(settings, built.dataset, built.pipeline, steps=steps, given=given)
+        log.info("%s", dry_run(settings, built).summary(steps))
 
 
 def _fit(
@@ -161,30 +163,23 @@ def _fit(
     given: Mapping[str, Any],
     mark: str | None,
 ) -> None:
-    # Here, not above: Lightning takes seconds to import, and a wrong argument should be told at once.
-    from contraport.training.loop.fit import fit
-    from contraport.training.loop.module import ContrastiveModule
-
     model, steps = built.pipeline.model, settings.epochs * built.epoch
-    with journal(run, progress=settings.progress) as console:
+    with run_logging(run, progress=settings.progress) as console:
         _introduce(run, settings, built)
-        foretell(settings, built.dataset, built.pipeline, steps=steps, given=given, path=run.path)
+        preflight(settings, built.dataset, built.pipeline, steps=steps, given=given, path=run.path)
         if draws_kept(settings) > 0:
             built = on_features(built, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
             built = _with_decoded(built, settings, Path(settings.decoded or run.decoded_path))
-        module = ContrastiveModule(built.pipeline, settings, steps=steps, warmup=int(settings.warmup * built.epoch))
         loggers = make_loggers(settings.logger, run, settings.kept(), step=done.step) if is_first() else []
         meter = fit(
-            module,
-            built.batches,
+            built,
             run,
             settings,
             done=done,
             loggers=loggers,
             console=console,
             monitored=monitored,
-            auditor=built.auditor,
             mark=mark,
         )
         with together():

@@ -167,14 +167,14 @@ def test_a_checkpoint_holds_the_state_after_its_step(kind: str, tmp_path: Path) 
     for suffix in ("", ".sha256"):
         earlier = tmp_path / "part" / "checkpoints" / f"epoch-0001.ckpt{suffix}"
         earlier.replace(earlier.with_name(f"last.ckpt{suffix}"))
-    steps = kept["global_step"]
+    steps = kept["step"]
     if kind == "queue":
-        assert kept["state_dict"]["pipeline.comparison.memory.written"] == 16 * steps
+        assert kept["pipeline"]["comparison.memory.written"] == 16 * steps
     if kind == "byol":
-        names = [name for name in kept["state_dict"] if name.startswith("pipeline.momentum_encoder.model.")]
+        names = [name for name in kept["pipeline"] if name.startswith("momentum_encoder.model.")]
         assert len(names) > 5
     resumed = train(data=data(), out=tmp_path / "part", resume=True, progress=False)
-    ends = [torch.load(run.checkpoints / "last.ckpt", weights_only=True)["state_dict"] for run in (whole, resumed)]
+    ends = [torch.load(run.checkpoints / "last.ckpt", weights_only=True)["pipeline"] for run in (whole, resumed)]
     assert_equal(*ends)
 
 

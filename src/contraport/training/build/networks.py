@@ -21,7 +21,7 @@ from contraport.encoders.view_names import each_view
 from contraport.errors import UsageError, check, reason
 from contraport.runs import Run
 from contraport.texts import blank, is_text
-from contraport.training.loop.optimization import check_layers
+from contraport.training.optimization import check_layers
 from contraport.verbs.train import Settings
 
 

@@ -23,8 +23,8 @@ from contraport.runs import Run
 from contraport.training.build.dataset import build_batches, build_dataset, check_stream, draws_kept, mismatched
 from contraport.training.build.objective import build_objective
 from contraport.training.build.pipeline import build_pipeline
-from contraport.training.loop.loggers import check_loggers
-from contraport.training.loop.optimization import check_optimizer
+from contraport.training.callbacks.loggers import check_loggers
+from contraport.training.optimization import check_optimizer
 from contraport.training.step.auditor import Auditor
 from contraport.training.step.gradient_cache import check_chunks
 from contraport.training.step.pipeline import Pipeline

@@ -1,0 +1,204 @@
+"""Loggers: TensorBoard, MLflow and Weights & Biases take the rows of `metrics.jsonl` too."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from contraport.errors import UsageError, require
+from contraport.files import write_json
+from contraport.runs import MetricsRow, Run
+
+_PROJECT = "contraport"
+_VERSIONS = "versions.json"
+_MLFLOW_VALUE = 250
+"""Characters of a setting that every MLflow server takes."""
+_MLFLOW_SETTINGS = 100
+"""Settings that an MLflow server takes at once."""
+
+
+class Logger(ABC):
+    """A place that keeps rows of numbers.
+
+    Attributes:
+        version: identifies the run at that place; a resumed run continues there.
+        last_step: step of the last row there, -1 where there is none; earlier rows are not sent again.
+    """
+
+    version: str = ""
+    last_step = -1
+
+    @abstractmethod
+    def log_settings(self, settings: Mapping[str, Any]) -> None:
+        """Keep the settings of a new run."""
+
+    @abstractmethod
+    def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
+        """Keep a row of numbers."""
+
+    @abstractmethod
+    def close(self, *, succeeded: bool) -> None:
+        """Write what is pending, and end the session."""
+
+
+class TensorBoard(Logger):
+    """Event files in `loggers/tensorboard`; rows of an interrupted session after its checkpoint are taken back."""
+
+    def __init__(self, run: Run, version: str | None, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # takes a second to import
+
+        self._writer = SummaryWriter(str(run.loggers_path / "tensorboard"), purge_step=step + 1)
+
+    def log_settings(self, settings: Mapping[str, Any]) -> None:
+        self._writer.add_text("settings", "\n".join(f"    {name}: {value}" for name, value in settings.items()))
+
+    def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self, *, succeeded: bool) -> None:
+        self._writer.close()
+
+
+class MLflow(Logger):
+    """A run of the server in MLFLOW_TRACKING_URI, or of a data base in `loggers/mlflow`. It takes no row back."""
+
+    def __init__(self, run: Run, version: str | None, step: int) -> None:
+        from mlflow.tracking import MlflowClient
+
+        server, place = os.environ.get("MLFLOW_TRACKING_URI"), None
+        if server is None:
+            folder = (run.loggers_path / "mlflow").absolute()
+            folder.mkdir(exist_ok=True)  # MLflow writes to no plain files any more
+            server, place = f"sqlite:///{folder / 'mlflow.db'}", folder.as_uri()
+        self._client = MlflowClient(server)
+        if version is not None:
+            self.version = version
+            history = self._client.get_metric_history(version, "epoch")
+            self.last_step = max((entry.step for entry in history), default=-1)
+            return
+        project = self._client.get_experiment_by_name(_PROJECT)
+        is_usable = project is not None and project.lifecycle_stage != "deleted"
+        number = (
+            project.experiment_id if is_usable else self._client.create_experiment(_PROJECT, artifact_location=place)
+        )
+        self.version = self._client.create_run(number, run_name=run.name).info.run_id
+
+    def log_settings(self, settings: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        entries = [Param(name, str(value)[:_MLFLOW_VALUE]) for name, value in _flat(settings)]
+        for first in range(0, len(entries), _MLFLOW_SETTINGS):
+            self._client.log_batch(self.version, params=entries[first : first + _MLFLOW_SETTINGS])
+
+    def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        self._client.log_batch(
+            self.version, metrics=[Metric(name, value, now, step) for name, value in numbers.items()]
+        )
+
+    def close(self, *, succeeded: bool) -> None:
+        self._client.set_terminated(self.version, "FINISHED" if succeeded else "FAILED")
+
+
+class WeightsAndBiases(Logger):
+    """A run of Weights & Biases, which ignores rows of steps that it has."""
+
+    def __init__(self, run: Run, version: str | None, step: int) -> None:
+        import wandb
+
+        project = os.environ.get("WANDB_PROJECT", _PROJECT)
+        self._is_ours = wandb.run is None  # else the caller's, which takes the rows and stays open
+        self._run = wandb.init(name=run.name, project=project, dir=str(run.loggers_path), id=version, resume="allow")
+        self.version = self._run.id
+
+    def log_settings(self, settings: Mapping[str, Any]) -> None:
+        self._run.config.update(dict(settings), allow_val_change=True)
+
+    def log_metrics(self, numbers: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(numbers), step=step)
+
+    def close(self, *, succeeded: bool) -> None:
+        if self._is_ours:
+            self._run.finish(exit_code=0 if succeeded else 1)
+
+
+LOGGERS: dict[str, Callable[[Run, str | None, int], Logger]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WeightsAndBiases,
+}
+"""How each logger is made: of a run, the version that it had before, if any, and the steps that are done."""
+
+
+def check_loggers(names: Iterable[str]) -> None:
+    """Raise `UsageError` unless the package of each of some loggers is installed."""
+    for name in names:
+        require(name, "loggers", f"logger {name!r}")
+
+
+def make_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, step: int) -> list[Logger]:
+    """Return the loggers of a run; a new one gets the settings, a resumed run continues with those it had.
+
+    Args:
+        names: some of `LOGGERS`.
+        run: whose folder `loggers/` they write to.
+        config: the settings.
+        step: the steps that are done.
+
+    Raises:
+        UsageError: one cannot be opened, such as a server that does not answer.
+    """
+    makers = {name: LOGGERS[name] for name in names}
+    if not makers:
+        return []
+    run.loggers_path.mkdir(exist_ok=True)
+    kept = run.loggers_path / _VERSIONS
+    versions: dict[str, str] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+    with _reaching(run):
+        loggers = {name: make(run, versions.get(name), step) for name, make in makers.items()}
+        for name in loggers.keys() - versions:  # MLflow lets no setting change, not even `epochs` on resume
+            loggers[name].log_settings(config)
+    write_json(kept, {**versions, **{name: logger.version for name, logger in loggers.items()}})
+    return list(loggers.values())
+
+
+def log_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
+    """Send the numbers of a row to the loggers that do not have it.
+
+    Raises:
+        UsageError: one does not take them.
+    """
+    numbers = {name: value for name, value in row.items() if name != "step" and value is not None}
+    with _reaching(run):
+        for logger in loggers:
+            if row["step"] > logger.last_step:
+                logger.log_metrics(numbers, row["step"])
+                logger.last_step = row["step"]
+
+
+@contextmanager
+def _reaching(run: Run) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # each package has errors of its own
+        message = str(error).strip().partition("\n")[0].rstrip(".")
+        raise UsageError(
+            f"logger: {type(error).__name__}: {message}. Mend it, and go on with: {run.resuming}"
+        ) from error
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each setting; those of a mapping by themselves, as in ``columns/labels``."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,120 @@
+"""Progress of a training: a bar in a terminal, elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
+
+from contraport.measures import measures_of
+from contraport.runs import MetricsRow
+from contraport.training.callbacks.meter import Meter
+from contraport.training.loop import Callback, Loop
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class ProgressBar(Callback):
+    """Shows in a terminal the epoch, the last row and the time that is left."""
+
+    def __init__(self, console: Console, meter: Meter) -> None:
+        self._meter = meter
+        self._progress = Progress(
+            TextColumn("epoch {task.fields[epoch]}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=6, table_column=Column(no_wrap=True)),
+            TaskProgressColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+            _MeasuredColumn(),
+            console=console,
+        )
+
+    def on_start(self, loop: Loop) -> None:
+        """Show the bar."""
+        self._bar = self._progress.add_task("", total=loop.steps, completed=loop.step, epoch=_epoch(loop), measured="")
+        self._progress.start()
+
+    def after_batch(self, loop: Loop) -> None:
+        """Move the bar on."""
+        self._progress.update(
+            self._bar,
+            completed=loop.step,
+            epoch=_epoch(loop),
+            measured=row_in_words(self._meter.row, self._meter.noted),
+        )
+
+    def on_end(self, loop: Loop) -> None:
+        """Give the console back."""
+        self._progress.stop()
+
+    def on_exception(self, loop: Loop, error: BaseException) -> None:
+        """Give the console back, with its cursor, after Ctrl-C or an error too."""
+        self._progress.stop()
+
+
+class _MeasuredColumn(ProgressColumn):
+    """What was measured; alone of all columns it gives way in a narrow terminal."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["measured"], no_wrap=True, overflow="ellipsis")
+
+
+class ProgressLines(Callback):
+    """Writes to a file or pipe a line with the first row, and then with one every half minute."""
+
+    def __init__(self, console: Console, meter: Meter) -> None:
+        self._console = console
+        self._meter = meter
+        self._written_at = -SECONDS_BETWEEN_LINES
+
+    def on_start(self, loop: Loop) -> None:
+        """Note where this session begins."""
+        self._begin = loop.step
+
+    def after_batch(self, loop: Loop) -> None:
+        """Write the line when it is time."""
+        row, seconds = self._meter.row, self._meter.seconds
+        if not row or seconds - self._written_at < SECONDS_BETWEEN_LINES:
+            return
+        self._written_at = seconds
+        step, total = loop.step, loop.steps
+        left = (total - step) * seconds / (step - self._begin)
+        self._console.print(
+            f"epoch {_epoch(loop)}  step {step:,}/{total:,}  {row_in_words(row, self._meter.noted)}  "
+            f"{time.strftime('%H:%M:%S', time.gmtime(left)) if left < 86_400 else f'{left / 86_400:.1f} days'} left",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def progress_on(console: Console, meter: Meter) -> Callback:
+    """Return what shows the progress on a console."""
+    return ProgressBar(console, meter) if console.is_terminal else ProgressLines(console, meter)
+
+
+def _epoch(loop: Loop) -> str:
+    return f"{min(loop.epoch + 1, loop.epochs)}/{loop.epochs}"
+
+
+_ROUNDING = 1e-4
+"""A plan whose mass is this close to 1 has let nothing go."""
+
+
+def row_in_words(row: MetricsRow, noted: MetricsRow) -> str:
+    """Return what a row says, and what was measured beside it, in a few words.
+
+    >>> row = {"loss": 1.5, "temperature": 0.2, "plan_mass": 0.8, "images_per_second": 1e4, "data_wait": 0.01}
+    >>> row_in_words(row, {"knn": 0.912})
+    "loss 1.500  temperature 0.2  kept 80.0% of the pairs' mass  kNN 91.2%  10,000 items/s  wait 1%"
+    """
+    if not row:
+        return ""
+    parts = [f"loss {row['loss']:.3f}"]
+    if row["temperature"] is not None:
+        parts.append(f"temperature {row['temperature']:.3g}")
+    if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _ROUNDING:
+        parts.append(f"kept {row['plan_mass']:.1%} of the pairs' mass")
+    parts += [f"{measure.title} {measure.written(noted[measure.key])}" for measure in measures_of([noted])]
+    return "  ".join([*parts, f"{row['images_per_second']:,.0f} items/s", f"wait {row['data_wait']:.0%}"])

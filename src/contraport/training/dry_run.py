@@ -1,0 +1,183 @@
+"""Dry run: estimates time and peak memory of a training from a few of its steps; writes nothing."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from contraport.data import Batch
+from contraport.data.loading import Loader, StreamLoader
+from contraport.embedding import frozen
+from contraport.progress import Bars
+from contraport.training.build import Built, draws_kept
+from contraport.training.loop import Callback, Loop
+from contraport.training.optimization import make_schedule, optimizer_of
+from contraport.training.parallel import device_of
+from contraport.verbs.train import Settings
+from contraport.wording import rounded
+
+FIRST = 2
+"""Steps that are not measured: in the first, kernels are chosen and memory is allocated."""
+
+MEASURED = 5
+
+_ALL = range(FIRST + MEASURED)
+
+
+class DryRun(NamedTuple):
+    """Time and memory of a few steps.
+
+    Attributes:
+        seconds: of a step, the median.
+        beforehand: seconds to compute the features of a frozen encoder that are cached; 0 where none are.
+        memory: largest number of bytes in use, of the device, or on a processor of the whole process.
+        device: where the steps were taken.
+    """
+
+    seconds: float
+    beforehand: float
+    memory: int
+    device: torch.device
+
+    def summary(self, steps: int) -> str:
+        """Return in a line the estimate for a training of so many steps.
+
+        >>> DryRun(0.5, 60.0, 3 * 2**30, torch.device("cpu")).summary(600)
+        'about 6 minutes on cpu: 1 minute to encode the items once, and 600 steps of 0.5 s; at most 3.0 GiB of memory'
+        """
+        encoding = f"{_lasting(self.beforehand)} to encode the items once, and " if self.beforehand else ""
+        return (
+            f"about {_lasting(self.beforehand + steps * self.seconds)} on {self.device}: {encoding}{steps:,} steps of "
+            f"{rounded(self.seconds)} s; at most {self.memory / 2**30:.1f} GiB of memory"
+        )
+
+
+class _Done(Exception):  # noqa: N818 - the end of a dry run
+    """Enough steps were timed."""
+
+
+class _Timer(Callback):
+    """Times each step of a few, with the time that it waits for its batches; then ends the training."""
+
+    def __init__(self, bars: Bars) -> None:
+        self.seconds: list[float] = []
+        self._shown = iter(bars.track(_ALL, "a few steps, to see how long one takes", len(_ALL)))
+
+    def on_start(self, loop: Loop) -> None:
+        next(self._shown)
+        self._start = time.perf_counter()
+
+    def after_batch(self, loop: Loop) -> None:
+        if loop.part > 0:
+            return
+        _wait(loop.device)
+        self.seconds.append(time.perf_counter() - self._start)
+        if next(self._shown, None) is None:
+            raise _Done
+        self._start = time.perf_counter()
+
+
+class _FeatureBatches:
+    """Batches of random numbers in the place of cached features, which take as long to train on."""
+
+    def __init__(self, built: Built, draws: int) -> None:
+        model, views = built.pipeline.model, built.pipeline.views
+        self.batch_sampler = built.batches.batch_sampler
+        self._batches = built.batches
+        self._shapes = [(draws, model.tower(view).num_features) for view in range(len(views.shapes))]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            yield batch._replace(views=tuple(torch.randn(len(batch.ids), *shape) for shape in self._shapes))
+
+
+@torch.random.fork_rng()
+def dry_run(settings: Settings, built: Built) -> DryRun:
+    """Return time and memory of a few steps of a training; its weights are others afterwards.
+
+    Data are fetched, views made and weights moved as in the training; checkpoints, evaluation on the way and several
+    processes are not counted.
+    """
+    device, pipeline, bars = device_of(settings.device), built.pipeline, Bars(shown=settings.progress)
+    pipeline.to(device).train()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    draws, beforehand = draws_kept(settings), 0.0
+    batches: Any = built.batches
+    if draws > 0:
+        beforehand = draws * len(built.dataset) / settings.batch_size * _seconds_to_encode(built, device, bars)
+        pipeline.encoded = True
+        batches = _FeatureBatches(built, draws)
+    optimizer, timer = optimizer_of(settings, pipeline, pipeline.model.encoders), _Timer(bars)
+    loop = Loop(
+        pipeline,
+        batches,
+        optimizer,
+        make_schedule(optimizer, sched="constant", steps=1, warmup=0),
+        epochs=len(_ALL),
+        device=device,
+        accumulate=settings.accumulate,
+        amp=settings.amp,
+        callbacks=[timer],
+    )
+    try:
+        loop.run()
+    except _Done:
+        pass
+    finally:
+        built.batches.close()
+    return DryRun(statistics.median(timer.seconds[FIRST:]), beforehand, _memory(device), device)
+
+
+def _seconds_to_encode(built: Built, device: torch.device, bars: Bars) -> float:
+    """Return how long a frozen encoder takes for the random views of a batch, the median."""
+    pipeline, batches, seconds = built.pipeline, _endless(built.batches), []
+    with frozen(pipeline.model):
+        for _ in bars.track(_ALL, "a few batches, to see how long the encoder takes", len(_ALL)):
+            start = time.perf_counter()
+            pipeline.model.encode(pipeline.views(next(batches).to(device).views))
+            _wait(device)
+            seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[FIRST:])
+
+
+def _endless(batches: Loader | StreamLoader) -> Iterator[Batch]:
+    while True:
+        yield from batches
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def _memory(device: torch.device) -> int:
+    """Return the most bytes that were in use, of a GPU, or else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _lasting(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> _lasting(59.4), _lasting(61), _lasting(3 * 3600)
+    ('59 seconds', '1 minute', '3.0 hours')
+    """
+    if seconds < 60:
+        return f"{max(1, round(seconds))} second{'s' if round(seconds) > 1 else ''}"
+    if seconds < 2 * 3600:
+        return f"{round(seconds / 60)} minute{'s' if round(seconds / 60) > 1 else ''}"
+    return f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,174 @@
+"""The loop of a run: restored from its last checkpoint, with all callbacks that a run folder has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from rich.console import Console
+
+from contraport.data import own_share
+from contraport.data.streams import StreamBroke
+from contraport.distributed import is_first, raise_once, together
+from contraport.errors import UsageError, reason
+from contraport.measures.monitoring import parse_watches
+from contraport.runs import Run
+from contraport.training.build import Built
+from contraport.training.callbacks import (
+    AuditCallback,
+    CheckpointFile,
+    Checkpoints,
+    FoundLate,
+    Meter,
+    Monitor,
+    RunGuard,
+    progress_on,
+)
+from contraport.training.callbacks.loggers import Logger
+from contraport.training.loop import Loop, Position
+from contraport.training.optimization import make_schedule, optimizer_of
+from contraport.training.parallel import device_of, parallel
+from contraport.training.restore import drop_rows, read_checkpoint, restore, without_checkpoint
+from contraport.training.signals import Stopped, StopRequest, signals_kept
+from contraport.verbs.train import Settings
+
+if TYPE_CHECKING:
+    from contraport.measures.subject import Subject
+
+
+def fit(
+    built: Built,
+    run: Run,
+    settings: Settings,
+    *,
+    done: Position,
+    loggers: Sequence[Logger],
+    console: Console,
+    monitored: Callable[[torch.device], Subject] | None = None,
+    mark: str | None = None,
+) -> Meter:
+    """Train until all epochs are done, from the last checkpoint if some steps are, and return the meter.
+
+    Args:
+        built: the parts of the training.
+        run: the folder.
+        settings: of the training.
+        done: the progress so far.
+        loggers: to which the rows of metrics go too.
+        console: on which the progress is shown.
+        monitored: makes what `monitor` measures, on a device.
+        mark: of the items.
+
+    Raises:
+        FloatingPointError: the loss or its gradient is not finite.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the message says how to go on.
+        UsageError: a file of the run cannot be written.
+    """
+    device, pipeline = device_of(settings.device), built.pipeline
+    pipeline.to(device)
+    forward = parallel(pipeline, device)
+    file, stop = CheckpointFile(run, mark), StopRequest()
+    read_every, succeeded = steps_between_readings(device, settings), False
+    with _interruptible(run), torch.random.fork_rng(devices=_current_gpu()):
+        try:
+            while True:
+                meter = Meter(
+                    run,
+                    pipeline.objective,
+                    batch_size=settings.batch_size,
+                    every=settings.log_every,
+                    loggers=loggers,
+                )
+                callbacks = [
+                    RunGuard(run, file, seed=settings.seed, every=read_every),
+                    *([] if monitored is None else [Monitor(parse_watches(settings.monitor), monitored, meter)]),
+                    meter,
+                    *([] if built.auditor is None else [AuditCallback(built.auditor, run)]),
+                    Checkpoints(run, file, minutes=settings.save_every, keep_every=settings.keep_every, stop=stop),
+                    progress_on(console, meter),
+                ]
+                optimizer = optimizer_of(settings, pipeline, pipeline.model.encoders)
+                schedule = make_schedule(
+                    optimizer,
+                    sched=settings.sched,
+                    steps=settings.epochs * built.epoch,
+                    warmup=int(settings.warmup * built.epoch),
+                )
+                loop = Loop(
+                    pipeline,
+                    built.batches,
+                    optimizer,
+                    schedule,
+                    epochs=settings.epochs,
+                    device=device,
+                    accumulate=settings.accumulate,
+                    amp=settings.amp,
+                    share=own_share(settings.batch_size),
+                    callbacks=callbacks,
+                )
+                loop.forward = forward
+                if done.step > 0:
+                    _restore(loop, run)
+                try:
+                    loop.run()
+                    succeeded = True
+                    break
+                except FoundLate:  # back to the last checkpoint; from there each step is checked before it is taken
+                    read_every = 1
+                    done = _go_back(run)
+        except StreamBroke as error:
+            remedy = f"; go on with: {run.resuming}" if run.last_checkpoint.exists() else ""
+            raise_once(UsageError(f"{error}{remedy}"))
+        finally:
+            built.batches.close()
+            for logger in loggers:
+                logger.close(succeeded=succeeded)
+    return meter
+
+
+def steps_between_readings(device: torch.device, settings: Settings) -> int:
+    """Return how often the finite guard reads its numbers; a CPU has them at once, so reading them costs nothing."""
+    return 1 if device.type == "cpu" else settings.log_every
+
+
+def _restore(loop: Loop, run: Run) -> None:
+    """Put the training where the last checkpoint was written.
+
+    Raises:
+        UsageError: the checkpoint is of another training.
+    """
+    try:
+        restore(loop, read_checkpoint(run.last_checkpoint))
+    except Exception as error:  # a checkpoint of another training fits in no one way
+        message = f"resume: {run.last_checkpoint} does not fit its run: {reason(error)}{without_checkpoint(run)}"
+        raise_once(UsageError(message))
+
+
+def _go_back(run: Run) -> Position:
+    """Remove the rows of steps after the last checkpoint, and return its position."""
+    state = read_checkpoint(run.last_checkpoint)
+    position = Position(state["epoch"], state["batch"], state["step"])
+    with together():
+        if is_first():
+            with run.writing():
+                drop_rows(run, position)
+    return position
+
+
+def _current_gpu() -> list[int]:
+    return [torch.cuda.current_device()] if torch.cuda.is_available() else []
+
+
+@contextmanager
+def _interruptible(run: Run) -> Iterator[None]:
+    """Say, once, how to resume after a stop."""
+    message = f"stopped; what the last checkpoint holds is kept. Go on with: {run.resuming}"
+    try:
+        with signals_kept():
+            yield
+    except Stopped:
+        raise_once(KeyboardInterrupt(message), status=130)
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(message) from interrupt

@@ -1,0 +1,190 @@
+"""Restoring a training: a new run folder, or one that is taken back to its last checkpoint.
+
+A checkpoint is a dictionary:
+
+```
+epoch, batch, step     the progress: whole epochs, batches of the next one, and optimizer steps in all
+pipeline               the state of all that learns or remembers
+optimizer, schedule    their states
+callbacks              by the name of its class, the state of each callback that has one
+items                  the mark of the items that are trained on
+```
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from contraport.distributed import is_first
+from contraport.errors import check, explained
+from contraport.files import check_checksum, halves, write_text
+from contraport.runs import Run, read
+from contraport.training.loop import Loop, Position
+from contraport.verbs.train import Settings
+from contraport.wording import written_as
+
+
+@explained("contraport docs troubleshooting resume-is-refused")
+def open_run(run: Run, settings: Settings, mark: str | None = None) -> Position:
+    """Make the run's folder; or, to resume, take it back to its last checkpoint.
+
+    Args:
+        run: the folder.
+        settings: of the training.
+        mark: of its items; None: they are not compared with those that it began with.
+
+    Raises:
+        UsageError: the folder is in the way or cannot be written to, or the checkpoint is corrupt or of other items;
+            nothing was changed.
+    """
+    if not settings.resume:
+        with run.writing():
+            _remove_halves(run)
+            Run.create(run.path, settings.kept(), overwrite=settings.overwrite)
+        return Position()
+    with run.writing():
+        run.replaced.settle()
+    position, known = _position(run)
+    check(
+        mark is None or known is None or mark == known,
+        f"data: the run in {run.path} began with other items than those that came; on resume they are to be the same.",
+    )
+    check(
+        position.epoch <= settings.epochs,
+        f"epochs: {run.last_checkpoint} has done {position.epoch}, more than the {settings.epochs} asked for.",
+    )
+    with run.writing():
+        _remove_halves(run)
+        drop_rows(run, position)
+        if position.epoch < settings.epochs:
+            for outdated in (run.evaluation_path, run.samples_path, run.items_path):
+                outdated.unlink(missing_ok=True)
+        write_text(run.config_path, yaml.safe_dump(settings.kept(), sort_keys=False, allow_unicode=True))
+    return position
+
+
+def drop_rows(run: Run, position: Position) -> None:
+    """Remove the metrics of steps after a position."""
+    if run.metrics_path.exists():
+        run.write_metrics(row for row in run.metrics() if row["step"] <= position.step)
+
+
+@contextmanager
+def replacing_run(run: Run) -> Iterator[None]:
+    """Put the run that this one replaces back where this one fails before it has a checkpoint.
+
+    Where it was stopped, or its loss was not finite, both are kept: the new one has the reason, and can be resumed.
+    """
+    try:
+        yield
+    except FloatingPointError:
+        raise
+    except Exception:
+        if is_first():
+            with run.writing():
+                run.replaced.put_back()
+        raise
+
+
+def _remove_halves(run: Run) -> None:
+    """Remove the temporary files of a killed process."""
+    for folder in (run.path, run.checkpoints, run.model_path):
+        for half in halves(folder):
+            half.unlink()
+    for half in run.path.glob(".model-*"):
+        shutil.rmtree(half)
+
+
+def state_of(loop: Loop) -> dict[str, Any]:
+    """Return what a checkpoint holds of a training."""
+    states = {type(callback).__name__: callback.state() for callback in loop.callbacks}
+    return {
+        "epoch": loop.epoch,
+        "batch": loop.batch,
+        "step": loop.step,
+        "pipeline": loop.trained.state_dict(),
+        "optimizer": loop.optimizer.state_dict(),
+        "schedule": loop.schedule.state_dict(),
+        "callbacks": {name: state for name, state in states.items() if state},
+    }
+
+
+def restore(loop: Loop, state: dict[str, Any]) -> None:
+    """Put a training where a checkpoint was written.
+
+    Raises:
+        Exception: the checkpoint is of another training.
+    """
+    loop.place(Position(state["epoch"], state["batch"], state["step"]))
+    loop.trained.load_state_dict(state["pipeline"])
+    loop.optimizer.load_state_dict(state["optimizer"])
+    loop.schedule.load_state_dict(state["schedule"])
+    for callback in loop.callbacks:
+        kept = state["callbacks"].get(type(callback).__name__)
+        if kept is not None:
+            callback.restore(kept)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return what a checkpoint holds, on the CPU; nothing is unpickled.
+
+    Raises:
+        Exception: it is not what was written.
+    """
+    check_checksum(path)
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return _of_lightning(state) if "pytorch-lightning_version" in state else state
+
+
+_PREFIX = "pipeline."
+
+
+def _of_lightning(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint of version 0.1.0, which Lightning wrote, in the form of today."""
+    loop, callbacks = state["loops"]["fit_loop"], dict(state["callbacks"])
+    epochs, batches = (loop[name]["current"] for name in ("epoch_progress", "epoch_loop.batch_progress"))
+    is_within = epochs["ready"] > epochs["processed"]
+    (optimizer,), (schedule,) = state["optimizer_states"], state["lr_schedulers"]
+    mark = callbacks.pop("items", {}).get("items")
+    if "Looking" in callbacks:
+        callbacks["AuditCallback"] = callbacks.pop("Looking")
+    return {
+        "epoch": epochs["processed"],
+        "batch": batches["processed"] if is_within else 0,
+        "step": state["global_step"],
+        "pipeline": {name.removeprefix(_PREFIX): value for name, value in state["state_dict"].items()},
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "callbacks": callbacks,
+        "items": mark,
+    }
+
+
+def without_checkpoint(run: Run) -> str:
+    """Return what can be done where the last checkpoint is of no use."""
+    last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
+    other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
+    return f"; {other}train anew with {written_as(overwrite=True)}."
+
+
+def _position(run: Run) -> tuple[Position, str | None]:
+    """Return the progress of the last checkpoint, and the mark of its items where it has one."""
+    if not run.last_checkpoint.exists():
+        return Position(), None
+
+    def reader(path: Path) -> tuple[Position, str | None]:
+        state = read_checkpoint(path)
+        position = Position(state["epoch"], state["batch"], state["step"])
+        if not all(isinstance(number, int) and number >= 0 for number in position):
+            raise ValueError(f"expected whole numbers of epochs, batches and steps, got {tuple(position)}")
+        return position, state.get("items")
+
+    found: tuple[Position, str | None] = read(run.last_checkpoint, reader, without_checkpoint(run))
+    return found

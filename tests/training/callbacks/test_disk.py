@@ -1,0 +1,107 @@
+"""A full disk and a folder that cannot be written to: told in one line, with what was saved intact."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from contraport.cli import main
+from contraport.errors import UsageError
+from contraport.runs import Run
+from contraport.training import train
+from contraport.training.callbacks import checkpoints
+
+from ..conftest import Pull
+from ..test_train import same, weights_of
+
+FULL = r"out: .* cannot be written to: \[Errno 28\] No space left on device; \S+ MB of its disk are free"
+
+
+def full(*args: Any, **kwargs: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_at(call: int, function: Any) -> Any:
+    """A function whose call of that number meets a full disk."""
+    calls = 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return full() if calls == call else function(*args, **kwargs)
+
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call"),
+    [
+        pytest.param(torch, "save", 2, id="a checkpoint"),
+        pytest.param(os, "fsync", 6, id="a checkpoint, late"),
+        pytest.param(Run, "append_metrics", 3, id="a row"),
+        pytest.param(os, "replace", 4, id="the checksum of a checkpoint"),
+        pytest.param(os, "replace", 10, id="the model"),
+    ],
+)
+def test_a_full_disk(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int
+) -> None:
+    settings["log_every"] = 1
+    whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, full_at(call, getattr(owner, name)))
+        with pytest.raises(UsageError, match=FULL + r"\. What was saved before is whole: .*\(resume=True, out="):
+            train(**settings, objective=Pull())
+    run = Run(settings["out"])
+    assert torch.load(run.checkpoints / "last.ckpt", weights_only=True)["step"] >= 2
+    assert not list(run.path.rglob(".*")), "halves of files are removed"
+    resumed = train(out=run.path, resume=True, data=settings["data"], objective=Pull(), progress=False)
+    assert same(weights_of(resumed), weights_of(whole))
+    assert [row["step"] for row in resumed.metrics()] == [1, 2, 3, 4]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("file", ["metrics.jsonl", "train.log"])
+def test_a_device_in_the_place_of_a_file(settings: dict[str, Any], file: str) -> None:
+    run = train(**settings, objective=Pull())
+    (run.path / file).unlink()
+    (run.path / file).symlink_to("/dev/full")
+    with pytest.raises(UsageError, match=rf"{file} is no regular file"):
+        train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Pull(), progress=False)
+    assert torch.load(run.checkpoints / "last.ckpt", weights_only=True)["step"] >= 4
+
+
+def test_a_folder_that_cannot_be_made(settings: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UsageError, match=r"out: .*file/run cannot be written to: .*Not a directory"):
+        train(**{**settings, "out": tmp_path / "file" / "run"})
+
+
+def test_the_command_says_it_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch, "save", full)
+    out = str(tmp_path / "run")
+    status = main(
+        ["train", "--data", "digits", "--encoder", "mlp", "--epochs", "1", "--progress", "false", "--out", out]
+    )
+    assert status == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "No space left on device" in error
+    assert "--resume" not in error, "nothing was saved that could be resumed"
+
+
+def test_the_disk_is_named_where_torch_hides_it() -> None:
+    class Small(io.BytesIO):
+        def write(self, data: Any) -> int:
+            return full() if self.tell() + len(data) > 10_000 else super().write(data)
+
+    with pytest.raises(OSError, match="No space left on device"):
+        checkpoints._save({"weights": torch.zeros(100_000)}, Small())

@@ -1,0 +1,142 @@
+"""What is measured while an encoder is trained: it is told, and the training knows nothing of it."""
+
+import numpy as np
+import pytest
+import torch
+
+import contraport
+from contraport.data import from_arrays
+from contraport.errors import UsageError
+from contraport.evaluation import evaluate
+from contraport.measures import tuning
+from contraport.training.build import build, build_monitored
+from contraport.training.callbacks.progress import row_in_words
+from contraport.verbs.train import Settings
+
+LABELS = [0, 1] * 15
+ALL = ("knn", "linear_probe:every=2", "geometry", "retrieval", "fine_tuning:every=3")
+
+
+def pictures(labels: bool = True):
+    random = np.random.default_rng(0)
+    images = random.integers(0, 90, size=(120, 8, 8), dtype=np.uint8)
+    images[np.arange(120), np.arange(120) % 4] += 100
+    return from_arrays(images, labels=np.arange(120) % 4 if labels else None)
+
+
+def train(out, data=None, **given):
+    settings = {"encoder": "small-cnn", "epochs": 4, "batch_size": 40, "progress": False, "keep_every": 2, **given}
+    return contraport.train(data=data or pictures(), out=out, **settings)
+
+
+def state_of(run):
+    return torch.load(run.last_checkpoint, weights_only=True)
+
+
+def same(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+@pytest.mark.parametrize("recipe", [{}, {"recipe": "moco", "queue_size": 80}], ids=["simclr", "moco"])
+def test_the_training_is_the_same_bit_for_bit_with_and_without(tmp_path, recipe, monkeypatch) -> None:
+    monkeypatch.setattr(tuning, "EPOCHS", 1)
+    monkeypatch.setattr(tuning, "STEPS", 2)
+    torch.manual_seed(7)
+    without = train(tmp_path / "without", **recipe)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    watched = train(tmp_path / "with", monitor=ALL, **recipe)
+    assert torch.equal(torch.rand(1), expected)
+    first, second = state_of(without), state_of(watched)
+    for part in ("pipeline", "optimizer", "schedule", "step"):
+        assert same(first[part], second[part]), part
+    rows = [[{key: row[key] for key in ("step", "loss", "lr")} for row in run.metrics()] for run in (without, watched)]
+    assert rows[0] == rows[1]
+
+
+def test_rows_say_what_was_measured_and_when(tmp_path) -> None:
+    run = train(tmp_path / "run", monitor=["knn:every=2", "uniformity"], log_every=2)
+    told = {(row["epoch"], row["step"]): {"knn", "uniformity"} & row.keys() for row in run.metrics()}
+    assert {place: keys for place, keys in told.items() if keys} == {
+        (1, 3): {"uniformity"},
+        (2, 6): {"knn", "uniformity"},
+        (3, 9): {"uniformity"},
+        (4, 12): {"knn", "uniformity"},
+    }
+    assert all(0 <= row["knn"] <= 1 for row in run.metrics() if "knn" in row)
+
+
+def test_a_run_that_goes_on_tells_what_one_that_never_stopped_does(tmp_path) -> None:
+    whole = train(tmp_path / "whole", monitor=["knn"], sched="constant", epochs=4)
+    train(tmp_path / "parts", monitor=["knn"], sched="constant", epochs=2)
+    parts = train(tmp_path / "parts", resume=True, epochs=4)
+    assert [row["knn"] for row in parts.metrics()] == [row["knn"] for row in whole.metrics()]
+
+
+def test_items_that_lack_a_view_are_left_out(tmp_path) -> None:
+    random = np.random.default_rng(0)
+    first, second = random.normal(size=(90, 4)), random.normal(size=(90, 5))
+    second[::3] = np.nan
+    data = from_arrays((first, second), labels=np.arange(90) % 2)
+    settings = Settings(data=data, batch_size=30, monitor=["knn"])
+    judged = build_monitored(settings, build(settings), data)(torch.device("cpu"))
+    assert (len(judged.train), len(judged.test)) == (30, 30)
+    assert train(tmp_path / "run", data, encoder=None, batch_size=30, monitor=["knn"]).metrics()[-1]["knn"] <= 1
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: int) -> None:
+    random = np.random.default_rng(0)
+    data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
+    settings = Settings(data=data, batch_size=30, monitor=["knn"], mismatch=1.0)
+    judged = build_monitored(settings, build(settings), data)(torch.device("cpu"))
+    drawn = torch.randperm(90, generator=torch.Generator().manual_seed(0))
+    expected = data.__getitems__(drawn[1::2].tolist()).views
+    assert same(judged.test.__getitems__(list(range(45))).views, expected)
+    assert len(judged.test.shapes) == views
+
+
+def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
+    run = train(tmp_path / "run", monitor=["effective_rank"])
+    drawn = torch.randperm(120, generator=torch.Generator().manual_seed(0))
+    batch = pictures().__getitems__(drawn[1::2].tolist())
+    judged = from_arrays(batch.views[0].numpy(), labels=batch.labels)
+    told = evaluate(run, data=(pictures(), judged), measures=["effective_rank"], progress=False)
+    assert run.metrics()[-1]["effective_rank"] == pytest.approx(told["rows"]["trained"]["effective_rank"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"monitor": ["kn"]}, "measures: unknown name 'kn'; did you mean 'knn'"),
+        (
+            {"monitor": ["knn:often"]},
+            "expected knn:every=N, N a whole number of epochs from 1 on, got 'knn:often'",
+        ),
+        ({"monitor": ["knn:every=0"]}, "monitor: expected knn:every=N"),
+        ({"monitor": ["knn"], "data": pictures(labels=False)}, "monitor: kNN cannot be measured: there are no labels"),
+        (
+            {
+                "monitor": ["knn"],
+                "batch_size": 10,
+                "data": from_arrays(np.eye(30), labels=[0, 1] * 15),
+                "encoder": None,
+            },
+            "neighbors: expected a number from 1 to 15",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_told_before_anything_is_written(tmp_path, given, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_bar_tells_the_last_numbers() -> None:
+    row = {"loss": 1.5, "temperature": None, "plan_mass": None, "images_per_second": 10.0, "data_wait": 0.0}
+    assert "kNN 91.2%" in row_in_words(row, {"knn": 0.912})
+    assert "kNN" not in row_in_words(row, {})

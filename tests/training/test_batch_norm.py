@@ -1,0 +1,30 @@
+"""Batch norm shared by processes is torch's batch norm of the whole batch."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from contraport.training.batch_norm import SharedBatchNorm, share_batch_norm
+from tests.processes import reports_of
+from tests.training.ranks import SIZES, compare_batch_norm
+
+
+def test_outputs_gradients_and_statistics_are_those_of_one_process() -> None:
+    assert not reports_of(compare_batch_norm, len(SIZES))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_alone_it_is_batch_norm_too(dtype: torch.dtype) -> None:
+    inputs = torch.randn(6, 3, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
+    norm = nn.BatchNorm1d(3)
+    container = nn.Sequential(copy.deepcopy(norm))
+    share_batch_norm(container, torch.device("cpu"))
+    assert isinstance(container[0], SharedBatchNorm)
+    assert container(inputs).dtype == dtype
+    assert torch.allclose(
+        container(inputs).float(), norm(inputs).float(), atol=1e-2 if dtype == torch.bfloat16 else 1e-6
+    )

@@ -1,0 +1,139 @@
+"""Advice before a training, and a few steps of it that write nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import contraport
+from contraport.data import Dataset, from_arrays
+from contraport.errors import UsageError
+from contraport.training.dry_run import DryRun
+from contraport.training.preflight import FEW_STEPS, advice_of_encoder, proposal
+from contraport.verbs.train import Settings
+
+
+@pytest.fixture
+def images() -> Dataset:
+    pixels = np.random.default_rng(0).integers(0, 255, (96, 8, 8)).astype(np.uint8)
+    return from_arrays(pixels, name="images")
+
+
+def test_long_steps_are_told_without_powers_of_ten() -> None:
+    told = DryRun(150.3, 0.0, 2**30, torch.device("cpu")).summary(10)
+    assert "10 steps of 150 s;" in told
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"recipe": "moco"},
+        {"accumulate": 2},
+        {"cache_chunk": 16},
+        {"init": True, "freeze": True},
+        {"init": True, "freeze": True, "frozen_draws": 0},
+        {"init": True, "freeze_epochs": 1, "encoder_lr_scale": 0.5},
+    ],
+    ids=str,
+)
+def test_a_dry_run_tells_and_writes_nothing(
+    images: Dataset,
+    tmp_path: Path,
+    given: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if given.get("init"):
+        out = tmp_path / "begun"
+        given = given | {"init": contraport.train(data=images, epochs=1, batch_size=32, out=out, progress=False).path}
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    before = torch.get_rng_state()
+    capsys.readouterr()
+    run = contraport.train(data=images, batch_size=32, epochs=4, dry_run=True, **given)
+    told = " ".join(capsys.readouterr().err.split())
+    assert not run.path.exists()
+    assert list((tmp_path / "here").iterdir()) == []
+    assert torch.equal(torch.get_rng_state(), before)
+    steps = 8 if given.get("accumulate") else 12
+    assert "96 items of 1 x 8 x 8" in told
+    assert f"{steps} steps: 4 epochs of 3 batches of 32 items" in told
+    assert f"{steps} steps of 0." in told or f"{steps} steps of 1" in told
+    assert "GiB of memory" in told
+    encodes = bool(given.get("freeze")) and "frozen_draws" not in given
+    assert ("to encode the items once" in told) == encodes
+
+
+def test_a_dry_run_changes_no_training(images: Dataset, tmp_path: Path) -> None:
+    settings = {"data": images, "batch_size": 32, "epochs": 1, "progress": False}
+    first = contraport.train(**settings, out=tmp_path / "first")
+    contraport.train(**settings, out=tmp_path / "first", dry_run=True)
+    contraport.train(**settings, out=tmp_path / "second")
+    one, other = (json.loads((tmp_path / name / "metrics.jsonl").read_text()) for name in ("first", "second"))
+    assert one["loss"] == other["loss"]
+    assert first.model_epochs() == 1
+    with pytest.raises(UsageError, match="dry_run: a run that goes on told it when it began"):
+        contraport.train(data=images, resume=True, out=tmp_path / "first", dry_run=True)
+
+
+@pytest.mark.parametrize("items", [40, 64, 100, 320, 1_000, 4_000])
+@pytest.mark.parametrize("size", [8, 32, 256])
+def test_what_is_proposed_are_enough_steps(items: int, size: int) -> None:
+    size = min(size, items)
+    proposed, told = proposal(items, size, 10)
+    batch = proposed.get("batch_size", size)
+    steps = proposed["epochs"] * (items // batch)
+    assert batch <= size
+    assert steps >= 5 * FEW_STEPS
+    assert told == steps
+
+
+def test_few_photos_are_advised_weights_that_others_trained() -> None:
+    photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
+    enough = {"batch_size": 32, "epochs": 200}
+    told = advice_of_encoder(Settings(data="my photos"), photos, {"data": "my photos", "epochs": 3}, enough, Path("a"))
+    assert told is not None
+    command, without = re.fullmatch(
+        r".* frozen: (.*), or --init .* Without such weights take (.*), which .*", told
+    ).groups()
+    assert command == (
+        "contraport train --data 'my photos' --epochs 200 --encoder resnet18 --pretrained true --freeze true "
+        "--batch_size 32 --out a-resnet18"
+    )
+    assert without == "--encoder gradients --augment mixup"
+
+
+def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> None:
+    def advice(changes: dict[str, Any] | None = None, **given: Any) -> str:
+        return advice_of_encoder(Settings(**given), images, given, changes) or ""
+
+    assert advice().startswith("few images: 96, too few to train an encoder from scratch")
+    assert "--encoder resnet18 --pretrained true --freeze true, or --init" in advice(encoder="resnet18")
+    assert "train --data 'my photos' --encoder gradients --augment mixup. " in advice(data="my photos")
+    assert "train --data photos --augment weak --encoder gradients. " in advice(data="photos", augment="weak")
+    assert "train --data photos --views colour --encoder gradients. " in advice(data="photos", views="colour")
+    wanted = advice({"batch_size": 64, "epochs": 200}, data="photos", epochs=3)
+    assert "contraport train --data photos --epochs 200 --encoder gradients --augment mixup --batch_size 64. " in wanted
+    assert not advice(encoder="gradients")
+    assert "soon forgets" in advice(init="runs/a")
+    assert "soon forgets" in advice(pretrained=True)
+    assert not advice(init="runs/a", freeze=True)
+    assert not advice(pretrained=True, encoder_lr_scale=0.1)
+    assert not advice(pretrained=True, freeze_epochs=3)
+    assert not advice(pretrained=True, lora=8)
+    assert not advice(encoder=torch.nn.Linear(2, 2))
+    assert not advice(encoder="my_nets:Trained")
+    assert not advice(data="digits")
+    captioned = from_arrays((np.zeros((50, 2, 2), np.uint8), ["a text"] * 50))
+    for view, told in (("text", "too few to train .* --encoder.image"), ("image", "soon forgets")):
+        assert re.search(told, advice_of_encoder(Settings(init={view: "runs/a"}), captioned, {}) or "")
+    many = from_arrays(np.zeros((5_000, 2, 2), np.uint8))
+    assert advice_of_encoder(Settings(), many, {}) is None
+    assert advice_of_encoder(Settings(), from_arrays(np.zeros((50, 3))), {}) is None

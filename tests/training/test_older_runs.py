@@ -1,0 +1,90 @@
+"""Runs of version 0.1.0 (commit fd55ee8), whose checkpoints Lightning wrote, are resumed, evaluated and embedded.
+
+`fd55ee8/` holds two runs that were stopped within their third epoch, one that ended, and in `expected.json` what that
+version itself said of them: the losses of the runs that never stopped, and features and metrics of their models.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contraport import embed, evaluate, train
+from contraport.errors import UsageError
+from contraport.evaluation.kept import kept_models
+from contraport.files import checksum_of
+from contraport.runs import Run
+
+SAVED = Path(__file__).parent / "fd55ee8"
+CLOSE = {"rel": 1e-4, "abs": 1e-4}
+"""Another processor rounds otherwise."""
+
+
+@pytest.fixture
+def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    shutil.copytree(SAVED, tmp_path / "saved")
+    monkeypatch.chdir(tmp_path / "saved")
+    found: dict[str, Any] = json.loads(Path("expected.json").read_text())
+    return found
+
+
+def features_of(run: str) -> np.ndarray:
+    embed(run, out="features.npz", trust=True, progress=False)
+    with np.load("features.npz") as file:
+        features: np.ndarray = file["features"]
+    return features
+
+
+@pytest.mark.parametrize("name", ["queue", "audit"])
+def test_a_stopped_run_is_resumed_within_its_epoch(expected: dict[str, Any], name: str) -> None:
+    before = len(Run(name).metrics())
+    run = train(resume=True, out=name, trust=True, progress=False)
+    rows = run.metrics()
+    assert before < len(rows)
+    assert [row["step"] for row in rows] == expected[name]["steps"]
+    batches = run.config()["accumulate"]  # that version divided the loss of a row by them
+    losses = [batches * loss for loss in expected[name]["losses"][before:]]
+    assert [row["loss"] for row in rows[before:]] == pytest.approx(losses, **CLOSE)
+    assert features_of(name)[:5] == pytest.approx(np.array(expected[name]["features"]), **CLOSE)
+
+
+def test_an_ended_run_is_evaluated_embedded_and_extended(expected: dict[str, Any]) -> None:
+    metrics = expected["finished"]["evaluation"]
+    rows = evaluate("finished", trust=True, progress=False, measures=list(metrics))["rows"]
+    assert {name: rows["trained"][name] for name in metrics} == pytest.approx(metrics, **CLOSE)
+    assert features_of("finished")[:5] == pytest.approx(np.array(expected["finished"]["features"]), **CLOSE)
+    run = train(resume=True, out="finished", epochs=4, trust=True, progress=False)
+    assert run.metrics()[-1]["epoch"] == 4
+
+
+def test_an_old_checkpoint_gives_its_model(expected: dict[str, Any]) -> None:
+    run = Run("finished")
+    model = run.model(trust=True)
+    ((_, kept),) = kept_models(run, model, {3: run.last_checkpoint})
+    for name, value in model.state_dict().items():
+        assert np.array_equal(kept.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"loops": {"fit_loop": {}}}, id="no position"),
+        pytest.param({"global_step": "4"}, id="a step in words"),
+        pytest.param({"state_dict": {}}, id="no weights"),
+        pytest.param({"optimizer_states": []}, id="no optimizer"),
+        pytest.param({"optimizer_states": [3]}, id="a number for an optimizer"),
+        pytest.param({"callbacks": {"Meter": 3}}, id="a number for a clock"),
+    ],
+)
+def test_rejects_an_old_checkpoint_of_something_else(expected: dict[str, Any], change: dict[str, Any]) -> None:
+    path = Run("queue").last_checkpoint
+    torch.save(torch.load(path, weights_only=True) | change, path)
+    checksum_of(path).unlink()
+    with pytest.raises(UsageError, match=r"last\.ckpt .*--overwrite"):
+        train(resume=True, out="queue", trust=True, progress=False)

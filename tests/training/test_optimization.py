@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+
+from contraport.training.optimization import DEFAULT_LR, make_optimizer, make_schedule
+
+
+def rates(schedule: torch.optim.lr_scheduler.LRScheduler, steps: int) -> list[float]:
+    found = []
+    for _ in range(steps):
+        found.append(schedule.optimizer.param_groups[0]["lr"])
+        schedule.optimizer.step()
+        schedule.step()
+    return found
+
+
+def test_cosine_agrees_with_torch() -> None:
+    ours = make_schedule(torch.optim.SGD([torch.zeros(1)], lr=0.4), sched="cosine", steps=20, warmup=4)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)
+    theirs = SequentialLR(
+        optimizer, [LinearLR(optimizer, 1 / 4, 1.0, total_iters=3), CosineAnnealingLR(optimizer, 16)], milestones=[4]
+    )
+    assert rates(ours, 20) == pytest.approx(rates(theirs, 20))
+
+
+@pytest.mark.parametrize("opt", DEFAULT_LR)
+def test_scalars_and_norms_do_not_decay(opt: str) -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    module.register_parameter("temperature", nn.Parameter(torch.tensor(0.5)))
+    optimizer = make_optimizer(module, opt=opt, lr=None, weight_decay=0.1)
+    decaying = [p for group in optimizer.param_groups if group["weight_decay"] > 0 for p in group["params"]]
+    assert [tuple(parameter.shape) for parameter in decaying] == [(4, 3)]
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 5
+    assert optimizer.param_groups[0]["lr"] == DEFAULT_LR[opt]

@@ -1,0 +1,95 @@
+"""A run that another one replaces is kept until the other has a checkpoint."""
+
+from __future__ import annotations
+
+import io
+import math
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contraport.errors import UsageError
+from contraport.runs import Run
+from contraport.training import train
+
+from .conftest import Pull
+
+
+def content(run: Run) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def ragged(tmp_path: Path) -> Path:
+    """Data of which the first arrays are equal in shape, and a later one is not."""
+    path = tmp_path / "ragged.tar"
+    with tarfile.open(path, "w") as tar:
+        for number in range(40):
+            file = io.BytesIO()
+            np.save(file, np.zeros(6 if number < 30 else 5, np.float32))
+            member = tarfile.TarInfo(f"{number:03d}.npy")
+            member.size = file.tell()
+            tar.addfile(member, io.BytesIO(file.getvalue()))
+    return path
+
+
+def test_data_that_turn_out_bad_leave_the_old_run_as_it_was(settings: dict[str, Any], ragged: Path) -> None:
+    run = train(**settings)
+    before = content(run)
+    with pytest.raises(UsageError, match=r"expected an array of shape \(6,\)"):
+        train(**{**settings, "data": ragged, "batch_size": 16}, test_fraction=0.1, workers=0, overwrite=True)
+    assert content(run) == before
+    assert not run.replaced.path.exists()
+
+
+def test_a_part_that_fails_at_once_leaves_the_old_run_and_later_the_new_one(settings: dict[str, Any]) -> None:
+    run = train(**settings)
+    before = content(run)
+    for at in (1, 2):
+        with pytest.raises(RuntimeError, match="broken"):
+            train(**settings, overwrite=True, objective=Pull(at=at, raising=RuntimeError("broken")))
+        assert content(run) == before
+    with pytest.raises(RuntimeError, match="broken"):
+        train(**settings, overwrite=True, objective=Pull(at=3, raising=RuntimeError("broken")))
+    assert [row["epoch"] for row in run.metrics()] == [1]
+    assert not run.replaced.path.exists()
+
+
+@pytest.mark.parametrize("again", ["resume", "overwrite"])
+@pytest.mark.parametrize(
+    ("settled", "error"),
+    [
+        pytest.param({"raising": SystemExit(3)}, SystemExit, id="stopped"),
+        pytest.param({"factor": math.nan}, FloatingPointError, id="not finite"),
+    ],
+)
+def test_both_runs_are_kept_where_the_new_one_can_go_on(
+    settings: dict[str, Any], settled: dict[str, Any], error: type[BaseException], again: str
+) -> None:
+    run = train(**settings)
+    before = content(run)
+    with pytest.raises(error):
+        train(**settings, overwrite=True, objective=Pull(at=2, **settled))
+    kept = {path.relative_to(run.replaced.path): text for path, text in content(Run(run.replaced.path)).items()}
+    assert kept == {path.relative_to(run.path): text for path, text in before.items()}
+    assert run.nonfinite_path.exists() == (error is FloatingPointError)
+    with pytest.raises(RuntimeError, match="broken"):
+        train(**{**settings, again: True}, objective=Pull(at=2, raising=RuntimeError("broken")))
+    assert content(run) == before
+    with pytest.raises(error):
+        train(**settings, overwrite=True, objective=Pull(at=2, **settled))
+    train(**{**settings, again: True}, objective=Pull())
+    assert "objective: <Pull>" in run.config_path.read_text()
+    assert [row["epoch"] for row in run.metrics()] == [1, 2]
+    assert not list(run.path.rglob(".*"))
+
+
+def test_where_the_old_run_is_meanwhile_is_told(settings: dict[str, Any]) -> None:
+    run = train(**settings)
+    assert ".replaced" not in run.log_path.read_text()
+    train(**settings, overwrite=True)
+    told = f"the run that this one replaces is in {run.replaced.path} until the first checkpoint"
+    assert told in run.log_path.read_text()
