@@ -86,5 +86,5 @@ def test_rejects_an_old_checkpoint_of_something_else(expected: dict[str, Any], c
     path = Run("queue").last_checkpoint
     torch.save(torch.load(path, weights_only=True) | change, path)
     checksum_of(path).unlink()
-    with pytest.raises(UsageError, match=r"last\.ckpt .*--overwrite"):
+    with pytest.raises(UsageError, match=r"last\.ckpt .*overwrite=True"):
         train(resume=True, out="queue", trust=True, progress=False)
