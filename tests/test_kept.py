@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from contraport import locks
 from contraport.errors import UsageError
 from contraport.files import new_memmap
 from contraport.kept import making, opened, taken_or_made
+from contraport.locks import LOCK
 
 
 def made_of(seed: int) -> dict[str, Any]:
@@ -68,3 +71,25 @@ def test_the_space_of_an_array_is_reserved(tmp_path: Path, monkeypatch: pytest.M
     array[1] = 7
     array.flush()
     assert np.array_equal(np.load(path).mean(1), [0, 7, 0])
+
+
+def test_a_second_process_waits_for_the_first_and_takes_what_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of the two, one of which replaced the other's, would be taken for those of one."""
+    calls = list[str]()
+
+    def first_ends(seconds: float) -> None:
+        calls.append("waited")
+        with making(tmp_path, made_of(1)) as (theirs,):
+            theirs[:] = 1
+        (tmp_path / LOCK).unlink()
+
+    tmp_path.joinpath(LOCK).write_text(json.dumps(locks._this_process()))
+    monkeypatch.setattr(locks.time, "sleep", first_ends)
+    (array,) = taken_or_made(
+        tmp_path, made_of(1), lambda arrays: calls.append("made"),
+        what="features", argument="features", log=logging.getLogger("test"),
+    )  # fmt: skip
+    assert calls == ["waited"]
+    assert array.tolist() == [1, 1, 1]

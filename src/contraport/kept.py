@@ -16,6 +16,7 @@ import numpy as np
 
 from contraport.errors import writing
 from contraport.files import new_memmap, replacing, write_json
+from contraport.locks import locked
 
 MADE_OF = "made_of.json"
 
@@ -48,10 +49,12 @@ def taken_or_made(
         return arrays
     if why:
         log.warning("%s in %s are made again: %s", what, folder, why)
-    with writing(argument, folder):
-        with making(folder, made_of) as empty:
-            fill(empty)
-        arrays, why = opened(folder, made_of)
+    with locked(folder, "train", argument=argument, wait=True), writing(argument, folder):
+        arrays, _ = opened(folder, made_of)  # another process may have made them meanwhile
+        if arrays is None:
+            with making(folder, made_of) as empty:
+                fill(empty)
+            arrays, why = opened(folder, made_of)
         if arrays is None:
             raise OSError(why)
     return arrays

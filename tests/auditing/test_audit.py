@@ -14,12 +14,14 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import contraport
+from contraport import locks
 from contraport.auditing import Audit, crossfit
 from contraport.auditing.frozen import frozen_rounds
 from contraport.auditing.report import of_training
 from contraport.cli.console import print_audit
 from contraport.data import from_arrays, from_stream, load
-from contraport.errors import UsageError
+from contraport.errors import InUseError, UsageError
+from contraport.locks import locked
 from contraport.pairs import ItemPairs, as_sides, couples, exchanged, scores
 from contraport.verbs.train import Settings
 
@@ -375,3 +377,30 @@ def test_names_are_no_formulas_of_a_spreadsheet_and_no_markup_of_the_console(
     print_audit(found)
     shown = capsys.readouterr().out
     assert all(found.keys[pair] in shown for pair in found.flagged(count=10))
+
+
+@pytest.mark.parametrize(
+    ("method", "resume"),
+    [("crossfit", False), ("crossfit", True), ("frozen", False), ("online", False), ("online", True)],
+)
+def test_one_audit_at_a_time_fills_a_folder(
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path, method: str, resume: bool
+) -> None:
+    out = tmp_path / "audit"
+    with locked(out, "audit"):
+        if resume:
+            (out / "judgements.npz").touch()
+        before = sorted(out.rglob("*"))
+        with pytest.raises(InUseError, match=r"out: .*audit is in use by contraport audit, process \d+ on"):
+            contraport.audit(data=views, method=method, out=out, resume=resume, progress=False)
+        assert sorted(out.rglob("*")) == before
+
+
+def test_a_lock_that_a_killed_audit_left_is_no_content_of_its_folder(
+    views: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    out = tmp_path / "audit"
+    out.mkdir()
+    (out / "lock.json").write_text(json.dumps({**locks._this_process(), "pid": 2**22 + 1}))
+    contraport.audit(data=views, method="frozen", out=out)
+    assert sorted(path.name for path in out.iterdir()) == ["audit.html", "audit.json", "pairs.csv"]

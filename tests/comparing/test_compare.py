@@ -28,11 +28,11 @@ from contraport.comparing.running import Clock, Job, carried_out, carry_out, job
 from contraport.comparing.statistics import MOST_SEEDS
 from contraport.comparing.tables import Comparison, size, table_of, verdict_in_words, written
 from contraport.comparing.tuning import SPACES, Space, best_trial, settled, space_of, trials_of, unequal
-from contraport.errors import UsageError
+from contraport.errors import InUseError, UsageError
+from contraport.locks import locked
 from contraport.measures import chosen as measures
 from contraport.measures.intervals import Difference, Interval
 from contraport.runs import Run
-from contraport.training.lock import locked
 
 SMALL: dict[str, Any] = {
     "data": ["digits"],
@@ -645,16 +645,50 @@ def test_a_difference_on_one_seed_says_so_where_others_have_more(tmp_path: Path)
     assert "A budget of 0s is less than one training takes: none was begun." in found.notes
 
 
-def test_a_cell_that_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["train", "compare"])
+def test_a_cell_that_another_process_is_at_is_left_to_it(tmp_path: Path, by: str) -> None:
     grid = grid_of({**SMALL, "out": tmp_path})
     taken = job_of(grid, grid.cells[1])
-    with locked(Run(taken.path)):
+    where = (taken.path, "lock.json") if by == "train" else (taken.path.parent, f"{taken.path.name}.lock.json")
+    with locked(where[0], by, name=where[1]):
         found = compare(**SMALL, out=tmp_path)
     assert found.lacking == 1
     entry = found.entry("gca-ince", "digits, standard", "knn")
     assert entry is not None
     assert (entry.failed, entry.seeds) == (None, 1)
     assert any("or another process is at them" in note for note in found.notes)
+
+
+def test_a_cell_is_kept_until_it_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its training has ended then, and given the lock of the run back."""
+    grid = grid_of({**SMALL, "out": tmp_path})
+    job, met = job_of(grid, grid.cells[0]), []
+    own = running.evaluate
+
+    def judge(*given: Any, **asked: Any) -> Any:
+        met.append(carry_out(job))  # as another process would
+        return own(*given, **asked)
+
+    monkeypatch.setattr(running, "evaluate", judge)
+    assert carry_out(job) is not None
+    assert met == [None]
+    assert carry_out(job) == job.found
+
+
+def test_one_process_at_a_time_writes_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["contraport.comparing.compare"]
+    own, refused = module.draw, []
+
+    def draw(*given: Any) -> None:
+        held = pytest.raises(InUseError, match=r"out: .* is in use by contraport compare, process")
+        with held, locked(tmp_path, "compare"):
+            pytest.fail("two processes at once")
+        refused.append(own(*given))
+
+    monkeypatch.setattr(module, "draw", draw)
+    compare(**SMALL | {"seeds": 1}, out=tmp_path)
+    assert refused == [None]
+    assert not (tmp_path / "lock.json").exists()
 
 
 def test_what_another_process_ended_meanwhile_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,12 @@ from contraport.cli.console import print_evaluation
 from contraport.data import Views, from_arrays, load
 from contraport.embedding import Reader
 from contraport.encoders import Model
-from contraport.errors import UsageError
+from contraport.errors import InUseError, UsageError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.kept import kept_files, kept_models
 from contraport.evaluation.samples import points, samples_of
 from contraport.evaluation.worsened import worsened
+from contraport.locks import locked
 from contraport.measures.intervals import Difference
 from contraport.measures.subject import Subject
 from contraport.reporting.shown import shown
@@ -69,6 +70,19 @@ def test_a_full_disk_leaves_the_evaluation_before(tmp_path: Path, monkeypatch: p
         evaluate(run, data=(vectors(90, 3), vectors(31, 3)), neighbors=3, progress=False)
     assert {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
     assert len(calls) == call
+
+
+def test_a_run_is_evaluated_by_one_process_at_a_time(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, vector_model()) for name in "ab"]
+    data = vectors(60, 3), vectors(30, 3)
+    with (
+        locked(runs[1].path, "evaluate", name=runs[1].evaluation_lock_path.name),
+        pytest.raises(InUseError, match=r"run: .*b is in use by contraport evaluate, process .*; wait for its end"),
+    ):
+        evaluate(runs, data=data, neighbors=3, progress=False)
+    assert not any(run.evaluation_path.exists() for run in runs), "nothing is measured in vain"
+    evaluate(runs, data=data, neighbors=3, progress=False)
+    assert not any(run.evaluation_lock_path.exists() for run in runs)
 
 
 def test_an_encoder_that_never_trained_is_its_own_baseline(evaluated: tuple[Run, dict[str, Any]]) -> None:

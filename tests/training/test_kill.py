@@ -63,7 +63,9 @@ def test_the_lock_of_a_process_ends_with_it(tmp_path: Path) -> None:
         for number in (None, signal.SIGSTOP):  # asleep is not dead
             if number is not None:
                 os.kill(cast(int, process.pid), number)
-            with pytest.raises(UsageError, match=rf"trained by process {process.pid} on .*; wait for its end, or stop"):
+            with pytest.raises(
+                UsageError, match=rf"in use by contraport train, process {process.pid} on .*; wait for its end, or stop"
+            ):
                 train(**again)
     finally:
         process.kill()

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from contraport import locks
 from contraport.errors import UsageError
 from contraport.runs import Run
-from contraport.training import lock, train
+from contraport.training import train
 
 from .conftest import Pull
 
-HELD = r"out: .*run is being trained by process \d+ on .+ since \d{4}-\d\d-\d\d [\d:+]+; wait for its end, or stop it\."
+USER = r"out: .*run is in use by contraport train, process \d+ on"
+HELD = USER + r" .+ since \d{4}-\d\d-\d\d [\d:+]+; wait for its end, or stop it\."
 
 
 class Meets(Pull):
@@ -37,7 +39,7 @@ Meets.__name__ = "Pull"
 
 def left_behind(run: Run, **changes: Any) -> None:
     """Leave the lock of another process."""
-    run.lock_path.write_text(json.dumps({**lock._this_process(), **changes}))
+    run.lock_path.write_text(json.dumps({**locks._this_process(), **changes}))
 
 
 @pytest.mark.parametrize("how", ["resume", "overwrite"])
@@ -110,16 +112,18 @@ def test_a_lock_that_only_its_machine_can_judge_ends_with_its_signs_of_life(
     else:
         left_behind(run, **changes)
     go_on = {"data": settings["data"], "out": run.path, "resume": True, "epochs": 3, "progress": False}
-    with pytest.raises(UsageError, match=r"is being trained by .* its lock ends 5 minutes after its last sign of life"):
+    with pytest.raises(
+        UsageError, match=r"is in use by contraport train, .* its lock ends 5 minutes after its last sign of life"
+    ):
         train(**go_on)
-    then = time.time() - lock.STALE - 60
+    then = time.time() - locks.STALE - 60
     os.utime(run.lock_path, (then, then))
     train(**go_on)
     assert not run.lock_path.exists()
 
 
 def test_a_training_gives_signs_of_life(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "BEAT", 0.01)
+    monkeypatch.setattr(locks, "BEAT", 0.01)
     run = Run(settings["out"])
 
     def wait() -> None:

@@ -24,6 +24,8 @@ from contraport.data import Dataset, from_arrays, load_undivided
 from contraport.data.mark import mark_of
 from contraport.data.streams import check_no_stream
 from contraport.errors import UsageError, check, unknown_name, writing
+from contraport.files import halves
+from contraport.locks import LOCK, locked
 from contraport.options import options_of
 from contraport.pairs import Sides, better_partners, check_pairs, free_partners
 from contraport.progress import plain_console
@@ -154,12 +156,18 @@ def _folder(asked: AuditOptions) -> Iterator[Path]:
             yield Path(folder)
         return
     path = Path(asked.out)
+    _check_folder(path, resume=asked.resume)
+    with locked(path, "audit"):
+        _check_folder(path, resume=asked.resume)  # another audit may have filled it meanwhile
+        yield path
+
+
+def _check_folder(path: Path, *, resume: bool) -> None:
+    """Raise `UsageError` unless an audit may begin or go on in a folder; a lock is no content of it."""
     check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.")
-    used = path.exists() and any(path.iterdir())
-    check(asked.resume or not used, f"out: {path} is not empty; expected a new folder, or {written_as(resume=True)}.")
-    check(not asked.resume or used, f"out: there is no audit in {path} to go on with.")
-    path.mkdir(parents=True, exist_ok=True)
-    yield path
+    used = path.exists() and not {path / LOCK, *halves(path)}.issuperset(path.iterdir())
+    check(resume or not used, f"out: {path} is not empty; expected a new folder, or {written_as(resume=True)}.")
+    check(not resume or used, f"out: there is no audit in {path} to go on with.")
 
 
 def _dataset(asked: AuditOptions) -> Dataset:

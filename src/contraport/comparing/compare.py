@@ -32,6 +32,7 @@ from contraport.comparing.tables import Comparison
 from contraport.comparing.tuning import as_text, best_trial, settled, space_of, trials_of, unequal
 from contraport.errors import UsageError, check, lacks_memory, writing
 from contraport.files import write_json, write_text
+from contraport.locks import locked
 from contraport.measures import Measure
 from contraport.measures.baselines import BASELINES
 from contraport.options import plain
@@ -285,8 +286,7 @@ def _written(
     )
     out, commands = grid.out, [job.command for _, job in jobs]
     numbers = {**_circumstances(grid), **comparison.jsonable(), "cells": _cells(jobs, found)}
-    with writing("out", out):
-        out.mkdir(parents=True, exist_ok=True)
+    with locked(out, "compare", wait=True), writing("out", out):  # another process may be at other cells of the table
         write_text(
             out / "commands.sh", "\n".join(["#!/bin/sh", "# Each cell of the table by itself.", *commands]) + "\n"
         )

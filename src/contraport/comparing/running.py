@@ -20,6 +20,7 @@ from contraport.comparing.grid import Cell, Grid
 from contraport.errors import InUseError, UsageError, lacks_memory
 from contraport.evaluation.evaluate import evaluate
 from contraport.files import write_json
+from contraport.locks import locked
 from contraport.options import plain
 from contraport.runs import Run
 from contraport.training.given import settings_of
@@ -101,8 +102,15 @@ def carry_out(job: Job) -> Found | None:
     Raises:
         KeyboardInterrupt: it was stopped; it goes on when it is carried out again.
     """
-    if job.found is not None:
-        return job.found
+    cells, name = job.path.parent, f"{job.path.name}.lock.json"
+    try:
+        with locked(cells, "compare", name=name):  # the run's own lock ends with its training, before it is judged
+            return job.found or _carried_out(job)
+    except InUseError:
+        return None
+
+
+def _carried_out(job: Job) -> Found:
     run, machine = Run(job.path), {**job.machine, "progress": False}
     found: Found = {"measures": list(job.measures), "options": dict(job.options)}
     started = time.perf_counter()
@@ -121,7 +129,7 @@ def carry_out(job: Job) -> Found | None:
             progress=False,
         )
     except InUseError:
-        return None
+        raise
     except (UsageError, MemoryError, RuntimeError) as error:
         told = f"{error}" if isinstance(error, UsageError) else lacks_memory(error)
         if told is None:
@@ -142,7 +150,6 @@ def carry_out(job: Job) -> Found | None:
             "seconds": {"training": round(rows[-1]["seconds"], 2) if rows else None, "judging": judged["seconds"]},
         }
     found["took"] = round(time.perf_counter() - started, 2)
-    job.result_path.parent.mkdir(parents=True, exist_ok=True)
     write_json(job.result_path, found)
     return found
 

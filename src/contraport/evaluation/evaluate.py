@@ -29,6 +29,7 @@ from contraport.evaluation.unanimous import unanimous
 from contraport.evaluation.worsened import worsened
 from contraport.evaluation.worst import worst_pairs
 from contraport.files import replacing, write_arrays, write_json
+from contraport.locks import locked
 from contraport.measures import Measure, chosen, families, measures_of
 from contraport.measures.geometry import UNIFORMITY_ITEMS
 from contraport.measures.intervals import (
@@ -73,13 +74,18 @@ def evaluate(given: dict[str, Any]) -> Evaluation | Evaluations:
     repeated = dict.fromkeys(str(run.path) for run in runs if folders[run.path.resolve()] > 1)
     check(not repeated, f"run: expected each once, got {', '.join(repeated)} more often.")
     judged: list[Evaluated] = []
-    for run in runs:
-        judged.append(_judge(run, asked))
-        _write(judged[-1])  # what comes after may take long, and fail
-    for one in judged if len(judged) > 1 else ():
-        found, one.result["pairs_of_runs"] = _between_runs(one, judged)
-        one.result["differences"] |= found
-        _write(one)
+    with ExitStack() as locks:
+        for run in runs:
+            run.check_is_run()
+            lock = run.evaluation_lock_path.name  # not that of a training, which may go on meanwhile
+            locks.enter_context(locked(run.path, "evaluate", argument="run", name=lock))
+        for run in runs:
+            judged.append(_judge(run, asked))
+            _write(judged[-1])  # what comes after may take long, and fail
+        for one in judged if len(judged) > 1 else ():
+            found, one.result["pairs_of_runs"] = _between_runs(one, judged)
+            one.result["differences"] |= found
+            _write(one)
     results = Evaluations({str(one.run.path): one.result for one in judged})
     return judged[0].result if isinstance(asked.run, str | Path | Run) else results
 

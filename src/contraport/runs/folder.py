@@ -19,7 +19,7 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
     train.log          what the training said
     loggers/           what TensorBoard, MLflow or Weights & Biases keep, where they were asked for
     nonfinite.json     where the loss stopped being a number, if it did
-    lock.json          which process trains, while one does
+    lock.json          which process trains, while one does; evaluation.lock.json, which evaluates
     .replaced/         the run that this one replaces, until this one has a checkpoint
 ```
 """
@@ -33,6 +33,7 @@ from pathlib import Path
 
 from contraport.errors import check, check_regular
 from contraport.files import halves
+from contraport.locks import LOCK
 from contraport.runs.replaced import Replaced
 from contraport.wording import written_as
 
@@ -68,7 +69,8 @@ class RunFolder:
         self.nonfinite_path = self.path / "nonfinite.json"
         self.nonfinite_checkpoint = self.checkpoints / "nonfinite.ckpt"
         self.nonfinite_items = self.checkpoints / "nonfinite.npz"
-        self.lock_path = self.path / "lock.json"
+        self.lock_path = self.path / LOCK
+        self.evaluation_lock_path = self.path / f"evaluation.{LOCK}"
         self.replaced = Replaced(self)
 
     @property

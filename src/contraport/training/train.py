@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from contraport.data.views.own import OwnChange
 from contraport.distributed import from_first, is_first, joined, together, world
 from contraport.encoders.adapters import merged
 from contraport.errors import check
+from contraport.locks import locked
 from contraport.runs import Run, default_path
 from contraport.training.build import (
     Built,
@@ -43,7 +45,6 @@ from contraport.training.dry_run import dry_run
 from contraport.training.fit import fit
 from contraport.training.frozen import on_features
 from contraport.training.given import settings_of
-from contraport.training.lock import locked
 from contraport.training.loop import Position
 from contraport.training.preflight import fitting_batch, preflight
 from contraport.training.restore import open_run, replacing_run
@@ -98,7 +99,7 @@ def train(given: dict[str, Any]) -> Run:
             mark = mark_of(dataset)
         with together():
             _check_same_items(dataset, mark)
-        with locked(run), replacing_run(run):
+        with _locked(run), replacing_run(run):
             with together():
                 kept = replace(settings, freeze=given_freeze)  # so that the same can be given to go on
                 done = open_run(run, kept, mark) if is_first() else Position()
@@ -108,6 +109,16 @@ def train(given: dict[str, Any]) -> Run:
                     run.save_partners(built.partners.numpy())
             _fit(settings, built, run, from_first(done), monitored, given, mark)
     return run
+
+
+@contextmanager
+def _locked(run: Run) -> Iterator[None]:
+    """Keep other processes out of the run's folder; of several processes of this training the first locks it."""
+    with ExitStack() as lock:
+        with together():
+            if is_first():
+                lock.enter_context(locked(run.path, "train"))
+        yield
 
 
 def _check_same_items(dataset: Dataset, mark: str | None) -> None:

@@ -1,15 +1,18 @@
-"""One training at a time in a run folder: a file says who trains there, and is touched as a sign of life.
+"""Locks of folders: one process fills a folder at a time, and its lock file names it.
 
-Locks of the operating system are not used: many shared folders do not pass them on to other machines.
+The file is touched as a sign of life. Locks of the operating system are not used: many shared folders do not pass them
+on to other machines.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,9 +20,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from contraport.distributed import is_first, together
-from contraport.errors import InUseError, UsageError, check, check_regular, explained
-from contraport.runs import Run
+from contraport.errors import InUseError, UsageError, check, check_regular, explained, writing
+
+LOCK = "lock.json"
 
 BEAT = 20.0
 """Seconds between two signs of life."""
@@ -27,23 +30,34 @@ BEAT = 20.0
 STALE = 300.0
 """Seconds without one after which a lock of another machine no longer counts; shared folders tell late of changes."""
 
+LOOKS = 0.5
+"""Seconds between two looks at a lock that is waited for."""
+
+log = logging.getLogger("contraport")
+
 
 @contextmanager
-def locked(run: Run) -> Iterator[None]:
-    """Keep other trainings out of a run's folder, which is made if need be; of several processes the first locks it.
+def locked(folder: Path, work: str, *, argument: str = "out", name: str = LOCK, wait: bool = False) -> Iterator[None]:
+    """Keep other processes out of a folder, which is made if need be.
 
     A lock that a killed process left is taken over: at once where the process ran on this machine, otherwise when it
     has given no sign of life for `STALE` seconds.
 
+    Args:
+        folder: what this process fills.
+        work: the command that fills it, for the message of the other process.
+        argument: the option that names the folder.
+        name: of the lock file in the folder.
+        wait: wait for the end of the other process.
+
     Raises:
-        InUseError: another training is at work there.
+        InUseError: another process is at work there, and `wait` is false.
+        UsageError: the folder cannot be written to.
     """
-    lock = _Lock(run)
-    with together():
-        if is_first():
-            with run.writing():
-                run.path.mkdir(parents=True, exist_ok=True)
-                lock.take()
+    lock = _Lock(folder, name, work, argument)
+    with writing(argument, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.take(wait=wait)
     try:
         yield
     finally:
@@ -51,22 +65,28 @@ def locked(run: Run) -> Iterator[None]:
 
 
 class _Lock:
-    """The lock file of a run: taken by making it, which only one process can."""
+    """A lock file: taken by making it, which only one process can."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._path = run.lock_path
-        self._text = json.dumps(_this_process())
+    def __init__(self, folder: Path, name: str, work: str, argument: str) -> None:
+        self._folder, self._path, self._argument = folder, folder / name, argument
+        self._text = json.dumps({"work": work, **_this_process()})
         self._released = threading.Event()
-        self._beating: threading.Thread | None = None
 
-    def take(self) -> None:
+    def take(self, *, wait: bool) -> None:
+        told = ""
         while True:
             try:
                 file = self._path.open("x", encoding="utf-8")
                 break
             except (FileExistsError, IsADirectoryError):
-                self._clear()
+                try:
+                    self._clear()
+                except InUseError as error:
+                    if not wait:
+                        raise
+                    if told != (told := str(error)):
+                        log.info("%s", told)
+                    time.sleep(LOOKS)
         try:
             with file:
                 file.write(self._text)
@@ -77,12 +97,10 @@ class _Lock:
         self._beating.start()
 
     def release(self) -> None:
-        if self._beating is None:
-            return
         self._released.set()
         self._beating.join()
         with suppress(OSError, UsageError):  # what cannot be removed ends with this process
-            if _read(self._path) == self._text:
+            if _read(self._path, self._argument) == self._text:
                 self._path.unlink()
 
     def _beat(self) -> None:
@@ -90,7 +108,7 @@ class _Lock:
             try:
                 os.utime(self._path)
             except OSError:
-                continue  # the shared folder is away; if it stays so, the training fails by itself
+                continue  # the shared folder is away; if it stays so, the work in it fails by itself
 
     @explained("contraport docs troubleshooting resume-is-refused")
     def _clear(self) -> None:
@@ -100,29 +118,30 @@ class _Lock:
             InUseError: it is held.
             UsageError: it is no file.
         """
-        text = _read(self._path)
+        text = _read(self._path, self._argument)
         if text is None:
             return
         owner = _parsed(text)
         lives = _lives(owner)
         if lives or (lives is None and self._silence() < STALE):
             who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
-            told = f"out: {self._run.path} is being trained by {who}; wait for its end, or stop it."
+            work = f"contraport {owner.get('work', 'train')}"
+            told = f"{self._argument}: {self._folder} is in use by {work}, {who}; wait for its end, or stop it."
             unknown = f" If it was killed, its lock ends {STALE / 60:.0f} minutes after its last sign of life."
             raise InUseError(told if lives else told + unknown)
-        aside = self._path.with_name(f".lock-{uuid.uuid4().hex}.json")
+        aside = self._path.with_name(f".{self._path.stem}-{uuid.uuid4().hex}.json")
         try:
             self._path.rename(aside)
         except FileNotFoundError:
             return
-        if _read(aside) == text:
+        if _read(aside, self._argument) == text:
             aside.unlink()
         else:  # another process was faster, and this is its lock
             aside.rename(self._path)
 
     def _silence(self) -> float:
         """Return the seconds since the last sign of life, by the clock of the disk, which all machines share."""
-        with tempfile.TemporaryFile(dir=self._run.path) as file:
+        with tempfile.TemporaryFile(dir=self._folder) as file:
             now = os.fstat(file.fileno()).st_mtime
         try:
             return now - self._path.stat().st_mtime
@@ -176,12 +195,12 @@ def _started(pid: int) -> str | None:
     return None if state in "ZX" else rest[18]
 
 
-def _read(path: Path) -> str | None:
+def _read(path: Path, argument: str) -> str | None:
     try:
-        check_regular("out", path)
+        check_regular(argument, path)
         return path.read_text("utf-8", errors="replace")
     except FileNotFoundError:
-        check(not path.is_symlink(), f"out: {path} is a link to nothing; remove it.")
+        check(not path.is_symlink(), f"{argument}: {path} is a link to nothing; remove it.")
         return None
 
 
