@@ -1,13 +1,17 @@
 """How many operations a call makes at small batches, where they are what costs: from the second call on."""
 
+import dataclasses
 from collections import Counter
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.objectives import comparing
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import contraport
+from contraport.catalog import OBJECTIVES
+from contraport.objectives.constraints import Asked
 
 ROWS = 256
 
@@ -66,3 +70,69 @@ def test_what_is_remembered_serves_every_mode():
     again.backward()
     assert torch.equal(value, again.detach())
     assert leaf.grad.isfinite().all()
+
+
+def reachable(part, seen):
+    """Yield the tensors without a gradient that can be reached from a part of an outcome."""
+    if id(part) in seen:
+        return
+    seen.add(id(part))
+    if isinstance(part, torch.Tensor):
+        if not part.requires_grad:
+            yield part
+    elif isinstance(part, (tuple, list)):
+        for each in part:
+            yield from reachable(each, seen)
+    elif dataclasses.is_dataclass(part):
+        yield from reachable([getattr(part, each.name) for each in dataclasses.fields(part)], seen)
+
+
+SETTINGS = {"direct-clr": {"dimensions": 3}}
+OF_ONE = [
+    name
+    for name in OBJECTIVES
+    if isinstance(contraport.objective(name, **SETTINGS.get(name, {})), contraport.Objective)
+]
+"""Objectives that are not sums of others."""
+
+
+@pytest.mark.parametrize("name", OF_ONE)
+def test_what_is_written_to_a_plan_changes_no_later_call(name):
+    """Nor what is written to anything else that a plan, a target or a block holds."""
+    z, known, settings = comparing.views(), comparing.needed(name), SETTINGS.get(name, {})
+    expected = comparing.build(name, **settings)(*z, **known)
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*z, *known.values()]}
+    for outcome in comparing.build(name, **settings).outcomes(*z, **known):
+        for tensor in list(reachable(outcome, set())):
+            if tensor.untyped_storage().data_ptr() not in own and tensor.is_contiguous():
+                tensor.zero_()
+    assert torch.equal(comparing.build(name, **settings)(*z, **known), expected)
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [contraport.Rows(), contraport.Columns(), contraport.Free(), contraport.Simplex(), contraport.Balanced(3),
+     contraport.Balanced(50, 1e-6), contraport.Unbalanced(1.0), contraport.Tsallis(), contraport.Tsallis(0.5)],
+    ids=repr,
+)  # fmt: skip
+def test_vectors_of_a_plan_are_its_own(constraint):
+    """No write is seen by another plan, not even one through an array."""
+    z = [view.float() for view in comparing.views()]
+    layout, kernel = contraport.Joint(), contraport.Gibbs("cosine", 0.5)
+    (block,) = layout(*z)
+
+    def vectors():
+        plans = constraint(block.geometry(kernel), Asked(reciprocal=True))
+        parts = [
+            [plan.f, plan.g, plan.known_log_row_mass, plan.known_log_column_mass, plan.log_wanted_row_mass,
+             plan.log_wanted_column_mass, plan.log_row_mass(), plan.log_column_mass()]
+            for plan in plans
+        ]  # fmt: skip
+        return [part for each in parts for part in each if part is not None]
+
+    expected = [part.clone() for part in vectors()]
+    for part in vectors():
+        if part.is_contiguous():
+            part.numpy()[...] = 7
+    for part, before in zip(vectors(), expected, strict=True):
+        assert torch.equal(part, before)

@@ -2,7 +2,7 @@
 
 from contraport.engine.autocast import without_autocast
 from contraport.engine.backends.choose import BACKENDS, PRECISIONS, backend, choose, explain, precision
-from contraport.engine.constants import constant, remembered
+from contraport.engine.constants import CacheEntry, constant, remembered
 from contraport.engine.geometry import Geometry, Mask, Threshold
 from contraport.engine.half_steps import OTHER, Axis, Slack, Step
 from contraport.engine.kernels import Bilinear, Gibbs, Kernel, Learned, RationalQuadratic, StudentT, Tempered, normalize
@@ -18,6 +18,7 @@ __all__ = [
     "PRECISIONS",
     "Axis",
     "Bilinear",
+    "CacheEntry",
     "Doubled",
     "Geometry",
     "Gibbs",

@@ -2,15 +2,17 @@
 
 What is kept is bounded in number, belongs to no object (so that objectives can be pickled and used by several threads),
 and is made outside of inference mode, so that it serves calls with a gradient too. Under `torch.compile`, and under
-tensors that stand for others, nothing is kept.
+tensors that stand for others, nothing is kept. What somebody has written to since is made anew: patterns and targets
+can be reached from a plan, and a write to one would change every later call.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,18 +23,43 @@ MOST_KEPT = 64
 Value = TypeVar("Value")
 
 
+class CacheEntry(Generic[Value]):
+    """A cached value, and the version of each of its tensors, which a write in place changes."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self._versions = [(tensor, tensor._version) for tensor in _tensors(value)]
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing has been written to the value since."""
+        return all(tensor._version == version for tensor, version in self._versions)
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    """Yield the tensors in a value, within tuples and the fields of dataclasses."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _tensors(part)
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from _tensors(getattr(value, each.name))
+
+
 def remembered(make: Callable[..., Value]) -> Callable[..., Value]:
     """Let a function of hashable arguments remember what it has made."""
-    kept: dict[Hashable, Value] = {}
+    kept: dict[Hashable, CacheEntry[Value]] = {}
     lock = threading.Lock()
 
     @wraps(make)
     def get(*key: Hashable) -> Value:
         if torch.compiler.is_compiling():
             return make(*key)
-        value = kept.get(key)
-        if value is not None:
-            return value
+        entry = kept.get(key)
+        if entry is not None and entry.intact:
+            return entry.value
         with torch.inference_mode(False), torch.no_grad():
             value = make(*key)
             real = type(torch.empty(0)) is Tensor
@@ -40,7 +67,7 @@ def remembered(make: Callable[..., Value]) -> Callable[..., Value]:
             with lock:
                 if len(kept) >= MOST_KEPT:
                     del kept[next(iter(kept))]
-                kept[key] = value
+                kept[key] = CacheEntry(value)
         return value
 
     return get
@@ -52,5 +79,8 @@ def _full(size: int, value: float, dtype: torch.dtype, device: torch.device) -> 
 
 
 def constant(size: int, value: float, like: Tensor) -> Tensor:
-    """Return a vector of one number, (size,), in the precision and on the device of another; never write to it."""
+    """Return a vector of one number, (size,), in the precision and on the device of another.
+
+    Several callers share it: it must not be written to, nor be a part of what a caller gets.
+    """
     return _full(size, value, like.dtype, like.device)

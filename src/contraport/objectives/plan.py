@@ -16,7 +16,6 @@ from contraport.engine import (
     LogKernel,
     TimesCost,
     by_row_blocks,
-    constant,
     held_sums,
     log_sums,
 )
@@ -88,7 +87,7 @@ class Plan:
         if self.log_marginals is not None:
             return self.log_marginals[side]
         size = self.shape[side]
-        return constant(size, -math.log(size), self.f)
+        return self.f.new_full((size,), -math.log(size))
 
     def log_row_mass(self) -> Tensor:
         """Return log sum_j P_ij, (N,); one pass over the pairs unless known."""

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from contraport.engine import Geometry, constant
+from contraport.engine import Geometry
 from contraport.objectives.answer import Answer
 from contraport.objectives.plan import Plan
 
@@ -71,7 +71,7 @@ class Constraint(Answer, ABC):
 def uniform_marginals(geometry: Geometry) -> Marginals:
     """Return log 1/N, (N,), and log 1/M, (M,)."""
     like, (n, m) = geometry.log_kernel.inputs[0], geometry.shape
-    return constant(n, -math.log(n), like), constant(m, -math.log(m), like)
+    return like.new_full((n,), -math.log(n)), like.new_full((m,), -math.log(m))
 
 
 def directions(geometry: Geometry, asked: Asked) -> list[tuple[Geometry, Marginals]]:

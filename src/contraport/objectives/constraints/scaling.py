@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.engine import OTHER, Axis, Geometry, Slack, Step, constant, converge, remembered, scale
+from contraport.engine import OTHER, Axis, Geometry, Slack, Step, converge, remembered, scale
 from contraport.errors import check, check_positive, check_whole, unknown_name
 from contraport.objectives.constraints.constraint import (
     ASKED,
@@ -83,7 +83,7 @@ class Scaling(Constraint):
         """
         if log_weights is None:
             return masses if self.from_marginals else None
-        rows, columns = masses if self.from_marginals else (constant(len(v), 0.0, v) for v in masses)
+        rows, columns = masses if self.from_marginals else (torch.zeros_like(v) for v in masses)
         return rows, columns + log_weights
 
     def _slack(
@@ -135,7 +135,7 @@ class Scaling(Constraint):
         latest = start | dict(zip(axes, potentials, strict=True))
         unset = [axis for axis in OTHER if axis not in latest]
         for axis in unset:
-            latest[axis] = constant(len(wanted[axis]), 0.0, wanted[axis])
+            latest[axis] = torch.zeros_like(wanted[axis])
         final = axes[-1]
         known: dict[Axis, Tensor] = {}
         if last.bound is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from contraport.engine import Axis, Geometry, constant, log_sums
+from contraport.engine import Axis, Geometry, log_sums
 from contraport.objectives.constraints.constraint import ASKED, Asked, Constraint, directions
 from contraport.objectives.plan import Plan
 
@@ -57,4 +57,4 @@ def _start(columns: int, like: Tensor, log_weights: Tensor | None) -> tuple[Tens
     """Return the potential of the columns under their reference measure, and the axes whose potential is zero."""
     if log_weights is not None:
         return log_weights, ()
-    return constant(columns, 0.0, like), ("columns",)
+    return like.new_zeros(columns), ("columns",)

@@ -14,7 +14,6 @@ from contraport.engine import (
     LogHinge,
     LogKernel,
     by_row_blocks,
-    constant,
     log_sums,
     within_transform,
 )
@@ -208,8 +207,8 @@ class Tsallis(Constraint):
             geometry=family.kernel(logits, potential),
             compared=geometry,
             f=(log_scale - log_total.detach()).masked_fill(empty, log_scale),
-            g=constant(m, 0.0, like),
-            known_log_row_mass=constant(n, math.log(share), like) if per_row else None,
+            g=like.new_zeros(m),
+            known_log_row_mass=like.new_full((n,), math.log(share)) if per_row else None,
             logits=logits,
             potential=potential,
             family=family,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, Kernel, Mask, Threshold, remembered
+from contraport.engine import CacheEntry, Geometry, Kernel, Mask, Threshold, remembered
 from contraport.errors import UsageError
 from contraport.objectives.equality import Indicator
 
@@ -45,7 +45,7 @@ class Pattern:
     one_each: bool = False
     crowded: bool = False
     chosen: tuple[Tensor, Tensor] | None = None
-    _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    _kept: dict[Hashable, CacheEntry[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -56,11 +56,11 @@ class Pattern:
         """Return what a function makes, made at its first call; it must follow from the pattern and the key alone."""
         if torch.compiler.is_compiling():
             return make()
-        if key not in self._kept:
+        entry: CacheEntry[Value] | None = self._kept.get(key)
+        if entry is None or not entry.intact:
             with torch.inference_mode(False), torch.no_grad():
-                self._kept[key] = make()
-        value: Value = self._kept[key]
-        return value
+                self._kept[key] = entry = CacheEntry(make())
+        return entry.value
 
     @property
     def T(self) -> Pattern:
