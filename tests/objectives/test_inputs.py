@@ -161,6 +161,44 @@ def test_a_target_is_a_matrix_of_any_kind():
         torch.testing.assert_close(loss(z0, z1, target=kind), expected)
 
 
+@pytest.mark.parametrize("pairs", [[(0, 1), (2, 3)], [(0, 1), (4, 5)]])
+@pytest.mark.parametrize("name", ["info-nce", "nt-xent", "gca-ince", "gca-uot", "rince", "hard-negative", "iot"])
+def test_a_dense_target_is_a_sparse_one_where_views_are_absent(name, pairs):
+    """All that the first pairs want is absent."""
+    loss = contraport.objective(name).double()
+    size = 12 if isinstance(loss.layout, contraport.Joint) else 6
+    matrix = torch.zeros(size, size, dtype=torch.float64)
+    for i, j in pairs:
+        matrix[i, j] = 1
+    present = torch.ones(6, 2, dtype=torch.bool)
+    present[[0, 2], 0] = False
+    outcomes = []
+    for target in (matrix, matrix.to_sparse()):
+        z = [view.requires_grad_() for view in views(dtype=torch.float64)]
+        value = loss(*z, target=target, present=present)
+        outcomes.append([value, *torch.autograd.grad(value, z)])
+    for dense, sparse in zip(*outcomes, strict=True):
+        assert dense.isfinite().all()
+        torch.testing.assert_close(dense, sparse)
+
+
+@pytest.mark.parametrize("name", ["barlow-twins", "vic-reg"])
+def test_a_target_of_items_is_refused_where_coordinates_are_compared(name):
+    z0, z1 = views(n=6, d=6)
+    loss = contraport.objective(name)
+    classes = torch.arange(6) % 2
+    for target, known in [
+        (contraport.Labels(), {"labels": classes}),
+        (contraport.Domains(alpha=0.1), {"domains": classes}),
+        (contraport.Neighbors(z0, 2), {}),
+        (torch.eye(6), {}),
+        ([(0, 1)], {}),
+    ]:
+        with pytest.raises(UsageError, match="target: must match the views"):
+            loss(z0, z1, target=target, **known)
+    assert torch.equal(loss(z0, z1, target=contraport.Pairs()), loss(z0, z1))
+
+
 @pytest.mark.parametrize("name", ["nt-xent", "gte", "dclw", "hard-negative"])
 def test_where_no_item_is_there_twice_nothing_is_wanted(name):
     z = [v.requires_grad_() for v in views()]

@@ -161,7 +161,7 @@ def pose(layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mappi
         _check_wanted(layout, rule, call)
         rule = rule.among(processes, call)
     if not layout.traits.of_items:
-        _check_no_items(layout, call, facts)
+        _check_no_items(layout, rule, call, facts)
     negatives = read_negatives(call, facts, processes)
     if "column_weights" in call.attributes:
         alone = negatives is None and not layout.traits.shared_columns
@@ -213,8 +213,12 @@ def _beside_columns(views: tuple[Tensor, ...], known: dict[str, Any]) -> Call:
     return read_call(views[:-1], {n: v for n, v in known.items() if n not in _OF_NEGATIVES}, None)
 
 
-def _check_no_items(layout: Layout, call: Call, known: Mapping[str, Any]) -> None:
-    """Check that nothing is known of items where none are compared."""
+def _check_no_items(layout: Layout, rule: Target, call: Call, known: Mapping[str, Any]) -> None:
+    """Check that nothing is known of items, nor asked of them by the target, where none are compared."""
+    other = (
+        f"target: must match the views, as Pairs() does, got {rule!r}: {layout!r} compares coordinates and not items."
+    )
+    check(rule.from_views, other)
     for name in ("ids", "weights", "column_weights", "present", "negatives"):
         given = name in call.attributes or known.get(name) is not None
         check(not given, f"{name}: expected none, as {layout!r} compares coordinates and not items.")

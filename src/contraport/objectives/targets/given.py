@@ -169,9 +169,9 @@ class Matrix(Target):
             rows, columns = matrix.indices()
             _check_compared([mask.at(rows, columns) & (matrix.values() > 0) for mask in block.pattern.masks])
             values = matrix.values()
-            return SparseTarget(rows, columns, values / values.sum(), block.shape)
+            return SparseTarget(rows, columns, _of_unit_mass(values), block.shape)
         _check_compared([mask.whole() & (matrix > 0) for mask in block.pattern.masks])
-        return DenseTarget(matrix / matrix.sum())
+        return DenseTarget(_of_unit_mass(matrix))
 
     def _of_those_present(self, block: Block) -> Tensor:
         """Return the entries of the rows and columns that are there; a matrix of these alone is as good."""
@@ -268,6 +268,12 @@ def _between(matrix: Tensor, items: Tensor) -> Tensor:
 def _check_compared(refused: list[Tensor]) -> None:
     good = not any(bool(pairs.any()) for pairs in refused)
     check(good, "target: puts mass on pairs that are left out (self pairs, say, or items with equal ids).")
+
+
+def _of_unit_mass(wanted: Tensor) -> Tensor:
+    """Return what is wanted scaled to mass 1 in all; where nothing is wanted of what is there, it stays so."""
+    total = wanted.sum()
+    return wanted / torch.where(total > 0, total, 1)
 
 
 def _is_sparse(matrix: Tensor) -> bool:
