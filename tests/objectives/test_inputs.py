@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from tests.objectives.comparing import needed
+from tests.objectives.comparing import OF_COORDINATES, needed
 
 import contraport
 from contraport import UsageError
@@ -224,7 +224,30 @@ TRANSFORMED = {
     "averages of items": (lambda: contraport.sog_clr(items=9).eval(), {"ids": torch.arange(6)}),
     "teacher": (lambda: contraport.x_clr(), {"features": torch.randn(6, 3, dtype=torch.float64)}),
     "held": (lambda: contraport.alpha_cl(), {}),
+    "weights that are held": (lambda: contraport.dclw(), {}),
+    "thresholds": (lambda: contraport.alpha_cl(regularizer="inverse", detach=False), {}),
+    "mass of a function": (lambda: contraport.alpha_cl(regularizer="entropy", phi=torch.log1p), {}),
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "weights"),
+    [
+        (*case, weights)
+        for case in CASES
+        for weights in (None, "plan")
+        if weights is None or case[0] not in OF_COORDINATES
+    ],
+    ids=str,
+)
+def test_forward_mode_holds_what_reverse_mode_holds(name, settings, weights):
+    loss, known = contraport.objective(name, **settings).double().eval(), needed(name, 6) | {"weights": weights}
+    z, along = views(dtype=torch.float64), views(seed=1, dtype=torch.float64)
+    free = [view.clone().requires_grad_() for view in z]
+    slopes = torch.autograd.grad(loss(*free, **known), free, materialize_grads=True)
+    expected = sum((slope * step).sum() for slope, step in zip(slopes, along, strict=True))
+    _, found = torch.func.jvp(lambda *z: loss(*z, **known), z, along)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("backend", ["dense", "streamed"])

@@ -66,7 +66,8 @@ class ByPlan:
         check(len(views) > 1, "weights: the plan that tells them is between views; got one.")
         with torch.no_grad():
             shares = [self._share(z0, z1, kernel) for z0, z1 in combinations(views, 2)]
-            return 1 - self.strength + self.strength * torch.stack(shares).mean(0)
+            weights = 1 - self.strength + self.strength * torch.stack(shares).mean(0)
+        return weights.detach()  # forward mode takes no notice of no_grad
 
     def _share(self, z0: Tensor, z1: Tensor, kernel: Kernel) -> Tensor:
         items = torch.arange(len(z0), device=z0.device)

@@ -197,6 +197,7 @@ class Tsallis(Constraint):
             else:
                 settled = within_transform()
                 check(settled, f"constraint: the potentials of Tsallis did not settle in {_NEWTON_STEPS} steps.")
+        potential = potential.detach()  # forward mode takes no notice of no_grad
         # A further step, differentiated, carries the potential's own gradient; where the slopes change too, a second
         # one carries that of the gradient. They change no value: what rounding leaves in the sums is divided off.
         for _ in range(1 if self.order == 2 else 2):

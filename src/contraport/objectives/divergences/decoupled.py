@@ -91,7 +91,7 @@ class Agreement(Answer, Divergence):
                 wanted = pairs > 0
                 similarity = (total * (log_kernel.unit / self.sigma)).masked_fill(~wanted, -torch.inf)
                 weight = torch.where(wanted, 2 - wanted.sum() * similarity.softmax(0), 0)
-            total = total * weight
+            total = total * weight.detach()  # forward mode takes no notice of no_grad
         return -target.row_mass() * total[items]
 
 

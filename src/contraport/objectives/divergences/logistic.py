@@ -107,7 +107,7 @@ class NoiseContrast(nn.Module, Divergence):
             average = torch.where(past.isnan(), present, moved)
             if training:
                 past.copy_(average)
-        return average
+        return average.detach()  # forward mode takes no notice of no_grad
 
     def __repr__(self) -> str:
         return f"NoiseContrast({self.momentum!r})"
