@@ -8,6 +8,48 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from contraport.training.optimization import DEFAULT_LR, make_optimizer, make_schedule
 
 
+class Tower(nn.Module):
+    """An encoder with weights, biases and norms in two layers, as timm tells them apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        self.last = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+        return {"stem": "^first", "blocks": "^last"}
+
+    def no_weight_decay(self) -> set[str]:
+        return set()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="one rate"),
+        pytest.param({"encoder_lr_scale": 0.1}, id="a rate of the encoder's own"),
+        pytest.param({"layer_decay": 0.5}, id="a rate for each layer"),
+        pytest.param({"encoder_lr_scale": 0.1, "layer_decay": 0.5}, id="both"),
+    ],
+)
+def test_each_learning_parameter_is_in_one_group(options: dict[str, float]) -> None:
+    encoder, head = Tower(), nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+    module = nn.ModuleDict({"encoder": encoder, "head": head})
+    module.register_parameter("temperature", nn.Parameter(torch.tensor(0.5)))
+    encoder.first[0].weight.requires_grad_(False)
+    optimizer = make_optimizer(module, opt="adamw", lr=1e-3, weight_decay=0.1, encoders=[encoder], **options)
+    trained = [id(weights) for group in optimizer.param_groups for weights in group["params"]]
+    learning = {id(weights): name for name, weights in module.named_parameters() if weights.requires_grad}
+    assert sorted(trained) == sorted(learning)
+    decaying = {
+        learning[id(weights)]
+        for group in optimizer.param_groups
+        if group["weight_decay"] > 0
+        for weights in group["params"]
+    }
+    assert decaying == {"encoder.last.0.weight", "head.0.weight"}
+
+
 def rates(schedule: torch.optim.lr_scheduler.LRScheduler, steps: int) -> list[float]:
     found = []
     for _ in range(steps):

@@ -126,6 +126,7 @@ def dry_run(settings: Settings, built: Built) -> DryRun:
         epochs=len(_ALL),
         device=device,
         accumulate=settings.accumulate,
+        gradient_clip=settings.gradient_clip,
         amp=settings.amp,
         callbacks=[timer],
     )

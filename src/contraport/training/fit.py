@@ -104,6 +104,7 @@ def fit(
                     epochs=settings.epochs,
                     device=device,
                     accumulate=settings.accumulate,
+                    gradient_clip=settings.gradient_clip,
                     amp=settings.amp,
                     share=own_share(settings.batch_size),
                     callbacks=callbacks,

@@ -218,9 +218,9 @@ class Callback:
     def on_exception(self, loop: Loop, error: BaseException) -> None:
         """When the training ends early, for whatever reason."""
 
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of the callback."""
-        return {}
+    def state(self) -> dict[str, Any] | None:
+        """Return what a checkpoint holds of the callback; default: nothing."""
+        return None
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what a checkpoint holds of the callback."""

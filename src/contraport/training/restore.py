@@ -112,7 +112,7 @@ def state_of(loop: Loop) -> dict[str, Any]:
         "pipeline": loop.trained.state_dict(),
         "optimizer": loop.optimizer.state_dict(),
         "schedule": loop.schedule.state_dict(),
-        "callbacks": {name: state for name, state in states.items() if state},
+        "callbacks": {name: state for name, state in states.items() if state is not None},
     }
 
 

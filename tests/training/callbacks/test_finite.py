@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from contraport.errors import UsageError
+from contraport.estimators import ContrastiveEncoder
 from contraport.runs import Run
-from contraport.training import replay, train
+from contraport.training import fit, replay, train
+from contraport.training.step.pipeline import Pipeline
 
 from ..conftest import Pull
 from ..test_train import same, weights_of
@@ -29,6 +31,83 @@ def test_a_broken_loss_stops_before_the_weights_change(settings: dict[str, Any],
     state = torch.load(run.checkpoints / "last.ckpt", weights_only=True)
     assert state["step"] == 2
     assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
+
+
+class Steep(Pull):
+    """A loss that is finite, whose gradient at one step is not."""
+
+    def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
+        loss = super().forward(z0, z1)
+        if self.calls == self.at:
+            loss.register_hook(lambda gradient: gradient * math.inf)
+        return loss
+
+
+@pytest.mark.parametrize("more", [{}, {"gradient_clip": 1.0}], ids=["", "clipped"])
+def test_an_infinite_gradient_of_a_finite_loss_stops_before_the_weights_change(
+    settings: dict[str, Any], more: dict[str, Any]
+) -> None:
+    objective = Steep(at=3)
+    with pytest.raises(FloatingPointError, match=r"gradient's norm (nan|inf) at step 3"):
+        train(**settings, **more, objective=objective)
+    run = Run(settings["out"])
+    kept = json.loads((run.path / "nonfinite.json").read_text())
+    assert math.isfinite(float(kept["loss"]))
+    assert not math.isfinite(float(kept["gradient_norm"]))
+    state = torch.load(run.nonfinite_checkpoint, weights_only=True)
+    assert state["step"] == 2
+    assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
+    objective.calls -= 1
+    step = replay(run.path, data=settings["data"], objective=objective)
+    step.loss().backward()
+    gradients = [weights.grad for weights in step.pipeline.parameters() if weights.grad is not None]
+    assert not all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_an_estimator_stops_at_an_infinite_gradient() -> None:
+    encoder = ContrastiveEncoder(Steep(at=3), epochs=5, random_state=0)
+    with pytest.raises(UsageError, match=r"got a loss of \d.* and a gradient of norm (nan|inf) after 2 steps"):
+        encoder.fit(np.random.default_rng(0).normal(size=(40, 5)))
+
+
+@pytest.fixture
+def read_late(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the guard's numbers as on a GPU: many at once."""
+    monkeypatch.setattr(fit, "steps_between_readings", lambda device, settings: 100)
+    settings.update(batch_size=10, epochs=3, log_every=2)  # 7 steps an epoch
+
+
+@pytest.mark.usefixtures("read_late")
+@pytest.mark.parametrize("at", [3, 10, 14])
+def test_where_numbers_are_read_late_the_failing_step_is_found_all_the_same(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    forward = Pipeline.forward
+
+    def broken(self: Pipeline, batch: Any, step: int, *position: Any) -> Tensor:
+        loss = forward(self, batch, step, *position)
+        return loss * math.nan if step + 1 == at else loss
+
+    monkeypatch.setattr(Pipeline, "forward", broken)
+    with pytest.raises(FloatingPointError, match=rf"the loss is nan .* at step {at} "):
+        train(**settings)
+    run = Run(settings["out"])
+    state = torch.load(run.nonfinite_checkpoint, weights_only=True)
+    assert state["step"] == at - 1
+    assert all(torch.isfinite(value).all() for value in state["pipeline"].values())
+    assert replay(run.path, data=settings["data"]).loss().isnan()
+    rows = run.metrics() if run.metrics_path.exists() else []
+    assert [row["step"] for row in rows] == [step for step in (2, 4, 6, 7, 9, 11, 13) if step < at]
+    assert all(math.isfinite(row["loss"]) for row in rows)
+
+
+@pytest.mark.usefixtures("read_late")
+@pytest.mark.parametrize("more", [{}, {"save_every": 0}], ids=["found at the end of the epoch", "found when saving"])
+def test_a_step_that_is_finite_the_second_time_is_no_end(settings: dict[str, Any], more: dict[str, Any]) -> None:
+    whole = train(**{**settings, "out": settings["out"].with_name("whole")}, objective=Pull())
+    run = train(**settings, **more, objective=Pull(at=10, factor=math.nan))
+    assert same(weights_of(run), weights_of(whole))
+    assert [(row["step"], row["loss"]) for row in run.metrics()] == [(r["step"], r["loss"]) for r in whole.metrics()]
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -111,7 +111,8 @@ class Auditor:
         self._looks = {round(epochs ** (step / LOOKS)) for step in range(LOOKS + 1)}
         items = torch.arange(len(dataset))
         self._genuine = items[~torch.isin(items, dataset.decoys.first)]
-        self._draw(torch.cat([self._genuine, len(dataset) + torch.arange(len(dataset.decoys.first))]))
+        self._first = torch.cat([self._genuine, len(dataset) + torch.arange(len(dataset.decoys.first))])
+        self._draw(self._first)
 
     @property
     def _until(self) -> int:
@@ -139,8 +140,7 @@ class Auditor:
     def take_up(self, state: dict[str, Any]) -> None:
         """Go on from what a checkpoint holds."""
         self.last = Look(**state) if state else None
-        if self.last is not None:
-            self._draw(self.last.drawn)
+        self._draw(self._first if self.last is None else self.last.drawn)
 
     def found(self) -> dict[str, np.ndarray]:
         """Return what is known of the pairs after the last look, as arrays; see `contraport.runs.Run.pairs`.

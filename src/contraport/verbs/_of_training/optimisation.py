@@ -58,6 +58,12 @@ class OptimisationSettings(Options):
     weight_decay: float = option(
         1e-4, "decay of weights; biases, norms and the temperature have none.", check=not_negative
     )
+    gradient_clip: float | None = option(
+        None,
+        "largest norm of a step's gradient, over all weights; a longer gradient is scaled down to it, such as 1.0; "
+        "default: gradients are not clipped.",
+        check=positive,
+    )
     sched: str = option(
         "cosine",
         "how the learning rate falls after warm-up: cosine, linear or constant.",
