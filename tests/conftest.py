@@ -1,6 +1,12 @@
 """What holds for every test."""
 
+import os
+
 import pytest
+import torch
+
+# A training then times no steps to choose its threads: two runs of a test are to have the same last bits.
+os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,6 +19,7 @@ from contraport.training.build import Built, draws_kept
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import make_schedule, optimizer_of
 from contraport.training.parallel import device_of
+from contraport.training.threads import limited_threads, threads_of
 from contraport.verbs.train import Settings
 from contraport.wording import rounded
 
@@ -131,7 +132,8 @@ def dry_run(settings: Settings, built: Built) -> DryRun:
         callbacks=[timer],
     )
     try:
-        loop.run()
+        with limited_threads(threads_of(settings, built)):
+            loop.run()
     except _Done:
         pass
     finally:

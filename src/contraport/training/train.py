@@ -50,6 +50,7 @@ from contraport.training.preflight import fitting_batch, preflight
 from contraport.training.restore import open_run, replacing_run
 from contraport.training.run_logging import console_logging, first_process_logs, run_logging
 from contraport.training.step.auditor import largest_batch
+from contraport.training.threads import limited_threads, threads_of
 from contraport.verbs.train import VERB, Settings
 from contraport.wording import counted, items_told
 
@@ -89,6 +90,7 @@ def train(given: dict[str, Any]) -> Run:
             settings = in_epochs(settings, dataset, chosen="epochs" in given)
             built = build(settings, begun, dataset, run=goes_on)._replace(notes=notes)
             monitored = build_monitored(settings, built, dataset)
+            settings = replace(settings, threads=threads_of(settings, built))
             path = settings.out or default_path(built.dataset.name, settings.method)
             run = Run(path, settings.own_encoder)
             if settings.dry_run:
@@ -183,16 +185,17 @@ def _fit(
         elif settings.epochs > 1 and settings.decoded != "none":
             built = _with_decoded(built, settings, Path(settings.decoded or run.decoded_path))
         loggers = make_loggers(settings.logger, run, settings.kept(), step=done.step) if is_first() else []
-        meter = fit(
-            built,
-            run,
-            settings,
-            done=done,
-            loggers=loggers,
-            console=console,
-            monitored=monitored,
-            mark=mark,
-        )
+        with limited_threads(settings.threads):
+            meter = fit(
+                built,
+                run,
+                settings,
+                done=done,
+                loggers=loggers,
+                console=console,
+                monitored=monitored,
+                mark=mark,
+            )
         with together():
             if is_first():
                 run.save_model(merged(model), epochs=settings.epochs)
@@ -259,6 +262,8 @@ def _introduce(run: Run, settings: Settings, built: Built) -> None:
         log.warning("%s", lacking)
     for note in built.notes:
         log.warning("%s", note)
+    if settings.threads is not None:
+        log.info("computed with %s; --threads changes it", counted(settings.threads, "thread"))
     if settings.accumulate > 1:
         log.warning(
             "accumulate: each of the %d batches of a step has its own negatives and its own plan; "

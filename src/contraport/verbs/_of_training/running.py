@@ -26,6 +26,13 @@ class RunningSettings(Options):
         holds="machine",
         group="computing",
     )
+    threads: int | None = option(
+        None,
+        "threads of the processor that compute; default: as many as OMP_NUM_THREADS says, else as many as make a few "
+        "steps fast, which for small networks is one. A run keeps the number, which the last bits depend on.",
+        check=whole(1),
+        holds="machine",
+    )
     amp: bool = option(False, "compute in bfloat16 where that is safe (the objective stays in float32).")
     seed: int = option(
         0,

@@ -1,0 +1,96 @@
+"""Threads of a training on a processor: as many as make its steps fast."""
+
+from __future__ import annotations
+
+import copy
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from contraport.data import Batch
+from contraport.distributed import world
+from contraport.training.build import Built, draws_kept
+from contraport.training.parallel import device_of
+from contraport.training.step.pipeline import Pipeline
+from contraport.verbs.train import Settings
+
+LARGE = 0.1
+"""Seconds of a step on one thread from which on all threads are taken: each has enough to do."""
+
+MANY_WEIGHTS = 20_000_000
+"""A network of so many weights is large without being timed."""
+
+TIMED = 5
+"""Steps that are timed with each number of threads, after one that is not."""
+
+GAIN = 0.9
+"""More threads are taken where a step takes at most this part of its time with fewer."""
+
+
+@contextmanager
+def limited_threads(number: int | None) -> Iterator[None]:
+    """Let torch compute with so many threads within the block; None changes nothing."""
+    before = torch.get_num_threads()
+    if number is not None:
+        torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def threads_of(settings: Settings, built: Built) -> int | None:
+    """Return how many threads a training takes: those of its settings, or those that make a few steps of it fast.
+
+    The threads of torch wait for one another spinning. For small networks, and beside other processes, that takes
+    longer than the work. Results differ in their last bits with the number of threads, so a run records it, and a
+    resumed run takes what was recorded.
+
+    Returns None, which is torch's own number, on other devices, for several processes, where OMP_NUM_THREADS is set,
+    and where the features of a frozen encoder are trained on. A copy of the pipeline takes the steps.
+    """
+    most, pipeline = torch.get_num_threads(), built.pipeline
+    if settings.threads is not None or settings.resume:
+        return settings.threads
+    is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or world().size > 1
+    if is_chosen or device_of(settings.device).type != "cpu" or draws_kept(settings) > 0:
+        return None
+    if sum(weights.numel() for weights in pipeline.parameters()) >= MANY_WEIGHTS:
+        return most
+    try:
+        batch = built.dataset.__getitems__(list(range(settings.batch_size)))
+        return fastest(copy.deepcopy(pipeline), batch, settings, most=most)
+    except Exception:  # what cannot be copied is not timed; what fails here fails in the training, which says why
+        return None
+
+
+@torch.random.fork_rng(devices=[])
+def fastest(pipeline: Pipeline, batch: Batch, settings: Settings, *, most: int) -> int:
+    """Return how many threads, `most` at most, make the steps of a pipeline fast; its state is another afterwards."""
+    best, seconds = 1, seconds_of_step(pipeline, batch, settings, threads=1)
+    if seconds >= LARGE:
+        return most
+    for number in [*(number for number in (2, 4) if number < most), most]:
+        found = seconds_of_step(pipeline, batch, settings, threads=number)
+        if found < GAIN * seconds:
+            best, seconds = number, found
+    return best
+
+
+def seconds_of_step(pipeline: Pipeline, batch: Batch, settings: Settings, *, threads: int) -> float:
+    """Return how long the loss of a batch and its gradient take, the median; of a large network, of its first step."""
+    seconds: list[float] = []
+    with limited_threads(threads):
+        for _ in range(1 + TIMED):
+            start = time.perf_counter()
+            with torch.autocast("cpu", torch.bfloat16, enabled=settings.amp):
+                loss = pipeline(batch, 0)
+            loss.backward()
+            seconds.append(time.perf_counter() - start)
+            if seconds[-1] >= 10 * LARGE:
+                return seconds[-1]
+    return statistics.median(seconds[1:])

@@ -1,0 +1,125 @@
+"""The number of threads: small networks take few, the user's word stands, and a resumed run keeps its number."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from contraport.data import Dataset
+from contraport.training import threads, train
+from contraport.training.build import build
+from contraport.training.threads import fastest, limited_threads, threads_of
+from contraport.verbs.train import Settings
+
+from .conftest import Pull
+from .test_train import same, weights_of
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Torch has four threads, and nobody chose them."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with limited_threads(4):
+        yield
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[int]:
+    """Let steps take so long with each number of threads, and return those that are tried."""
+    tried: list[int] = []
+
+    def told(*args: Any, threads: int, **kwargs: Any) -> float:
+        tried.append(threads)
+        return seconds[threads]
+
+    monkeypatch.setattr(threads, "seconds_of_step", told)
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected", "tried"),
+    [
+        pytest.param({1: 0.001, 2: 0.002, 4: 0.03}, 1, [1, 2, 4], id="a small network"),
+        pytest.param({1: 0.001, 2: 0.00095, 4: 0.00095}, 1, [1, 2, 4], id="no gain worth a thread"),
+        pytest.param({1: 0.08, 2: 0.05, 4: 0.03}, 4, [1, 2, 4], id="a gain of all"),
+        pytest.param({1: 0.08, 2: 0.05, 4: 0.06}, 2, [1, 2, 4], id="a gain of some"),
+        pytest.param({1: 3.0}, 4, [1], id="a large network"),
+    ],
+)
+@pytest.mark.usefixtures("four")
+def test_takes_the_fewest_threads_that_make_steps_fast(
+    vectors: Dataset, monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], expected: int, tried: list[int]
+) -> None:
+    settings = Settings(data=vectors, batch_size=32)
+    found = timed(monkeypatch, seconds)
+    assert threads_of(settings, build(settings)) == expected
+    assert found == tried
+
+
+@pytest.mark.usefixtures("four")
+def test_what_the_user_says_stands(vectors: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = timed(monkeypatch, {})
+    assert (
+        threads_of(Settings(data=vectors, batch_size=32, threads=3), build(Settings(data=vectors, batch_size=32))) == 3
+    )
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    settings = Settings(data=vectors, batch_size=32)
+    assert threads_of(settings, build(settings)) is None
+    assert tried == []
+
+
+@pytest.mark.usefixtures("four")
+def test_timing_leaves_no_trace(vectors: Dataset) -> None:
+    objective = Pull()
+    settings = Settings(data=vectors, batch_size=32, objective=objective)
+    built = build(settings)
+    before = {name: value.clone() for name, value in built.pipeline.state_dict().items()}
+    calls, state = objective.calls, torch.get_rng_state()
+    assert threads_of(settings, built) in (1, 2, 4)
+    assert same(built.pipeline.state_dict(), before)
+    assert all(weights.grad is None for weights in built.pipeline.parameters())
+    assert (objective.calls, torch.get_num_threads()) == (calls, 4)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.usefixtures("four")
+def test_a_run_records_its_threads_and_a_resumed_one_takes_them(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    numbers: list[int] = []
+
+    class Watched(Pull):
+        def forward(self, *views: torch.Tensor) -> torch.Tensor:
+            numbers.append(torch.get_num_threads())
+            return super().forward(*views)
+
+    timed(monkeypatch, {1: 0.08, 2: 0.05, 4: 0.06})
+    settings.update(sched="constant", warmup_epochs=0)
+    whole = train(**{**settings, "epochs": 3, "out": tmp_path / "whole"}, objective=Watched())
+    with caplog.at_level(logging.INFO, "contraport"):
+        run = train(**settings, objective=Watched())
+    assert "computed with 2 threads; --threads changes it" in caplog.text
+    assert run.config()["threads"] == 2
+    monkeypatch.setattr(threads, "fastest", fastest_is_not_asked)
+    numbers.clear()
+    train(out=run.path, resume=True, epochs=3, data=settings["data"], objective=Watched(), progress=False)
+    assert numbers[-2:] == [2, 2]
+    assert same(weights_of(run), weights_of(whole))
+    assert torch.get_num_threads() == 4
+    train(out=run.path, resume=True, epochs=4, threads=1, data=settings["data"], objective=Watched(), progress=False)
+    assert numbers[-2:] == [1, 1]
+
+
+def fastest_is_not_asked(*args: Any, **kwargs: Any) -> int:
+    raise AssertionError
+
+
+def test_steps_are_timed_with_real_threads(vectors: Dataset) -> None:
+    settings = Settings(data=vectors, batch_size=32)
+    batch = vectors.__getitems__(list(range(32)))
+    assert fastest(build(settings).pipeline, batch, settings, most=2) in (1, 2)
