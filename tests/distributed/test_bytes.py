@@ -42,15 +42,15 @@ def work(rank, report, size):
 def test_embeddings_move_once_there_and_once_back_and_else_only_vectors(size):
     found = {name: (forward, backward) for name, forward, backward in reports_of(work, size, size)}
     rows = 2 * ITEMS  # of both views
-    embeddings, vector, sizes = rows * DIMENSIONS * NUMBER, rows * NUMBER, 8 * size
+    embeddings, vector, agreed = rows * DIMENSIONS * NUMBER, rows * NUMBER, 8 * 16 * size
     # One half step, one sum; its gradient is one pass, and no sum.
     assert found["nt-xent"] == (
-        {"gathered": embeddings + sizes, "reduced": vector},
+        {"gathered": embeddings + agreed, "reduced": vector},
         {"gathered": 0, "reduced": embeddings},
     )
     # Three iterations are six half steps, and five sums on the way back.
     expected = (
-        {"gathered": embeddings + sizes, "reduced": 6 * vector},
+        {"gathered": embeddings + agreed, "reduced": 6 * vector},
         {"gathered": 0, "reduced": 5 * vector + embeddings},
     )
     assert found["gca-ince"] == expected

@@ -16,7 +16,7 @@ which thread backward runs makes no difference. With one process, or within `loc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -56,16 +56,20 @@ class Processes(NamedTuple):
     rank: int = 0
     size: int = 1
 
-    def gather(self, value: Tensor) -> Tensor:
+    def gather(self, value: Tensor, sizes: tuple[int, ...] | None = None) -> Tensor:
         """Return the rows of all processes in the order of their ranks, (n_r, ...) to (sum of n_r, ...).
 
         Processes may bring different numbers of rows. Backward adds up the gradients of all processes.
+
+        Args:
+            value: the rows of this process.
+            sizes: how many rows each process brings, where that is known; else they say so first.
         """
         if self.size == 1:
             return value
         if value.device.type == "cpu" and value.dtype in (torch.float16, torch.bfloat16):
             value = value.float()  # the CPU's collectives know no half precision
-        gathered: Tensor = _Gather.apply(self, self._sizes(value), value)
+        gathered: Tensor = _Gather.apply(self, self._sizes(value) if sizes is None else sizes, value)
         return gathered
 
     def offset(self, value: Tensor) -> int:
@@ -103,9 +107,26 @@ class Processes(NamedTuple):
 
     def _sizes(self, value: Tensor) -> tuple[int, ...]:
         """Return how many rows each process brings."""
-        counts = value.new_empty(self.size, dtype=torch.long)
-        _all_gather(counts, torch.tensor([len(value)], device=value.device))
-        return tuple(counts.tolist())
+        return tuple(size for (size,) in self.numbers([len(value)], value.device))
+
+    def numbers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
+        """Return some whole numbers of each process, (processes, k), where each brings as many."""
+        everyone = torch.empty(self.size * len(own), dtype=torch.long, device=device)
+        _all_gather(everyone, torch.tensor(own, device=device))
+        numbers: list[list[int]] = everyone.view(self.size, len(own)).tolist()
+        return numbers
+
+    def texts(self, own: str) -> list[str]:
+        """Return a text of each process; slow, and for errors alone."""
+        everyone: list[str] = [""] * self.size
+        dist.all_gather_object(everyone, own)
+        return everyone
+
+    @property
+    def device(self) -> torch.device:
+        """Where collectives take their tensors from, where no tensor says."""
+        on_gpu = self.size > 1 and dist.get_backend() == "nccl"
+        return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 _ALONE = Processes()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.errors import UsageError, check, check_each, in_short
+from contraport.objectives.agreement import Sizes
 from contraport.objectives.checks import check_negatives, check_views
 
 Attributes = Mapping[str, Tensor]
@@ -37,17 +38,21 @@ class Call(NamedTuple):
     present: Tensor | None = None
     apart: int | None = None
 
-    def gathered(self, processes: Processes) -> Call:
+    def gathered(self, processes: Processes, sizes: Sizes | None) -> Call:
         """Return the items of all processes, in the order of their ranks.
+
+        Args:
+            processes: whose items.
+            sizes: how many each has; None with one process.
 
         Raises:
             UsageError: the weights of all are zero.
         """
         call = self
-        if processes.size > 1:
-            views = processes.gather(torch.stack(self.views, 1)).unbind(1)
-            attributes = {name: processes.gather(value) for name, value in self.attributes.items()}
-            present = None if self.present is None else processes.gather(self.present)
+        if sizes is not None:
+            views = processes.gather(torch.stack(self.views, 1), sizes.items).unbind(1)
+            attributes = {name: processes.gather(value, sizes.items) for name, value in self.attributes.items()}
+            present = None if self.present is None else processes.gather(self.present, sizes.items)
             call = Call(tuple(views), attributes, present, self.apart)
         weights = call.attributes.get("weights")
         check(weights is None or bool((weights > 0).any()), "weights: expected numbers that are not all zero.")
@@ -66,6 +71,41 @@ class Negatives(NamedTuple):
     embeddings: Tensor
     ids: Tensor | None = None
     owners: Tensor | None = None
+
+
+class OwnNegatives(NamedTuple):
+    """Further columns that this process brings.
+
+    Attributes:
+        embeddings: (k, d), or of each item its own, (n, k, d).
+        ids: (k,) or (n, k), where they are known.
+        shared: whether every process brings the same.
+    """
+
+    embeddings: Tensor
+    ids: Tensor | None
+    shared: bool
+
+    def gathered(self, call: Call, processes: Processes, sizes: Sizes | None) -> Negatives:
+        """Return those of all processes.
+
+        Args:
+            call: that of all processes.
+            processes: who brings some.
+            sizes: how many each brings; None with one process.
+        """
+        if self.shared:
+            return Negatives(processes.shared(self.embeddings), self.ids)
+        counts = None if sizes is None else sizes.negatives
+        embeddings = processes.gather(self.embeddings, counts)
+        ids = None if self.ids is None else processes.gather(self.ids, counts)
+        if embeddings.ndim == 2:
+            return Negatives(embeddings, ids)
+        owners = torch.arange(len(embeddings), device=embeddings.device)
+        if call.apart is not None and call.present is not None:
+            owners = call.present[:, 0].nonzero()[:, 0]
+        owners = owners.repeat_interleave(embeddings.shape[1])
+        return Negatives(embeddings.flatten(0, 1), None if ids is None else ids.flatten(), owners)
 
 
 def views_of(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -94,7 +134,8 @@ def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any)
     Raises:
         UsageError: shapes or types do not fit, or weights are negative or not finite.
     """
-    given = {name: value for name, value in facts.items() if value is not None}
+    # Processes gather them in one order, whatever the order of their keywords.
+    given = {name: facts[name] for name in sorted(facts) if facts[name] is not None}
     if not _show_different_items(views, given):
         check_views(views)
         attributes = {name: _fact(name, value, len(views[0]), views[0].device) for name, value in given.items()}
@@ -131,13 +172,12 @@ def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any)
     return Call(padded, attributes, torch.stack([first, ~first], 1), n)
 
 
-def read_negatives(call: Call, known: Mapping[str, Any], processes: Processes) -> Negatives | None:
-    """Return the negatives of a call, checked, with those of all processes.
+def read_negatives(call: Call, known: Mapping[str, Any]) -> OwnNegatives | None:
+    """Return the negatives that this process brings, checked.
 
     Args:
         call: that of this process alone.
         known: its keywords.
-        processes: who brings some.
 
     Raises:
         UsageError: shapes do not fit, or one keyword needs another.
@@ -157,16 +197,7 @@ def read_negatives(call: Call, known: Mapping[str, Any], processes: Processes) -
     ids = None if ids is None else ids.to(negatives.device)
     own = negatives.ndim == 3
     check(not (own and shared), "shared_negatives: expected negatives (k, d) of all items with it, got (n, k, d).")
-    if shared:
-        return Negatives(processes.shared(negatives), ids)
-    negatives, ids = processes.gather(negatives), None if ids is None else processes.gather(ids)
-    if not own:
-        return Negatives(negatives, ids)
-    each = negatives.shape[1]
-    owners = torch.arange(len(negatives), device=negatives.device)
-    if call.apart is not None and call.present is not None:
-        owners = processes.gather(call.present)[:, 0].nonzero()[:, 0]
-    return Negatives(negatives.flatten(0, 1), None if ids is None else ids.flatten(), owners.repeat_interleave(each))
+    return OwnNegatives(negatives, ids, bool(shared))
 
 
 def as_numbers(name: str, value: object) -> Tensor:

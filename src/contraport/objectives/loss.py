@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from contraport.errors import UsageError, check, explained
 from contraport.importing import imported
 from contraport.notebook import html_table
+from contraport.objectives.agreement import refused_by_all
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.outcome import Outcome
 from contraport.objectives.targets import Target
@@ -202,7 +203,9 @@ class Loss(nn.Module, ABC):
         Raises:
             UsageError: what is given does not fit, or not together.
         """
-        check(self.tempered or temperature is None, "temperature: expected none, as this objective has none to choose.")
+        with refused_by_all(views):
+            none = self.tempered or temperature is None
+            check(none, "temperature: expected none, as this objective has none to choose.")
         known = {
             "labels": labels, "domains": domains, "ids": ids, "weights": weights, "column_weights": column_weights,
             "features": features, "target": target, "negatives": negatives, "negative_ids": negative_ids,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from contraport.distributed import world
 from contraport.engine import Kernel, without_autocast
-from contraport.errors import UsageError, check, check_positive, unknown_name
+from contraport.errors import UsageError, check, unknown_name
+from contraport.objectives.agreement import refused_by_all
 from contraport.objectives.call import Attributes, views_of
 from contraport.objectives.constraints import Asked, Constraint, Marginals, Rows
 from contraport.objectives.divergences import KL, Divergence
@@ -20,7 +20,6 @@ from contraport.objectives.outcome import Outcome
 from contraport.objectives.plan import Plan
 from contraport.objectives.posed import Direction, Posed, as_target, pose
 from contraport.objectives.targets import Pairs, Target
-from contraport.objectives.weighting import as_weighting
 
 
 class Objective(Loss):
@@ -191,15 +190,12 @@ class Objective(Loss):
 
         Where nothing is left to compare, as no view is there twice, they are 0.
         """
-        by_row = _by_row(known.pop("reduction", "mean"))
+        with refused_by_all(views):
+            by_row = _by_row(known.pop("reduction", "mean"))
+            self._check_terms(known)
         if not self.constraint.differentiable:
             raise UsageError(f"constraint: {self.constraint!r} has no gradient; use it in plan(...), to look at.")
         terms = [(self.divergence, 1.0), *self.penalties.items()]
-        if known.get("negatives") is not None and not any(term.repels for term, _ in terms):
-            raise UsageError(f"negatives: the divergence {self.divergence!r} pushes nothing apart.")
-        if known.get("column_weights") is not None:
-            for term, _ in terms:
-                check(term.by_plan or not term.repels, f"column_weights: {term!r} knows none; expected none.")
         totals: dict[str, Tensor] = {}
         self._last.begin()
         wanted = known.get("target")
@@ -215,22 +211,25 @@ class Objective(Loss):
             totals[type(self.divergence).__name__] = nothing
         return totals
 
+    def _check_terms(self, known: Mapping[str, Known]) -> None:
+        """Check that the divergence and the penalties know what a call gives."""
+        terms = (self.divergence, *self.penalties)
+        if known.get("negatives") is not None and not any(term.repels for term in terms):
+            raise UsageError(f"negatives: the divergence {self.divergence!r} pushes nothing apart.")
+        if known.get("column_weights") is not None:
+            for term in terms:
+                check(term.by_plan or not term.repels, f"column_weights: {term!r} knows none; expected none.")
+
     def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
-        temperature = _temperature(known.pop("temperature", None))
-        weighting = as_weighting(known.get("weights"))
-        if weighting is not None:
-            known["weights"] = weighting.given
-        posed = pose(self.layout, self.target, views, known)
-        if weighting is not None:
-            posed = posed.weighed(weighting, self.kernel)
+        posed = pose(self.layout, self.target, views, known).weighed(self.kernel)
         if posed.negatives is not None and self.constraint.weighted:
             raise UsageError(f"negatives: {self.constraint!r} gives columns the weights of items, and these show none.")
         attributes = posed.attributes
         with without_autocast(posed.call.views[0]):
             for directions in posed.directions():
                 marginals = self._marginals(directions[0].block, attributes.get("weights"))
-                plans = self._plans(posed, directions, marginals, temperature)
+                plans = self._plans(posed, directions, marginals)
                 for direction, plan in zip(directions, plans, strict=True):
                     block, wanted, importance = direction if marginals is None else direction.with_weighted_target()
                     yield Outcome(block, wanted, plan, importance, attributes.get("ids"))
@@ -240,18 +239,17 @@ class Objective(Loss):
         posed: Posed,
         directions: Sequence[Direction],
         marginals: Marginals | None,
-        temperature: float | Tensor | None,
     ) -> list[Plan]:
         """Return the plan of each direction: both at once where they compare the same pairs."""
         if posed.mirrors:
-            geometry = directions[0].block.geometry(self.kernel, temperature)
+            geometry = directions[0].block.geometry(self.kernel, posed.temperature)
             return self.constraint(geometry, Asked(marginals, reciprocal=len(directions) == 2))
         masses = (None, None) if marginals is None else (marginals, marginals[::-1])
         return [
             plan
             for (block, *_), mass in zip(directions, masses, strict=False)
             for plan in self.constraint(
-                block.geometry(self.kernel, temperature),
+                block.geometry(self.kernel, posed.temperature),
                 Asked(mass, log_weights=_log_column_weights(block, posed.attributes)),
             )
         ]
@@ -308,14 +306,3 @@ def _reduced(outcome: Outcome, term: Divergence, by_row: bool) -> Tensor:
         return outcome.sum(values)
     check(values.ndim > 0, f"reduction: {term!r} is no sum over rows, so that no row has a value; expected 'mean'.")
     return outcome.by_row(values)
-
-
-def _temperature(value: object) -> float | Tensor | None:
-    """Return the temperature of a call, checked."""
-    if not isinstance(value, Tensor):
-        if value is not None:
-            check_positive("temperature", value)  # type: ignore[arg-type]
-        return value  # type: ignore[return-value]
-    got = f"shape {tuple(value.shape)}"
-    check(value.numel() == 1, f"temperature: expected a number or a tensor of one element, got {got}.")
-    return world().shared(value.reshape(()))

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from contraport.distributed import Processes, world
 from contraport.engine import Kernel
-from contraport.errors import UsageError, check, in_short
-from contraport.objectives.call import Attributes, Call, Negatives, read_call, read_negatives, views_of
+from contraport.errors import UsageError, check, check_positive, in_short
+from contraport.objectives.agreement import agree, form, refused_by_all
+from contraport.objectives.call import Attributes, Call, Negatives, OwnNegatives, read_call, read_negatives, views_of
 from contraport.objectives.checks import check_views
 from contraport.objectives.layouts import Block, Layout
 from contraport.objectives.targets import Listed, Matrix, Target, TargetPlan
 from contraport.objectives.targets.features import features_of_call
-from contraport.objectives.weighting import ByPlan
+from contraport.objectives.weighting import ByPlan, as_weighting
 
 _OF_NEGATIVES = ("negatives", "negative_ids", "shared_negatives")
 
@@ -59,6 +60,8 @@ class Posed:
         negatives: further columns, or None.
         columns: embeddings that are no view of the items, as prototypes are.
         similarities: what stands in the place of embeddings, or None.
+        temperature: of this call, or None.
+        weighting: by which the views themselves tell the items' weights, or None.
     """
 
     layout: Layout
@@ -67,6 +70,8 @@ class Posed:
     negatives: Negatives | None
     columns: tuple[Tensor, ...] = ()
     similarities: Tensor | None = None
+    temperature: float | Tensor | None = None
+    weighting: ByPlan | None = None
 
     @property
     def attributes(self) -> Attributes:
@@ -78,13 +83,15 @@ class Posed:
         """Whether the second direction of a block compares the pairs of the first, no less and no more."""
         return self.negatives is None and not self.layout.traits.guided and "column_weights" not in self.attributes
 
-    def weighed(self, weighting: ByPlan, kernel: Kernel) -> Posed:
-        """Return the same with weights that the views themselves tell, times those that were given.
+    def weighed(self, kernel: Kernel) -> Posed:
+        """Return the same with the weights that the views themselves tell, if any, times those that were given.
 
         Raises:
             UsageError: the call has no two views of the same items.
         """
-        call = self.call
+        call, weighting = self.call, self.weighting
+        if weighting is None:
+            return self
         wholly = self.layout.traits.of_items and not self.columns and self.similarities is None and call.present is None
         check(wholly, "weights: a plan tells them of embeddings of all views of some items; this call has others.")
         weights = weighting(call.views, kernel)
@@ -144,29 +151,105 @@ def pose(layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mappi
         layout: which pairs are compared.
         target: which plan is wanted, unless the call says another.
         views: what the call is on.
-        known: its keywords: facts of the items, what concerns negatives, ``target``, ``similarities``, ``present``.
+        known: its keywords: facts of the items, what concerns negatives, ``target``, ``similarities``, ``present``,
+            ``temperature``.
 
     Raises:
-        UsageError: shapes or types do not fit, or what is given does not go together.
+        UsageError: shapes or types do not fit, or what is given does not go together, or not with what another process
+            gives.
     """
-    facts, processes = dict(known), world()
+    processes = world()
+    with refused_by_all(views):
+        own = _read(layout, target, views, known, processes)
+    (call, negatives, rule, weighting, temperature), columns = own, ()
+    beside = f" beside {tuple(views[-1].shape)}" if layout.traits.shared_columns else ""
+    sizes = agree(processes, own.forms(beside), len(call.views[0]), own.negative_rows, call.views[0].device)
+    if layout.traits.shared_columns:
+        columns, rule = (processes.shared(views[-1]),), rule.gathered()
+    else:
+        rule = rule.among(processes, call)
+    everyone = call.gathered(processes, sizes)
+    return Posed(
+        layout,
+        rule,
+        everyone,
+        None if negatives is None else negatives.gathered(everyone, processes, sizes),
+        columns,
+        known.get("similarities"),
+        processes.shared(temperature) if isinstance(temperature, Tensor) else temperature,
+        weighting,
+    )
+
+
+class _OwnCall(NamedTuple):
+    """What this process brings to a call, read and checked; nothing of it is gathered."""
+
+    call: Call
+    negatives: OwnNegatives | None
+    rule: Target
+    weighting: ByPlan | None
+    temperature: float | Tensor | None
+
+    @property
+    def negative_rows(self) -> int:
+        """How many rows of negatives there are."""
+        return 0 if self.negatives is None else len(self.negatives.embeddings)
+
+    def forms(self, beside: str) -> dict[str, str]:
+        """Return in which form each option is given, as far as the processes must agree on it.
+
+        Args:
+            beside: what stands beside the views.
+        """
+        call, negatives = self.call, self.negatives
+        apart = "" if call.apart is None else " of different items"
+        forms = {name: form(value) for name, value in call.attributes.items()}
+        forms |= {"views": f"{len(call.views)} views {form(call.views[0])}{apart}{beside}", "target": self.rule.form}
+        forms |= {"present": form(call.present), "temperature": form(self.temperature)}
+        if self.weighting is not None:
+            by = f"plan of strength {self.weighting.strength:g}, {self.weighting.iterations} iterations"
+            forms["weights"] = by if "weights" not in forms else f"{by}, and {forms['weights']}"
+        if negatives is not None:
+            forms |= {"negatives": form(negatives.embeddings), "negative_ids": form(negatives.ids)}
+            forms["shared_negatives"] = repr(negatives.shared)
+        return forms
+
+
+def _read(
+    layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mapping[str, Any], processes: Processes
+) -> _OwnCall:
+    """Return what this process brings; see `pose`."""
+    facts = dict(known)
     given, similarities = facts.pop("target", None), facts.pop("similarities", None)
+    temperature = _temperature(facts.pop("temperature", None))
+    weighting = as_weighting(facts.get("weights"))
+    if weighting is not None:
+        facts["weights"] = weighting.given
     rule = target if given is None else as_target(given)
-    columns: tuple[Tensor, ...] = ()
     if layout.traits.shared_columns:
         call = _beside_columns(views, facts | {"similarities": similarities})
-        columns, rule = (processes.shared(views[-1]),), rule.gathered()
     else:
         call = _call(layout, views, facts, similarities, processes)
         _check_wanted(layout, rule, call)
-        rule = rule.among(processes, call)
+        rule.check_call(call)
     if not layout.traits.of_items:
         _check_no_items(layout, rule, call, facts)
-    negatives = read_negatives(call, facts, processes)
+    negatives = read_negatives(call, facts)
     if "column_weights" in call.attributes:
         alone = negatives is None and not layout.traits.shared_columns
         check(alone, "column_weights: expected none, as there are columns that show no items.")
-    return Posed(layout, rule, call.gathered(processes), negatives, columns, similarities)
+    return _OwnCall(call, negatives, rule, weighting, temperature)
+
+
+def _temperature(value: object) -> float | Tensor | None:
+    """Return the temperature of a call, checked."""
+    if not isinstance(value, Tensor):
+        if value is not None:
+            check_positive("temperature", value)  # type: ignore[arg-type]
+        return value  # type: ignore[return-value]
+    got = f"shape {tuple(value.shape)}"
+    check(value.numel() == 1, f"temperature: expected a number or a tensor of one element, got {got}.")
+    return value.reshape(())
 
 
 def as_target(target: object) -> Target:

@@ -60,15 +60,23 @@ class Listed(Target):
     def _pairs(self) -> Tensor:
         return as_numbers("target", self.pairs).long()
 
-    def among(self, processes: Processes, call: Call) -> Listed:
-        """Return the pairs of all processes, by the places of their items among those of all."""
+    @property
+    def form(self) -> str:
+        """Whether there are shares too."""
+        return "Listed" if self.shares is None else "Listed with shares"
+
+    def check_call(self, call: Call) -> None:
+        """Raise `UsageError` where a pair names a row that is not there."""
         z, apart = call.views[0], call.apart
         sizes = (len(z), len(z)) if apart is None else (apart, len(z) - apart)
-        pairs = self._pairs.to(z.device)
-        for place, (side, size) in enumerate(zip(pairs.unbind(1), sizes, strict=True)):
+        for place, (side, size) in enumerate(zip(self._pairs.unbind(1), sizes, strict=True)):
             within = (side >= 0) & (side < size)
             check_each("target", side, within, f"rows of z{place} from 0 to {size - 1} in the pairs")
-        pairs = pairs + torch.tensor([0, apart or 0], device=z.device) + processes.offset(z)
+
+    def among(self, processes: Processes, call: Call) -> Listed:
+        """Return the pairs of all processes, by the places of their items among those of all."""
+        z = call.views[0]
+        pairs = self._pairs.to(z.device) + torch.tensor([0, call.apart or 0], device=z.device) + processes.offset(z)
         shares = None if self.shares is None else processes.gather(as_numbers("shares", self.shares).to(z.device))
         return Listed(processes.gather(pairs), shares)
 

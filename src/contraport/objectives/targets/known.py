@@ -114,10 +114,13 @@ class Shown(Target):
         whole = isinstance(numbers, Tensor) and numbers.ndim in (1, 2) and not numbers.is_floating_point()
         check(whole, f"target: expected whole numbers of what is shown, (n, views), got {in_short(numbers)}.")
 
-    def among(self, processes: Processes, call: Call) -> Shown:
-        """Return the rule for the items of all processes."""
+    def check_call(self, call: Call) -> None:
+        """Raise `UsageError` where there is not one row for each item."""
         rows = len(call.views[0])
         check(len(self.numbers) == rows, f"target: expected what each of {rows} items shows, got {len(self.numbers)}.")
+
+    def among(self, processes: Processes, call: Call) -> Shown:
+        """Return the rule for the items of all processes."""
         return Shown(processes.gather(self.numbers.to(call.views[0].device)))
 
     def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:

@@ -41,6 +41,14 @@ class Target(Answer, ABC):
         """Return the rule for the same block with rows and columns exchanged."""
         return self
 
+    @property
+    def form(self) -> str:
+        """The kind of the target, on which the processes of a call must agree."""
+        return type(self).__name__
+
+    def check_call(self, call: Call) -> None:
+        """Raise `UsageError` where the target does not fit the items of this process; nothing is gathered."""
+
     def among(self, processes: Processes, call: Call) -> Target:
         """Return the rule for the items of all processes, where it names items by their place in this one's call."""
         return self
