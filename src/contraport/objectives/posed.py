@@ -161,7 +161,8 @@ def pose(layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mappi
     processes = world()
     with refused_by_all(views):
         own = _read(layout, target, views, known, processes)
-    (call, negatives, rule, weighting, temperature), columns = own, ()
+    call, negatives, rule, weighting, temperature = own
+    columns: tuple[Tensor, ...] = ()
     beside = f" beside {tuple(views[-1].shape)}" if layout.traits.shared_columns else ""
     sizes = agree(processes, own.forms(beside), len(call.views[0]), own.negative_rows, call.views[0].device)
     if layout.traits.shared_columns:
