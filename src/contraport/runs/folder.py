@@ -17,6 +17,7 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
     pairs.npz          what a training with `audit` found of its pairs
     mismatched.npz     who is paired with whom, where pairs were mismatched on purpose
     train.log          what the training said
+    profile/           where the time of some steps went, where that was asked for
     loggers/           what TensorBoard, MLflow or Weights & Biases keep, where they were asked for
     nonfinite.json     where the loss stopped being a number, if it did
     lock.json          which process trains, while one does; evaluation.lock.json, which evaluates
@@ -58,6 +59,7 @@ class RunFolder:
         self.initial_path = self.path / "initial"
         self.features_path = self.path / "features"
         self.decoded_path = self.path / "decoded"
+        self.profile_path = self.path / "profile"
         self.trained_path = self.model_path / "training.json"
         self.evaluation_path = self.path / "evaluation.json"
         self.samples_path = self.path / "samples.npz"
@@ -81,7 +83,7 @@ class RunFolder:
     @property
     def folders(self) -> tuple[Path, ...]:
         """Its folders, all of which belong to one training."""
-        kept = (self.features_path, self.decoded_path)
+        kept = (self.features_path, self.decoded_path, self.profile_path)
         return (self.checkpoints, self.model_path, self.initial_path, *kept, self.loggers_path)
 
     @property

@@ -16,6 +16,7 @@ from contraport.data.loading import Loader, StreamLoader
 from contraport.embedding import frozen
 from contraport.progress import Bars
 from contraport.training.build import Built, draws_kept
+from contraport.training.build.networks import compile_encoders
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import make_schedule, optimizer_of
 from contraport.training.parallel import device_of
@@ -110,6 +111,9 @@ def dry_run(settings: Settings, built: Built) -> DryRun:
     """
     device, pipeline, bars = device_of(settings.device), built.pipeline, Bars(shown=settings.progress)
     pipeline.to(device).train()
+    if settings.compile:
+        for model in pipeline.encoding():
+            compile_encoders(model)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     draws, beforehand = draws_kept(settings), 0.0

@@ -16,6 +16,7 @@ from contraport.errors import UsageError, reason
 from contraport.measures.monitoring import parse_watches
 from contraport.runs import Run
 from contraport.training.build import Built
+from contraport.training.build.networks import compile_encoders
 from contraport.training.callbacks import (
     AuditCallback,
     CheckpointFile,
@@ -23,6 +24,7 @@ from contraport.training.callbacks import (
     FoundLate,
     Meter,
     Monitor,
+    Profile,
     RunGuard,
     progress_on,
 )
@@ -68,6 +70,9 @@ def fit(
     """
     device, pipeline = device_of(settings.device), built.pipeline
     pipeline.to(device)
+    if settings.compile:
+        for model in pipeline.encoding():
+            compile_encoders(model)
     forward = parallel(pipeline, device)
     file, stop = CheckpointFile(run, mark), StopRequest()
     read_every, succeeded = steps_between_readings(device, settings), False
@@ -87,6 +92,7 @@ def fit(
                     meter,
                     *([] if built.auditor is None else [AuditCallback(built.auditor, run)]),
                     Checkpoints(run, file, minutes=settings.save_every, keep_every=settings.keep_every, stop=stop),
+                    *([Profile(run)] if settings.profile and is_first() else []),
                     progress_on(console, meter),
                 ]
                 optimizer = optimizer_of(settings, pipeline, pipeline.model.encoders)

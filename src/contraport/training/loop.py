@@ -13,12 +13,16 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.profiler import record_function
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from contraport.data import Batch, BatchOrder, Share
 from contraport.data.loading import Loader, StreamLoader
+
+DATA, FORWARD, BACKWARD, STEP = SECTIONS = ("wait for data", "views and loss", "backward", "optimizer")
+"""Sections of a step, as `torch.profiler` names them."""
 
 
 class Position(NamedTuple):
@@ -145,9 +149,10 @@ class Loop:
         self.is_last_batch = self.batch + 1 == len(self.batches)
         completes_step = self.part + 1 == self.accumulate or self.is_last_batch
         with self._gradients_exchanged(completes_step):
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
+            with record_function(FORWARD), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
                 loss: Tensor = self.forward(batch, self.step, self.part, self.share)
-            (loss / self.accumulate).backward()
+            with record_function(BACKWARD):
+                (loss / self.accumulate).backward()
         for callback in self.callbacks:
             callback.after_backward(self, batch, loss.detach())
         self.part += 1
@@ -161,10 +166,11 @@ class Loop:
         self.norm = self._clip()
         for callback in self.callbacks:
             callback.before_step(self)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.schedule.step()
-        self.trained.after_step(self.step)
+        with record_function(STEP):
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.schedule.step()
+            self.trained.after_step(self.step)
         self.step, self.part = self.step + 1, 0
 
     def _clip(self) -> Tensor:
@@ -184,11 +190,15 @@ class Loop:
 
     def _timed(self) -> Iterator[Batch]:
         """Yield the batches of an epoch; measure how long the loop waits for them."""
-        start = time.perf_counter()
-        for batch in self.batches:
-            self.waited += time.perf_counter() - start
-            yield batch
+        batches = iter(self.batches)
+        while True:
             start = time.perf_counter()
+            with record_function(DATA):
+                batch = next(batches, None)
+            self.waited += time.perf_counter() - start
+            if batch is None:
+                return
+            yield batch
 
 
 class Callback:

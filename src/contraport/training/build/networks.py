@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from contraport.data import Views
 from contraport.encoders import Initial, Model, initial, pretrained
@@ -144,10 +145,46 @@ def build_model(settings: Settings, views: Views, begun: Initial | None, kept: P
     for argument in ("freeze", "lora"):
         _check_learned(argument, settings, model, given)
     adapted(model, settings)
+    if settings.activation_checkpointing:
+        checkpoint_activations(model)
     if settings.layer_decay is not None:
         for encoder in model.encoders:
             check_layers(encoder)
     return model
+
+
+def checkpoint_activations(model: Model) -> None:
+    """Let encoders of timm and transformers compute their activations a second time instead of keeping them.
+
+    Raises:
+        UsageError: no encoder can, or one has batch norm.
+    """
+    networks = [getattr(encoder, "network", encoder) for encoder in model.encoders]
+    able = [each for each in networks if hasattr(each, "set_grad_checkpointing") or is_of_transformers(each)]
+    kinds = ", ".join(sorted({type(network).__name__ for network in networks}))
+    check(len(able) > 0, f"activation_checkpointing: requires an encoder of timm or transformers, got {kinds}.")
+    for network in able:
+        check(
+            not any(isinstance(part, _BatchNorm) for part in network.modules()),
+            f"activation_checkpointing: requires an encoder without batch norm, whose running statistics would count "
+            f"each batch twice, got {type(network).__name__}; cache_chunk saves memory too.",
+        )
+        if is_of_transformers(network):
+            network.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+        else:
+            network.set_grad_checkpointing(True)  # type: ignore[operator]
+
+
+def is_of_transformers(network: nn.Module) -> bool:
+    """Return whether a network is a model of transformers that can compute its activations again."""
+    return bool(getattr(network, "supports_gradient_checkpointing", False))
+
+
+def compile_encoders(model: Model) -> None:
+    """Compile the encoders in place; the names of their weights stay."""
+    for encoder in model.encoders:
+        # A model of transformers stands behind its tokenizer, which cannot be compiled.
+        getattr(encoder, "network", encoder).compile()
 
 
 def _is_shared(settings: Settings, views: Views) -> bool:

@@ -6,6 +6,7 @@ from contraport.training.callbacks.finite import FiniteGuard, FoundLate, RunGuar
 from contraport.training.callbacks.loggers import check_loggers, make_loggers
 from contraport.training.callbacks.meter import Meter
 from contraport.training.callbacks.monitor import Monitor
+from contraport.training.callbacks.profile import Profile
 from contraport.training.callbacks.progress import progress_on
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "FoundLate",
     "Meter",
     "Monitor",
+    "Profile",
     "RunGuard",
     "check_loggers",
     "make_loggers",

@@ -79,6 +79,10 @@ class Pipeline(nn.Module):
         """What is called on embeddings, or None where nothing is."""
         return self.comparison.objective
 
+    def encoding(self) -> tuple[Model, ...]:
+        """Return the models that encode views: the one in training, and the one that follows it, if there is one."""
+        return (self.model,) if self.momentum_encoder is None else (self.model, self.momentum_encoder.model)
+
     def forward(self, batch: Batch, step: int, part: int = 0, share: Share | None = None) -> Tensor:
         """Return the loss of a batch, a tensor without dimensions.
 

@@ -34,6 +34,15 @@ class RunningSettings(Options):
         holds="machine",
     )
     amp: bool = option(False, "compute in bfloat16 where that is safe (the objective stays in float32).")
+    compile: bool = option(
+        False,
+        "compile the encoders by torch.compile: the first steps take longer, by up to minutes, the others are faster.",
+    )
+    activation_checkpointing: bool = option(
+        False,
+        "compute the activations within an encoder of timm or transformers a second time for the gradient instead of "
+        "keeping them: less memory, longer steps, the same result. Of small networks cache_chunk does so.",
+    )
     seed: int = option(
         0,
         "what all that is random depends on.",
@@ -81,6 +90,12 @@ class RunningSettings(Options):
         False,
         "say how many items and steps there are, and how long they take with how much memory, as a few steps tell, "
         "and write nothing.",
+        holds="call",
+    )
+    profile: bool = option(
+        False,
+        "record where the time of some steps goes: `profile/trace.json` in the run folder, for chrome://tracing or "
+        "Perfetto, and `profile/steps.txt`, a table.",
         holds="call",
     )
     trust: bool = option(

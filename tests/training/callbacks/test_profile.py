@@ -1,0 +1,39 @@
+"""A profile of some steps."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from contraport.training import train
+from contraport.training.loop import SECTIONS
+
+from ..test_train import same, weights_of
+
+
+def test_writes_a_trace_and_a_table(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    settings.update(batch_size=10, epochs=3)
+    plain = train(**{**settings, "out": settings["out"].with_name("plain")})
+    with caplog.at_level(logging.INFO, "contraport"):
+        run = train(**settings, profile=True)
+    events = json.loads((run.profile_path / "trace.json").read_text())["traceEvents"]
+    names = [event.get("name") for event in events]
+    assert all(names.count(section) == 10 for section in SECTIONS[1:])
+    table = (run.profile_path / "steps.txt").read_text()
+    assert "Self CPU time total" in table
+    shares = next(record.getMessage() for record in caplog.records if "profile of 10 steps" in record.getMessage())
+    assert all(section in shares for section in SECTIONS)
+    assert same(weights_of(run), weights_of(plain))
+    assert "profile" not in run.config()
+    train(**settings, overwrite=True)
+    assert not run.profile_path.exists()
+
+
+def test_says_where_a_session_is_too_short(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "contraport"):
+        run = train(**settings, profile=True)
+    assert "profile: nothing was recorded; a session needs more than 7 steps" in caplog.text
+    assert not run.profile_path.exists()
