@@ -42,9 +42,11 @@ class Batch(NamedTuple):
     def to(self, device: torch.device | str) -> Batch:
         """Return the same items on a device."""
         # Without it a copy to a GPU waits for all the work that is queued there. Copies to a CPU have to wait.
-        how = {"non_blocking": torch.device(device).type == "cuda"}
-        moved: dict[str, Any] = {n: v.to(device, **how) for n, v in self._asdict().items() if isinstance(v, Tensor)}
-        return self._replace(views=tuple(view.to(device, **how) for view in self.views), **moved)
+        late = torch.device(device).type == "cuda"
+        moved: dict[str, Any] = {
+            n: v.to(device, non_blocking=late) for n, v in self._asdict().items() if isinstance(v, Tensor)
+        }
+        return self._replace(views=tuple(view.to(device, non_blocking=late) for view in self.views), **moved)
 
 
 Kind = TypeVar("Kind", bound="Dataset")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from contraport.files import replacing, write_text
@@ -57,8 +56,11 @@ class Profile(Callback):
         self._stop()
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Stop the profiler."""
-        self._stop()
+        """Stop the profiler, and write nothing: the error is what matters."""
+        if self._profiler is not None:
+            self._profiler.on_trace_ready = None
+            self._profiler.stop()
+            self._profiler = None
 
     def _stop(self) -> None:
         profiler, self._profiler = self._profiler, None
@@ -70,16 +72,14 @@ class Profile(Callback):
 
     def _write(self, profiler: profile) -> None:
         events = profiler.key_averages()
-        key = (
-            "self_cuda_time_total"
-            if torch.profiler.ProfilerActivity.CUDA in profiler.activities
-            else "self_cpu_time_total"
-        )
+        where = "cuda" if ProfilerActivity.CUDA in profiler.activities else "cpu"
         with self._run.writing():
             self._run.profile_path.mkdir(exist_ok=True)
             with replacing(self._run.profile_path / "trace.json") as temporary:
                 profiler.export_chrome_trace(str(temporary))
-            write_text(self._run.profile_path / "steps.txt", events.table(sort_by=key, row_limit=ROWS))
+            write_text(
+                self._run.profile_path / "steps.txt", events.table(sort_by=f"self_{where}_time_total", row_limit=ROWS)
+            )
         seconds = {event.key: event.cpu_time_total / 1e6 for event in events if event.key in SECTIONS}
         total = sum(seconds.values())
         shares = ", ".join(f"{name} {seconds.get(name, 0) / total:.0%}" for name in SECTIONS)
