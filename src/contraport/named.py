@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ def parse_named(
         raise unknown_name(argument, name, known)
     names, first = list(known[name]), (alone or {}).get(name)
     settings: dict[str, int | float | str] = {}
-    for place, part in enumerate(filter(None, rest.split(","))):
+    for place, part in enumerate(split_at_commas(rest)):
         key, equals, value = part.partition("=")
         if not equals and place == 0 and first is not None:
             key, value = first, part
@@ -58,8 +59,29 @@ def parse_named(
         if key not in names:
             raise unknown_name(f"{argument}: setting of {name}", key, names)
         check(key not in settings, f"{argument}: expected {key} once, got {text!r}.")
-        settings[key] = read_value(value)
+        settings[key] = read_value(unquoted(value))
     return Named(name, settings)
+
+
+def split_at_commas(text: str) -> list[str]:
+    """Return what stands between the commas of a text; quoted commas separate nothing, and empty parts are left out.
+
+    >>> split_at_commas("gca-ince:target='domains:alpha=0.5,beta=0',info-nce")
+    ["gca-ince:target='domains:alpha=0.5,beta=0'", 'info-nce']
+    """
+    return _PART.findall(text)
+
+
+def unquoted(text: str) -> str:
+    """Return a value without the quotes around it.
+
+    >>> unquoted("'noise:3,blur:2'"), unquoted("0.5")
+    ('noise:3,blur:2', '0.5')
+    """
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+_PART = re.compile(r"""(?:'[^']*'|"[^"]*"|[^,])+""")
 
 
 def read_value(value: str) -> int | float | str:

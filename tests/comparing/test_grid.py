@@ -69,6 +69,25 @@ def test_rows_and_columns_make_cells_one_seed_after_the_other() -> None:
     assert (last["epochs"], last["objective_settings"], last["seed"]) == (9, {"q": 0.1}, 1)
 
 
+def test_a_quoted_value_keeps_its_commas() -> None:
+    """Settings of an option stand between commas as those of an objective do, and as the objectives themselves."""
+    target, corrupt = "domains:alpha=0.5,beta=0", "noise:3,blur:2"
+    for quote in "'", '"':
+        named = f"gca-ince:target={quote}{target}{quote}"
+        asked = {
+            "objectives": [f"{named},temperature=0.2,info-nce"],
+            "settings": [f"plain,corrupt:{quote}{corrupt}{quote}"],
+        }
+        found = grid_of({**ASKED, **asked})
+        assert [row.name for row in found.rows] == [f"{named},temperature=0.2", "info-nce"]
+        assert found.rows[0].options == {"recipe": "gca-ince", "target": target, "temperature": 0.2}
+        assert [column.options for column in found.columns] == [{}, {"corrupt": corrupt}]
+    over = grid_of({**ASKED, "objectives": ["gca-ince"], "over": [f"target='{target}',labels"]})
+    assert [row.options["target"] for row in over.rows] == [target, "labels"]
+    with pytest.raises(UsageError, match=r"unknown name 'beta'.* stands in quotes: target='domains:alpha=0\.5,\.\.\.'"):
+        grid_of({**ASKED, "objectives": [f"gca-ince:target={target}"]})
+
+
 def test_over_makes_a_row_of_each_value() -> None:
     grid = grid_of({**ASKED, "objectives": ["rince"], "over": ["q=0.1,0.5", "temperature=0.2,0.5"]})
     assert [row.name for row in grid.rows] == [

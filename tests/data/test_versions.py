@@ -15,6 +15,7 @@ from contraport.catalog.versions import (
     DomainVersion,
     Mismatch,
     parse_corruption,
+    parse_corruptions,
     parse_domains,
     parse_imbalance,
     parse_mismatch,
@@ -131,6 +132,17 @@ def test_what_needs_classes_says_so(made: Callable[[Dataset], object], message: 
         made(from_arrays(np.ones((4, 2))))
 
 
+def test_several_corruptions_are_made_in_turn() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+    both = all_of(corrupted(from_arrays(images), *parse_corruptions("noise:3,blur:2")))
+    noisy = corrupted(from_arrays(images), Corruption("noise", 3))
+    assert torch.equal(both, all_of(corrupted(noisy, Corruption("blur", 2))))
+    assert not torch.equal(both, all_of(corrupted(from_arrays(images), *parse_corruptions("blur:2,noise:3"))))
+    series = np.random.default_rng(0).normal(size=(9, 2, 16)).astype(np.float32)
+    with pytest.raises(UsageError, match="corrupt: blur is for images"):
+        corrupted(from_arrays(series), *parse_corruptions("noise:3,blur:2"))
+
+
 @pytest.mark.parametrize("kind", ["noise", "occlusion", "blur", "jpeg"])
 def test_an_item_is_corrupted_alike_wherever_it_stands(kind: str) -> None:
     dataset, some = pictures(side=32), torch.tensor([5, 2, 31])
@@ -238,6 +250,7 @@ def test_data_with_domains_keep_them() -> None:
         (parse_imbalance, "many", "imbalance: expected a number of 1 or more, such as 100, got 'many'."),
         (parse_imbalance, "inf", "imbalance: expected a number of 1 or more, .* got 'inf'"),
         (parse_imbalance, True, "imbalance: expected a number of 1 or more, .* got True"),
+        (parse_corruptions, "noise:3,noise:2", "corrupt: expected each kind once, got 'noise:3,noise:2'."),
         (parse_corruption, "nois", "corrupt: unknown name 'nois'; did you mean 'noise'?"),
         (parse_corruption, "noise:6", "corrupt: expected a severity from 1 to 5, as in noise:3, got 'noise:6'."),
         (parse_domains, "styles", "domains: unknown name 'styles'; did you mean 'style'?"),

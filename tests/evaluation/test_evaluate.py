@@ -470,8 +470,12 @@ def test_models_that_were_kept_are_measured_epoch_by_epoch(tmp_path: Path, capsy
     assert np.array_equal(samples["plans"][-1], samples["plan"])
     assert not np.array_equal(samples["plans"][0], samples["plan"])
     shorter = trained(tmp_path / "shorter", epochs=3)
-    with pytest.raises(UsageError, match=r"checkpoints: .* kept none on its way"):
+    with pytest.raises(UsageError, match=r"checkpoints: .* kept none on the way"):
         evaluate(shorter, data=data, checkpoints="all", progress=False)
+    both = evaluate([shorter, run], data=data, checkpoints="all", measures=["uniformity"], alone=True, progress=False)
+    assert [list(result["rows"]) for result in both.values()] == [["trained"], ["trained", "epoch 1", "epoch 2"]]
+    told = [[note for note in result["notes"] if "kept no model" in note] for result in both.values()]
+    assert told == [[f"{shorter.path} kept no model on its way: it has the numbers of its last one alone."], []]
     print_evaluation({str(run.path): result})
     assert "epoch 1 epoch 2 trained" in capsys.readouterr().out
     (run.checkpoints / "epoch-0001.ckpt").write_bytes(b"\x00" * 40)

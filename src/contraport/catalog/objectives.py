@@ -667,7 +667,7 @@ def cmc(temperature: Tempered = 0.1, graph: str = "full") -> Loss:
     r"\tfrac1n \sum_i \Big[-\log \tfrac{h_{ii}}{h_{ii} + 1} - \sum_{j \neq i} \log \tfrac{1}{h_{ij} + 1}\Big],\;"
     r" h_{ij} = \frac{e^{s_{ij}/\tau}}{K Z}",
 )
-def cmc_nce(temperature: Tempered = 0.07, momentum: float = 0.9) -> Loss:
+def cmc_nce(temperature: Tempered = 0.07, momentum: float = 0.9, graph: str = "full") -> Loss:
     """Tell the matching item from noise, one pair at a time; the noise is the batch and ``negatives=``, from a bank.
 
     It goes from the first view to the second. Further directions are further objectives, each with the bank of its
@@ -676,13 +676,20 @@ def cmc_nce(temperature: Tempered = 0.07, momentum: float = 0.9) -> Loss:
     Args:
         temperature: in units of the cosine similarity.
         momentum: the weight of the past in the moving average Z of the kernel, in [0, 1).
+        graph: of a training on more than two views: ``"full"``, every pair of views, or ``"core"``, the first view with
+            every other.
+
+    Raises:
+        UsageError: the graph has an unknown name.
 
     >>> import torch
     >>> round(cmc_nce(temperature=1.0)(torch.eye(2), torch.eye(2)).item(), 4)
     0.9515
     """
-    kernel = cp.Gibbs("negative-cosine", temperature)
-    return cp.Objective(cp.Cross(symmetric=False), kernel, cp.Free(), cp.Pairs(), cp.NoiseContrast(momentum))
+    if graph not in ("full", "core"):
+        raise unknown_name("graph", graph, ("full", "core"))
+    kernel, layout = cp.Gibbs("negative-cosine", temperature), cp.Cross(symmetric=False, core=graph == "core")
+    return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.NoiseContrast(momentum))
 
 
 @recipe(

@@ -102,6 +102,21 @@ def parse_corruption(text: object) -> Corruption:
     return Corruption(kind, int(level or 3))
 
 
+def parse_corruptions(text: object) -> tuple[Corruption, ...]:
+    """Return the corruptions that a text names, separated by commas, in the order in which they are made.
+
+    Raises:
+        UsageError: an unknown kind or severity, or a kind more than once.
+
+    >>> [one.kind for one in parse_corruptions("noise:3,blur:2")]
+    ['noise', 'blur']
+    """
+    found = tuple(map(parse_corruption, str(text).split(",")))
+    kinds = {one.kind for one in found}
+    check(len(kinds) == len(found), f"corrupt: expected each kind once, got {text!r}.")
+    return found
+
+
 def parse_domains(text: object) -> DomainVersion:
     """Return the domains that a text names: rotate or style, or with one that is left out, as in style:edges.
 

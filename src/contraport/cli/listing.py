@@ -47,12 +47,23 @@ def _measures() -> _Rows:
     ]
 
 
+def _suites() -> _Rows:
+    # Here, not above: the other lists need no torch.
+    from contraport.comparing.suites import known_suites, read_suite
+
+    return [
+        {"name": name, "summary": suite.get("title", ""), "data": "data: " + ", ".join(map(str, suite.get("data", ())))}
+        for name, suite in ((name, read_suite(path)) for name, path in known_suites().items())
+    ]
+
+
 _LISTS = {
     "recipes": _recipes,
     "objectives": _objectives,
     "encoders": _encoders,
     "data": _data,
     "measures": _measures,
+    "suites": _suites,
 }
 """What can be listed: rows of a name and what is said of it."""
 

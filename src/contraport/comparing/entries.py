@@ -10,8 +10,8 @@ from typing import Any
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.augments import AUGMENTS
 from contraport.comparing.grid import Given, Row, overlaid
-from contraport.errors import check, unknown_name
-from contraport.named import read_value
+from contraport.errors import UsageError, check, unknown_name
+from contraport.named import read_value, split_at_commas, unquoted
 from contraport.verbs.train import OPTIONS
 
 _NOT_CHOSEN = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress", "device", "root", "validation")
@@ -25,7 +25,7 @@ def kept_by_name(key: str, *grids: Given) -> dict[str, Given]:
 def entry_by_entry(values: Iterable[str | Given], saved: Mapping[str, Given]) -> list[str | Given]:
     """Return what stands between commas one by one; what has no colon before its ``=`` goes on with settings.
 
-    The name of what a suite has saved stands for that.
+    A quoted value keeps its commas. The name of what a suite has saved stands for that.
 
     >>> entry_by_entry(["info-nce,gca-uot:relaxation=0.2,temperature=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
     ['info-nce', 'gca-uot:relaxation=0.2,temperature=0.1', {'U(a, b)': 'iot'}]
@@ -35,7 +35,7 @@ def entry_by_entry(values: Iterable[str | Given], saved: Mapping[str, Given]) ->
         if not isinstance(value, str) or value in saved:
             found.append(saved[value] if isinstance(value, str) else value)
             continue
-        for place, part in enumerate(filter(None, value.split(","))):
+        for place, part in enumerate(split_at_commas(value)):
             goes_on = place > 0 and "=" in part.partition(":")[0]
             if goes_on and isinstance(found[-1], str):
                 found[-1] = f"{found[-1]},{part}"
@@ -76,21 +76,30 @@ def _of_objective(text: str, others: Iterable[str] = ()) -> dict[str, Any]:
 
     >>> _of_objective("gca-uot:relaxation=0.2,temperature=0.1")
     {'recipe': 'gca-uot', 'temperature': 0.1, 'objective_settings': {'relaxation': 0.2}}
+    >>> _of_objective("gca-ince:target='domains:alpha=0.5,beta=0'")
+    {'recipe': 'gca-ince', 'target': 'domains:alpha=0.5,beta=0'}
     """
     name, _, rest = text.partition(":")
     if name not in RECIPES and name not in OBJECTIVES:
         raise unknown_name("objectives", name, {*RECIPES, *OBJECTIVES, *others})
     options: dict[str, Any] = {"recipe" if name in RECIPES else "objective": name}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
+    parts = [part.partition("=") for part in split_at_commas(rest)]
+    for key, equals, value in parts:
         check(bool(equals), f"objectives: expected {name}:setting=value, got {text!r}.")
         options[key] = _read(value)
-    return _sorted_out(f"objectives: {name}", options)
+    try:
+        return _sorted_out(f"objectives: {name}", options)
+    except UsageError as error:
+        cut = next((f"{key}='{value},...'" for key, _, value in parts[:-1] if ":" in value), None)
+        if cut is None:
+            raise
+        raise UsageError(f"{error} A value that has commas itself stands in quotes: {cut}.") from error
 
 
 def _read(value: str) -> Any:
     """Return the number or truth value that a text is, or the text."""
-    return {"true": True, "false": False}.get(value, read_value(value))
+    text = unquoted(value)
+    return {"true": True, "false": False}.get(text, read_value(text))
 
 
 def _sorted_out(argument: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +143,7 @@ def over_each(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
         found = tuple(
             Row(f"{row.name}, {key} {value}", overlaid(row.options, _with(row, key, value)))
             for row in found
-            for value in map(_read, values.split(","))
+            for value in map(_read, split_at_commas(values))
         )
     return found
 

@@ -24,6 +24,11 @@ def suites_folder() -> Path:
     return inside if inside.is_dir() else package.parents[1] / "benchmarks" / "suites"
 
 
+def known_suites() -> dict[str, Path]:
+    """Return the files of the suites by their names."""
+    return {file.stem: file for file in sorted(suites_folder().glob("*.yaml"))}
+
+
 def read_suite(suite: str | Path) -> dict[str, Any]:
     """Return what a suite's file says.
 
@@ -32,7 +37,7 @@ def read_suite(suite: str | Path) -> dict[str, Any]:
     """
     path = Path(suite)
     if path.suffix not in (".yaml", ".yml"):
-        known = {file.stem: file for file in sorted(suites_folder().glob("*.yaml"))}
+        known = known_suites()
         if str(suite) not in known:
             raise unknown_name("suite", suite, known)
         path = known[str(suite)]

@@ -169,8 +169,8 @@ def _changed(dataset: Dataset, change: Change) -> Dataset:
     return dataset.with_store(ArrayStore(tuple(torch.cat(views) for views in zip(*blocks, strict=True))))
 
 
-def corrupted(dataset: Dataset, corruption: Corruption) -> Dataset:
-    """Return the items made worse, the same ones always alike.
+def corrupted(dataset: Dataset, *corruptions: Corruption) -> Dataset:
+    """Return the items made worse, by one corruption after the other; the same items always alike.
 
     Images are corrupted as `contraport.data.corruptions` says; to vectors and time series noise is added, of a standard
     deviation in units of their own, those of this split.
@@ -178,29 +178,30 @@ def corrupted(dataset: Dataset, corruption: Corruption) -> Dataset:
     Raises:
         UsageError: another corruption than noise of what is no image, or one of texts.
     """
-    kind = corruption.kind
+    kinds = " and ".join(one.kind for one in corruptions)
     texts = [name for name, shape in zip(dataset.view_names, dataset.shapes, strict=True) if is_text(shape)]
-    told = f"corrupt: {kind} is for images, vectors and series; {dataset.name!r} has texts: {', '.join(texts)}."
+    told = f"corrupt: {kinds} is for images, vectors and series; {dataset.name!r} has texts: {', '.join(texts)}."
     check(not texts, told)
     images = [len(shape) == 3 for shape in dataset.shapes]
-    check(kind == "noise" or all(images), f"corrupt: {kind} is for images, {dataset.name!r} has {dataset.shapes}.")
+    for kind, _ in corruptions:
+        check(kind == "noise" or all(images), f"corrupt: {kind} is for images, {dataset.name!r} has {dataset.shapes}.")
     spread = tuple(
         None if image else torch.tensor(dataset.statistics(view)[1]).view(-1, *[1] * (len(shape) - 1))
         for view, (image, shape) in enumerate(zip(images, dataset.shapes, strict=True))
     )
-    return _changed(dataset, _Corrupting(corruption, dataset.rows, spread))
+    return _changed(dataset, _Corrupting(corruptions, dataset.rows, spread))
 
 
 @dataclass(frozen=True)
 class _Corrupting:
     """Makes items worse: those of some rows of their source, whose views are images or are spread so far."""
 
-    corruption: Corruption
+    corruptions: tuple[Corruption, ...]
     rows: Tensor
     spread: tuple[Tensor | None, ...]
 
     def __call__(self, views: tuple[Tensor, ...], positions: Tensor) -> tuple[Tensor, ...]:
-        if self.corruption.kind not in _RANDOM:
+        if not any(one.kind in _RANDOM for one in self.corruptions):
             return tuple(self._worse(view, None) for view in views)
         items = []
         with torch.random.fork_rng(devices=[]):
@@ -211,11 +212,13 @@ class _Corrupting:
         return tuple(torch.cat(view) for view in zip(*items, strict=True))
 
     def _worse(self, view: Tensor, spread: Tensor | None) -> Tensor:
-        kind, severity = self.corruption
-        if spread is not None:
-            return view + _NOISE_OF_VECTORS * NOISE[severity - 1] * spread * torch.randn_like(view)
-        changed = corrupt(view, kind, severity)
-        return (changed * 255).round().byte() if view.dtype == torch.uint8 else changed
+        for kind, severity in self.corruptions:
+            if spread is not None:
+                view = view + _NOISE_OF_VECTORS * NOISE[severity - 1] * spread * torch.randn_like(view)
+            else:
+                changed = corrupt(view, kind, severity)
+                view = (changed * 255).round().byte() if view.dtype == torch.uint8 else changed
+        return view
 
 
 def in_domains(dataset: Dataset, version: DomainVersion) -> Dataset:

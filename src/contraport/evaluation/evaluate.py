@@ -20,7 +20,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError, check, writing
 from contraport.evaluation.bench import Bench
 from contraport.evaluation.evaluation import Evaluation, Evaluations
-from contraport.evaluation.kept import kept_files, kept_models
+from contraport.evaluation.kept import check_kept, kept_files, kept_models
 from contraport.evaluation.mistaken import most_mistaken
 from contraport.evaluation.opening import are_its_own, are_same_items, data_told
 from contraport.evaluation.planned import of_epochs, plans
@@ -79,6 +79,8 @@ def evaluate(given: dict[str, Any]) -> Evaluation | Evaluations:
             run.check_is_run()
             lock = run.evaluation_lock_path.name  # not that of a training, which may go on meanwhile
             locks.enter_context(locked(run.path, "evaluate", argument="run", name=lock))
+        if asked.checkpoints == "all":
+            check_kept(runs)
         for run in runs:
             judged.append(_judge(run, asked))
             _write(judged[-1])  # what comes after may take long, and fail
@@ -211,6 +213,8 @@ def _caveats(
     """Return what is to be known of the model, the raw inputs and the classes before the numbers are read."""
     caveat, raw = bench.run.caveat(), baselines.get("raw")
     told = [] if caveat is None else [caveat]
+    if bench.asked.checkpoints == "all" and not kept_files(bench.run, before=None):
+        told.append(f"{bench.run.path} kept no model on its way: it has the numbers of its last one alone.")
     unknown = sorted(bench.run.config().keys() - KEPT.keys())
     if unknown:
         names = ", ".join(map(repr, unknown))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from contraport.encoders import Model
@@ -25,13 +25,16 @@ def kept_files(run: Run, *, before: int | None) -> dict[int, Path]:
     Args:
         run: the folder.
         before: only those of earlier epochs than this; default: all.
-
-    Raises:
-        UsageError: none was kept.
     """
     files = {int(found[1]): file for file in run.checkpoints.glob("*.ckpt") if (found := _NAME.fullmatch(file.name))}
-    check(len(files) > 0, f"checkpoints: {run.path} kept none on its way; train with {written_as(keep_every=...)}.")
     return {epoch: files[epoch] for epoch in sorted(files) if before is None or epoch < before}
+
+
+def check_kept(runs: Sequence[Run]) -> None:
+    """Raise `UsageError` where none of some runs kept a model on its way."""
+    names = ", ".join(str(run.path) for run in runs)
+    kept = any(kept_files(run, before=None) for run in runs)
+    check(kept, f"checkpoints: {names} kept none on the way; train with {written_as(keep_every=...)}.")
 
 
 def kept_models(run: Run, model: Model, files: Mapping[int, Path]) -> Iterator[tuple[int, Model]]:

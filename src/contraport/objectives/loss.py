@@ -93,6 +93,11 @@ class Loss(nn.Module, ABC):
 
     @property
     @abstractmethod
+    def has_core_view(self) -> bool:
+        """Whether a training on more than two views calls it on the pairs that the first view is in alone."""
+
+    @property
+    @abstractmethod
     def of_items(self) -> bool:
         """Whether it compares items, rather than the coordinates of their embeddings."""
 

@@ -89,6 +89,11 @@ class Objective(Loss):
         return self.layout.traits.takes_several
 
     @property
+    def has_core_view(self) -> bool:
+        """Whether a training on more than two views calls it on the pairs that the first view is in alone."""
+        return self.layout.traits.core
+
+    @property
     def of_items(self) -> bool:
         """Whether it compares items, rather than the coordinates of their embeddings."""
         return self.layout.traits.of_items

@@ -63,6 +63,11 @@ class Total(Loss):
         return all(objective.takes_several for objective, _ in self._terms())
 
     @property
+    def has_core_view(self) -> bool:
+        """Whether each of them is called on the pairs of views that the first is in alone."""
+        return all(objective.has_core_view for objective, _ in self._terms())
+
+    @property
     def of_items(self) -> bool:
         """Whether all its objectives compare items."""
         return all(objective.of_items for objective, _ in self._terms())

@@ -49,7 +49,7 @@ class CompareOptions(Options):
 
     suite: str | Path | None = option(
         None,
-        "a grid that was saved: a name of those in `benchmarks/suites`, or a .yaml file of these options; what is "
+        "a grid that was saved: a name (see `contraport list suites`), or a .yaml file of these options; what is "
         "given beside it wins.",
         group="what is compared",
     )
@@ -59,11 +59,13 @@ class CompareOptions(Options):
         (),
         "the rows of the table: names of objectives or recipes, with settings after a colon, as in "
         "gca-uot:relaxation=0.2,temperature=0.1; in a file also a name of your own with options of `contraport train`. "
-        "On a command line commas may stand between them.",
+        "On a command line commas may stand between them; a value that has commas itself stands in quotes, as in "
+        "\"gca-ince:target='domains:alpha=0.5,beta=0',info-nce\".",
     )
     settings: Sequence[str | dict[str, Any]] = option(
         ("standard",),
-        "the columns of the table, for each of the data: plain, weak, standard, strong, corrupt:KIND:SEVERITY, "
+        "the columns of the table, for each of the data: plain, weak, standard, strong, corrupt:KIND:SEVERITY "
+        "(several as in corrupt:'noise:3,blur:2'), "
         "mismatched:0.2, imbalanced:100, domains:style, or several of them joined, as in strong+mismatched:0.2; in a "
         "file also a name of your own with options of `contraport train`.",
     )

@@ -13,15 +13,15 @@ from contraport.verbs import BEGIN, EXTRA, Verb
 class ListOptions(Options):
     """What is to be listed."""
 
-    what: Literal["recipes", "objectives", "encoders", "data", "measures"] = field(
-        kw_only=False, metadata=known("recipes, objectives, encoders, data or measures.")
+    what: Literal["recipes", "objectives", "encoders", "data", "measures", "suites"] = field(
+        kw_only=False, metadata=known("recipes, objectives, encoders, data, measures or suites.")
     )
 
 
 VERB = Verb(
     ListOptions,
     "contraport.cli.listing:list_names",
-    "List the recipes, objectives, encoders, data or measures that have names.",
+    "List the recipes, objectives, encoders, data, measures or suites that have names.",
     examples=("contraport list recipes", "contraport list objectives"),
     show="contraport.cli.listing:print_names",
     extra=EXTRA,

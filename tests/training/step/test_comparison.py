@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import contraport
 from contraport.data import Batch
 from contraport.encoders import Model
-from contraport.training.step.by_objective import InTurn, Together
+from contraport.training.step.by_objective import Compared, InTurn, Together
 from contraport.training.step.clustered import Clustered
 from contraport.training.step.comparison import Embedded
 from contraport.training.step.memory import Bank, Queue
@@ -119,6 +119,17 @@ def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
     again = InTurn(contraport.cmc_nce(), views=3)
     again.load_state_dict(state)
     torch.testing.assert_close(again(embedded(3)), comparison(given), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("comparison", [InTurn, Together])
+def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[Compared]) -> None:
+    given = embedded(4)
+    turns = [(v, w) for v, w in given.turns() if 0 in (v, w) and (comparison is InTurn or v < w)]
+    assert len(turns) == (6 if comparison is InTurn else 3)
+    others = given.keys if comparison is InTurn else given.queries
+    expected = [contraport.cmc_nce()(given.queries[v], others[w]) for v, w in turns]
+    found = comparison(contraport.cmc_nce(graph="core"), views=4)(given)
+    torch.testing.assert_close(found, torch.stack(expected).mean())
 
 
 def test_what_is_learned_is_one_for_all_turns() -> None:

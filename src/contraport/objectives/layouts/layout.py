@@ -24,6 +24,7 @@ class Traits(NamedTuple):
         of_items: whether rows and columns show items, of which something may be known.
         guided: whether it depends on features of the items, ``features=`` of the call, what is compared in a direction.
         guided_by_views: whether it is so by those of each view alone: those of whole items change nothing.
+        core: whether a training on more than two views calls it on the pairs that the first view is in alone.
     """
 
     shared_columns: bool = False
@@ -34,6 +35,7 @@ class Traits(NamedTuple):
     of_items: bool = True
     guided: bool = False
     guided_by_views: bool = False
+    core: bool = False
 
 
 class Layout(Answer, ABC):

@@ -25,6 +25,7 @@ class Cross(Layout):
             positive, so that the call needs a matrix as its target, (n, k), and under `torch.distributed` every process
             brings its own rows, of embeddings and target, and the same columns.
         decoupled: keep the positives out of the denominators: a row is compared with other items only.
+        core: in a training on more than two views compare the first with every other, rather than every pair of views.
 
     Raises:
         UsageError: shared columns are to be matched to the rows as well (``symmetric``), or decoupled.
@@ -39,9 +40,10 @@ class Cross(Layout):
     stop_gradient: bool = False
     shared_columns: bool = False
     decoupled: bool = False
+    core: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("symmetric", "stop_gradient", "shared_columns", "decoupled"):
+        for name in ("symmetric", "stop_gradient", "shared_columns", "decoupled", "core"):
             value = getattr(self, name)
             check(isinstance(value, bool), f"{name}: expected True or False, got {value!r}.")
         check(not (self.symmetric and self.shared_columns), "shared_columns: expected symmetric=False with it.")
@@ -50,7 +52,12 @@ class Cross(Layout):
     @property
     def traits(self) -> Traits:
         """What is true of it."""
-        return Traits(self.shared_columns, attracts_to_fixed=self.stop_gradient, compares_positives=not self.decoupled)
+        return Traits(
+            self.shared_columns,
+            attracts_to_fixed=self.stop_gradient,
+            compares_positives=not self.decoupled,
+            core=self.core,
+        )
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block, (n, n), or (n, k) with shared columns."""

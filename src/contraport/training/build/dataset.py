@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport import distributed
-from contraport.catalog.versions import parse_corruption, parse_domains, parse_imbalance, parse_mismatch
+from contraport.catalog.versions import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
 from contraport.data import Dataset, Views, load, loader
 from contraport.data.arrays import weights_of
 from contraport.data.formats.array_files import read_npy
@@ -179,7 +179,7 @@ def _version(settings: Settings, dataset: Dataset) -> Dataset:
     if settings.domains is not None:
         dataset = in_domains(dataset, parse_domains(settings.domains))
     if settings.corrupt is not None:
-        dataset = corrupted(dataset, parse_corruption(settings.corrupt))
+        dataset = corrupted(dataset, *parse_corruptions(settings.corrupt))
     if settings.weighs_by_class and dataset.split == "train":
         dataset = dataset.with_weights(class_weights(dataset))
     return dataset

@@ -89,6 +89,11 @@ class Compared(StepComparison):
         loss: Tensor = functional_call(self.objective, kept, embeddings, asked)
         return loss
 
+    def turns(self, embedded: Embedded) -> list[tuple[int, int]]:
+        """Return which view is compared with which other one: of a core graph those turns that the first view is in."""
+        core = self._loss is not None and self._loss.has_core_view
+        return [turn for turn in embedded.turns() if not core or 0 in turn]
+
     def example(self, z: Tensor, batch: Batch, target: Target | None) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
         """Return with what the objective is called: views and keywords.
 
@@ -137,7 +142,7 @@ class Together(Compared):
         queries = embedded.queries
         if self._takes_several or len(queries) == 2:
             return self.compare(embedded.batch, *queries, **embedded.facts())
-        pairs = [(w, v) for v, w in embedded.turns() if w < v]  # each once, the one that has keys first
+        pairs = [(w, v) for v, w in self.turns(embedded) if w < v]  # each once, the one that has keys first
         return mean_of(
             [
                 self.compare(embedded.batch, queries[v], queries[w], turn=(v, w), **embedded.facts(v, w))
@@ -176,7 +181,7 @@ class InTurn(Compared):
         """Return the loss of a batch."""
         batch, keys = embedded.batch, embedded.keys
         losses = []
-        for v, w in embedded.turns():
+        for v, w in self.turns(embedded):
             positives = keys[w]
             known: dict[str, Any] = {}
             if self.memory is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contraport.catalog.versions import parse_corruption, parse_domains, parse_imbalance, parse_mismatch
+from contraport.catalog.versions import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
 from contraport.errors import check
 from contraport.options import Options, fits, known, option, plain, whole
 
@@ -48,7 +48,7 @@ def _imbalance(name: str, value: Any) -> None:
 
 
 def _corrupt(name: str, value: Any) -> None:
-    parse_corruption(value)
+    parse_corruptions(value)
 
 
 def _domains(name: str, value: Any) -> None:
@@ -162,7 +162,8 @@ class ReadingSettings(Options):
     corrupt: str | None = option(
         None,
         "make the items of both splits worse, each always alike: noise, blur, brightness, contrast, occlusion or jpeg, "
-        "of severity 1 to 5, as in blur:3; what is no image takes noise alone.",
+        "of severity 1 to 5, as in blur:3, or several in turn, as in noise:3,blur:2; what is no image takes noise "
+        "alone.",
         check=_corrupt,
     )
     domains: str | None = option(
