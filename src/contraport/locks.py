@@ -38,7 +38,7 @@ log = logging.getLogger("contraport")
 
 @contextmanager
 def locked(folder: Path, work: str, *, argument: str = "out", name: str = LOCK, wait: bool = False) -> Iterator[None]:
-    """Keep other processes out of a folder, which is made if need be.
+    """Keep other processes out of a folder, which is made if need be, and goes again where nothing came into it.
 
     A lock that a killed process left is taken over: at once where the process ran on this machine, otherwise when it
     has given no sign of life for `STALE` seconds.
@@ -55,6 +55,7 @@ def locked(folder: Path, work: str, *, argument: str = "out", name: str = LOCK, 
         UsageError: the folder cannot be written to.
     """
     lock = _Lock(folder, name, work, argument)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     with writing(argument, folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock.take(wait=wait)
@@ -62,6 +63,9 @@ def locked(folder: Path, work: str, *, argument: str = "out", name: str = LOCK, 
         yield
     finally:
         lock.release()
+        with suppress(OSError):  # it is not empty
+            for path in made:
+                path.rmdir()
 
 
 class _Lock:

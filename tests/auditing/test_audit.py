@@ -394,6 +394,7 @@ def test_one_audit_at_a_time_fills_a_folder(
         with pytest.raises(InUseError, match=r"out: .*audit is in use by contraport audit, process \d+ on"):
             contraport.audit(data=views, method=method, out=out, resume=resume, progress=False)
         assert sorted(out.rglob("*")) == before
+    assert out.exists() == resume, "an empty folder is not left"
 
 
 def test_a_lock_that_a_killed_audit_left_is_no_content_of_its_folder(

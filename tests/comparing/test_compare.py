@@ -137,6 +137,29 @@ def test_the_commands_train_the_same_cell(folder: Path, tmp_path: Path, capsys: 
     assert cell.exists()
 
 
+def test_the_encoder_before_training_is_represented_as_that_of_the_row_beside_it(tmp_path: Path) -> None:
+    asked = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
+    grid = grid_of(asked | {"out": tmp_path})
+    rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
+    assert [*grid.references] == rows
+    found = compare(**asked, out=tmp_path)
+    names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
+    assert [*found.references] == names
+    own, other = (found.references[name]["digits, standard"] for name in (names[0], names[2]))
+    cells = [cell for cell in grid.cells if cell.row.name == rows[1]]
+    evaluated = Run(job_of(grid, cells[0]).path).evaluation()["rows"]
+    assert other == evaluated["untrained"]
+    assert other != own
+
+
+def test_rows_of_one_encoder_share_the_one_before_training(tmp_path: Path) -> None:
+    rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
+    grid = grid_of(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
+    assert grid.references == {"gca-uot:relaxation=0.2": {}, "info-nce:encoder=small-cnn": {"encoder": "small-cnn"}}
+    suite = grid_of({"suite": "multiview", "out": tmp_path})
+    assert [*suite.references] == ["2 views"], "all are judged by the same view"
+
+
 def test_what_is_finished_and_what_a_cell_is_by_itself(tmp_path: Path) -> None:
     grid = grid_of(SMALL | {"out": tmp_path, "root": "my data", "train": {"batch_size": 64, "keep_every": 1}})
     jobs = [job_of(grid, cell) for cell in grid.cells]

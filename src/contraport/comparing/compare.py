@@ -311,13 +311,17 @@ def _without_settings(grid: Grid, trials: Mapping[tuple[str, str], list[Cell]], 
 
 
 def _references(grid: Grid, results: Results) -> dict[str, dict[str, dict[str, float]]]:
-    """Return what the encoder before training and the raw inputs reach, beside the baseline with seed 0."""
+    """Return what encoders before training and the raw inputs reach, beside rows with seed 0 (`Grid.references`)."""
     told: dict[str, dict[str, dict[str, float]]] = {}
-    for key, name in BASELINES.items():
-        for column in grid.columns:
-            _, found = results.get((grid.baseline, column.name, 0), (None, {}))
-            if key in found.get("references", {}):
-                told.setdefault(name.removeprefix("the "), {})[column.name] = found["references"][key]
+    for row, differing in grid.references.items():
+        whose = "".join(f", {key} {value}" for key, value in differing.items())
+        for key, name in BASELINES.items():
+            if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:
+                continue  # those of the baseline
+            for column in grid.columns:
+                _, found = results.get((row, column.name, 0), (None, {}))
+                if key in found.get("references", {}):
+                    told.setdefault(name.removeprefix("the ") + whose, {})[column.name] = found["references"][key]
     return told
 
 

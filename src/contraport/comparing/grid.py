@@ -8,15 +8,19 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from contraport.options import plain
 from contraport.runs import default_path
+from contraport.training.given import settings_of
 from contraport.verbs.compare import CompareOptions
+from contraport.verbs.train import OPTIONS
 
 Given = Mapping[str, Any]
 
+_OF_ENCODERS = ("representation", "encoder", "shared_encoder", "pretrained", "init", "freeze", "image_size")
 _NOT_IN_NAMES = re.compile(r"[^\w.=+-]+")
 
 
@@ -139,6 +143,23 @@ class Grid:
         places = itertools.product(self.seeds, self.columns, self.rows)
         return [self.cell(row, column, seed) for seed, column, row in places]
 
+    @cached_property
+    def references(self) -> dict[str, dict[str, Any]]:
+        """The rows beside which the encoder before training is measured, and how it differs from the baseline's.
+
+        That is the baseline, and of other rows the first of each whose encoder is another one or is represented in
+        another way: numbers of another representation say nothing of what training added.
+        """
+        ordered = sorted(self.rows, key=lambda row: row.name != self.baseline)
+        kinds = {row.name: _before_training(self.cell(row, self.columns[0], 0).options) for row in ordered}
+        base, known = kinds[self.baseline], list[dict[str, Any]]()
+        found = {}
+        for name, kind in kinds.items():
+            if kind not in known:
+                known.append(kind)
+                found[name] = {key: value for key, value in kind.items() if value != base.get(key, _default(key))}
+        return found
+
     @property
     def out(self) -> Path:
         """The folder of the comparison."""
@@ -146,6 +167,22 @@ class Grid:
             return Path(self.asked.out)
         suite = self.asked.suite
         return Path("runs", "compare") if suite is None else default_path(str(suite), "compare")
+
+
+def _before_training(options: Given) -> dict[str, Any]:
+    """Return the settings that an encoder before its training, and what is measured of it, depend on."""
+    settings = settings_of(options)
+    found = {name: getattr(settings, name) for name in _OF_ENCODERS}
+    shown = settings.representation or ""
+    views = list(settings.given_views)
+    found["given_views"] = [views[int(shown)]] if shown.isdigit() and int(shown) < len(views) else views
+    if shown in ("projection", "both") or settings.freezes_all:
+        found |= {"projection": settings.projection, "projection_layers": settings.projection_layers}
+    return found
+
+
+def _default(option: str) -> Any:
+    return OPTIONS[option].default
 
 
 def overlaid(options: Given, others: Given) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def job_of(grid: Grid, cell: Cell) -> Job:
     """Return what is to be done for a cell."""
     asked = grid.asked
     machine = {"device": asked.device, "root": None if asked.root is None else str(asked.root), "workers": 0}
-    first = cell.trial is None and (cell.row.name, cell.seed) == (grid.baseline, 0)
+    first = cell.trial is None and cell.seed == 0 and cell.row.name in grid.references
     return Job(grid.out / "cells" / cell.folder, plain(cell.options), machine, tuple(asked.measures), first)
 
 
