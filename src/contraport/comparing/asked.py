@@ -11,7 +11,7 @@ from contraport.comparing.grid import Claim, Column, Given, Grid, Row
 from contraport.comparing.results import chosen_in_order
 from contraport.comparing.suites import OF_SUITES, claim_of, read_suite
 from contraport.errors import check, unknown_name
-from contraport.verbs.compare import CompareOptions
+from contraport.verbs.compare import READING, CompareOptions
 from contraport.wording import written_as
 
 
@@ -51,8 +51,10 @@ def grid_of(given: Given) -> Grid:
         f"tune: settings are chosen by the first measure, and of {measure.key} neither direction is better; expected "
         "another one first, such as knn.",
     )
-    own = {"epochs": asked.epochs, "encoder": asked.encoder, "items": asked.items}
-    common = {**(asked.train or {}), **{name: value for name, value in own.items() if value is not None}}
+    own = {name: getattr(asked, name) for name in ("epochs", "encoder")}
+    own |= {name: getattr(asked, name) for name, known in READING.items() if known.holds == "run"}
+    defaults = {name: known.default for name, known in READING.items()}
+    common = dict(asked.train or {}) | {name: value for name, value in own.items() if value != defaults.get(name)}
     check_options("train", common)
     _check_same_items(rows, common, [column.options for column in columns])
     claims = tuple(claim_of(value) for value in values.get("claims", ()))

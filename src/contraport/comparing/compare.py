@@ -160,9 +160,8 @@ def _shown(progress: bool) -> Iterator[Console | None]:
 
 def _expected(grid: Grid, cell: Cell) -> float | None:
     """Return how many seconds a training takes, as a few steps of it tell, or none where it refuses its settings."""
-    machine = {"device": grid.asked.device, "root": grid.asked.root, "workers": 0}
     try:
-        settings = settings_of({**cell.options, **machine})
+        settings = settings_of({**cell.options, **grid.machine})
         built = build(settings)
         return dry_run(settings, built).seconds * built.epoch * settings.epochs
     except (UsageError, MemoryError, RuntimeError) as error:
@@ -409,7 +408,7 @@ def _failures(grid: Grid, results: Results) -> list[str]:
     ]
 
 
-_OF_THE_PLACE = ("out", "root", "progress", "dry_run", "budget", "processes", "device")
+_OF_THE_PLACE = ("out", "root", "workers", "decoded", "progress", "dry_run", "budget", "processes", "device")
 """What is asked of a comparison that says where it is computed, and nothing of what it is."""
 
 

@@ -161,6 +161,17 @@ class Grid:
         return found
 
     @property
+    def machine(self) -> dict[str, Any]:
+        """The options of `contraport.train` that say where each cell is computed."""
+        asked = self.asked
+        folders = {"root": asked.root, "decoded": asked.decoded}
+        return {
+            "device": asked.device,
+            "workers": asked.workers or 0,
+            **{name: None if folder is None else str(folder) for name, folder in folders.items()},
+        }
+
+    @property
     def out(self) -> Path:
         """The folder of the comparison."""
         if self.asked.out is not None:

@@ -77,7 +77,7 @@ class Job:
     @property
     def command(self) -> str:
         """The command lines that train and judge it by themselves."""
-        where = {name: value for name, value in self.machine.items() if name == "root" and value is not None}
+        where = {name: self.machine[name] for name in ("root", "decoded") if self.machine[name] is not None}
         trained = as_flags({**self.options, **where, "out": str(self.path)})
         asked = {"measures": list(self.measures), "checkpoints": self.checkpoints, "alone": True}
         judged = as_flags({name: value for name, value in asked.items() if value != "last"})
@@ -86,10 +86,9 @@ class Job:
 
 def job_of(grid: Grid, cell: Cell) -> Job:
     """Return what is to be done for a cell."""
-    asked = grid.asked
-    machine = {"device": asked.device, "root": None if asked.root is None else str(asked.root), "workers": 0}
     first = cell.trial is None and cell.seed == 0 and cell.row.name in grid.references
-    return Job(grid.out / "cells" / cell.folder, plain(cell.options), machine, tuple(asked.measures), first)
+    path = grid.out / "cells" / cell.folder
+    return Job(path, plain(cell.options), grid.machine, tuple(grid.asked.measures), first)
 
 
 def carry_out(job: Job) -> Found | None:
@@ -125,7 +124,7 @@ def _carried_out(job: Job) -> Found:
             checkpoints=job.checkpoints,
             alone=not job.with_references,
             device=job.machine["device"],
-            workers=0,
+            workers=job.machine["workers"],
             progress=False,
         )
     except InUseError:

@@ -10,8 +10,9 @@ from typing import Any
 
 from contraport.errors import check
 from contraport.importing import imported
-from contraport.options import Options, fits, one_of, option, whole
+from contraport.options import Options, fits, one_of, option, options_of, whole
 from contraport.verbs import EXTRA, LEARN, Verb
+from contraport.verbs._of_training import ReadingSettings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)([smh])")
@@ -44,8 +45,8 @@ def _share(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(Options):
-    """What `contraport.compare` is asked; see there for each."""
+class ComparedOptions(Options):
+    """What is compared, and how each is trained."""
 
     suite: str | Path | None = option(
         None,
@@ -76,8 +77,13 @@ class CompareOptions(Options):
     baseline: str | None = option(None, "the row that the others are compared with; default: the first.")
     epochs: int | None = option(None, "as in `contraport train`.", check=whole(1), group="how each is trained")
     encoder: str | None = option(None, "as in `contraport train`.")
-    items: int | None = option(None, "as in `contraport train`.", check=whole(4))
     train: dict[str, Any] | None = option(None, "further options of `contraport train` that hold for all.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgingOptions(Options):
+    """How each is judged, and where it is computed."""
+
     measures: Sequence[str] = option(
         ("linear_probe", "knn"),
         "what is measured (see `contraport list measures`); the first is what settings are chosen by, and sentences "
@@ -108,7 +114,6 @@ class CompareOptions(Options):
         1, "how many trainings run at once, dealt to the GPUs where there are several.", check=whole(1)
     )
     device: str = option("auto", "auto, cpu, cuda or mps.", check=one_of("auto", "cpu", "cuda", "mps"))
-    root: str | Path | None = option(None, "folder of named data.")
     out: str | Path | None = option(
         None, "the folder for the trainings and the tables; default: runs/compare, or runs/compare-SUITE.", holds="call"
     )
@@ -116,6 +121,16 @@ class CompareOptions(Options):
     progress: bool = option(
         True, "show a bar, or elsewhere a line for each training, on the standard error.", holds="call"
     )
+
+
+# A dataclass takes the fields of its bases from the last to the first: that is the order of the options.
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(JudgingOptions, ReadingSettings, ComparedOptions):
+    """Options of `contraport.compare`: what is compared, how its data are read, how each is judged."""
+
+
+READING = options_of(ReadingSettings)
+"""The options of reading data, which hold for all that is compared."""
 
 
 VERB = Verb(

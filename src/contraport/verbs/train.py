@@ -21,6 +21,7 @@ from contraport.verbs._of_training import (
     OptimisationSettings,
     ReadingSettings,
     RunningSettings,
+    ValidationSettings,
     ViewSettings,
 )
 
@@ -30,6 +31,7 @@ from contraport.verbs._of_training import (
 class Settings(
     RunningSettings,
     ReadingSettings,
+    ValidationSettings,
     OptimisationSettings,
     NetworkSettings,
     ViewSettings,

@@ -5,7 +5,7 @@ alone can judge (the name of an encoder, a constraint) it judges when it is buil
 too.
 """
 
-from contraport.verbs._of_training.data import DataSettings, ReadingSettings
+from contraport.verbs._of_training.data import DataSettings, ReadingSettings, ValidationSettings
 from contraport.verbs._of_training.networks import NetworkSettings
 from contraport.verbs._of_training.objective import ObjectiveSettings
 from contraport.verbs._of_training.optimisation import OptimisationSettings
@@ -19,5 +19,6 @@ __all__ = [
     "OptimisationSettings",
     "ReadingSettings",
     "RunningSettings",
+    "ValidationSettings",
     "ViewSettings",
 ]

@@ -78,6 +78,19 @@ class DataSettings(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ValidationSettings(Options):
+    """Which training items take the place of the test split."""
+
+    validation: float | None = option(
+        None,
+        "share of each class of the training items that is held out in the place of the test split, so that settings "
+        "can be chosen without a look at test items.",
+        check=_share,
+        group="reading the data",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadingSettings(Options):
     """How the data are read, and what is made of them."""
 
@@ -111,12 +124,6 @@ class ReadingSettings(Options):
     )
     ignore_labels: bool = option(
         False, "leave out the classes that the data tell, such as the folders that images are in."
-    )
-    validation: float | None = option(
-        None,
-        "share of each class of the training items that is held out in the place of the test split, so that settings "
-        "can be chosen without a look at test items.",
-        check=_share,
     )
     items: int | None = option(
         None, "at most so many items of each split, drawn at random, always the same ones.", check=whole(4)
