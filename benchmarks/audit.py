@@ -3,7 +3,7 @@
 Shares of the pairs of some data are shuffled; the test pairs stay clean. For each data set, share and seed, by parts,
 so that a file which was begun is filled up:
 
-- `plain`, `plan`, `oracle`, `online`: recall at 1 between the views of test pairs after a plain training, after one
+- `plain`, `plan`, `oracle`, `online`: recall@1 between the views of test pairs after a plain training, after one
   whose pairs count by each batch's own balanced plan, after one on the right pairs alone, and after one with ``audit``:
   the same encoders, temperature and number of steps.
 - `online`, `frozen`, `crossfit`: ``contraport.audit`` by its methods: the area under the ROC curve (a right pair scores

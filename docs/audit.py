@@ -169,7 +169,7 @@ The next table shows the estimated noise rate, and the share of right pairs that
 For captions, a tenth of the shuffled pairs are still right, because they have the same class by chance. So if 20 and
 40 % are shuffled, 18 and 36 % are wrong. The same holds for known mismatches.
 
-The next table shows recall at 1 between the views of clean test pairs after a training (for captions: whether the
+The next table shows recall@1 between the views of clean test pairs after a training (for captions: whether the
 nearest one is of the same class):
 
 {
@@ -189,7 +189,7 @@ nothing that could be told where no pair is wrong. There are also comparisons wi
 [of UCI's views](results.md#beyond-3) and [of halves of images](results.md#halves-3).
 
 What wrong pairs spoil is the search for partners, not classes that a probe is taught. Of InfoNCE on halves of
-Fashion-MNIST (2,000 pairs, three seeds) recall at 1 fell from 33.1 % to 12.3 % with 40 % wrong pairs, and the accuracy
+Fashion-MNIST (2,000 pairs, three seeds) recall@1 fell from 33.1 % to 12.3 % with 40 % wrong pairs, and the accuracy
 of a linear probe was 78.8 and 78.6 %; on halves of digits 24.5 and 12.3 %, and 97.6 and 97.2 %. Who only wants features
 for a classifier may do without an audit.
 
@@ -208,7 +208,7 @@ guarantee.
 
 These numbers are from zer-kar and fou-kar at 20 and 40 %, with one seed and 18 epochs, where the wrong pairs are known.
 They were measured before `canonical` and raw vectors counted, which left a fifth fewer wrong pairs among those kept.
-They are measured in recall at 5, as a share of the way from a training on all pairs (0 %) to a training on the right
+They are measured in recall@5, as a share of the way from a training on all pairs (0 %) to a training on the right
 pairs alone (100 %). Trainings that leave out all wrong pairs from epoch 2 on reach 91 to 124 %, from epoch 3 on 95 to
 107 %, and from epoch 7 on 54 to 81 %; with the decoys of an audit they reach 96 to 102 %. So the epochs before the
 first look, and the decoys, cost nothing.

@@ -172,7 +172,7 @@ def suites() -> str:
         paragraph(
             "On Fashion-MNIST the first measure is a probe on ten labelled items of each class. A training changes it "
             "by several points from the untrained encoder. The tables also show raw pixels, and runs as short as these "
-            "seldom beat them. For the views fou and kar the claims use recall at 10, because recall at 1 was seen to "
+            "seldom beat them. For the views fou and kar the claims use recall@10, because recall@1 was seen to "
             "be near its floor."
         ),
     ]

@@ -238,6 +238,21 @@ def read_features(path: str | Path) -> Features:
         raise cannot_read(f"features: {path}", file.suffix, error) from error
 
 
+def holds_features(path: Path) -> bool:
+    """Return whether a file holds features, by the names of what is in it."""
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                return {"features", "rows", "splits"} <= set(file.files)
+        if path.suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            return {"f0", "row", "split"} <= set(pq.read_schema(path).names)
+        return path.suffix == ".npy" and table_beside(path).is_file()
+    except Exception:  # on hostile bytes readers raise whatever they like
+        return False
+
+
 def suffixes() -> list[str]:
     """Return the suffixes of the files that features are written to."""
     return list(_FORMATS)

@@ -65,6 +65,8 @@ class Option:
         holds: how long a value does.
         grows: whether it may become more when a run goes on.
         flag: whether a command gives it by its name although a call need not.
+        exists: raises where what a value names, such as a run, is missing. The verb does so too: this is for a command
+            that lacks another option, of which the first mistake is told.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Option:
     holds: Holds
     grows: bool
     flag: bool = False
+    exists: Check | None = None
 
     @property
     def required(self) -> bool:
@@ -124,6 +127,7 @@ def known(
     grows: bool = False,
     group: str | None = None,
     flag: bool = False,
+    exists: Check | None = None,
 ) -> dict[str, Any]:
     """Return what is known of an option: the metadata of its field, where it is one that must be given.
 
@@ -141,6 +145,7 @@ def known(
         "grows": grows,
         "group": group,
         "flag": flag,
+        "exists": exists,
     }
 
 

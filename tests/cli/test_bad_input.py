@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from contraport.errors import UsageError
+from contraport.features import Features, write_features
 from contraport.runs import Run
+from contraport.training import train
 
 from .conftest import Outcome
 
@@ -126,7 +130,11 @@ def test_data_is_needed(command: Command, tmp_path: Path) -> None:
         ("embed missing --out features.npz", "no such folder: missing"),
         ("embed missing --out features.csv", ".npz, .npy, .parquet"),
         ("report missing --out page.html", "no such folder: missing"),
-        ("report missing", "required: out"),
+        ("report missing", "run: no such folder: missing. More: contraport report --help"),
+        ("report missing other --out nowhere/page.html", "run: no such folder: missing"),
+        ("embed missing", "run: no such folder: missing"),
+        ("export missing", "run: no such folder: missing"),
+        ("report", "required: runs"),
         ("list objective", "what: expected one of recipes, objectives, encoders, data, measures, got 'objective'"),
         ("list", "required: what"),
         ("demo --epochs 0", "epochs: expected a whole number from 1 on, got 0"),
@@ -134,6 +142,45 @@ def test_data_is_needed(command: Command, tmp_path: Path) -> None:
 )
 def test_other_verbs(command: Command, tmp_path: Path, argv: str, message: str) -> None:
     assert message in refused(command, tmp_path, *argv.split())
+
+
+@pytest.mark.parametrize("name", ["photos.npz", "photos.npy", "photos.parquet"])
+def test_a_file_of_features_is_no_run(command: Command, tmp_path: Path, name: str) -> None:
+    write_features(tmp_path / name, Features(np.ones((3, 2), np.float32), np.arange(3), np.full(3, "test")))
+    told = f"run: {name} is a file of features, which neighbors, search, duplicates and cluster take, and no run"
+    assert told in refused(command, tmp_path, "evaluate", name)
+    assert told in refused(command, tmp_path, "report", name)
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "run: notes.txt is a file and no run" in refused(command, tmp_path, "evaluate", "notes.txt")
+
+
+def test_recipes_and_objectives_are_told_apart(command: Command, tmp_path: Path) -> None:
+    told = "objective: 'simclr' is a recipe and no objective; expected --recipe simclr, or its objective alone"
+    assert f"{told}: --objective nt-xent." in refused(command, tmp_path, "train", "--objective", "simclr")
+    assert "expected --recipe simclr" in refused(command, tmp_path, "train", "--objective", "SimCLR")
+    told = "recipe: 'quadratic' is an objective and no recipe; expected --objective quadratic."
+    assert told in refused(command, tmp_path, "train", "--recipe", "quadratic")
+
+
+def test_errors_of_commands_write_options_as_flags(command: Command, tmp_path: Path) -> None:
+    """No mistake is explained by a keyword of Python, and the same call in Python has no flag."""
+    (tmp_path / "two.csv").write_text("label,y,x\n" + "a,b,1\n" * 9)
+    (tmp_path / "names.csv").write_text("city,x\n" + "Rome,1\n" * 9)
+    (tmp_path / "page.html").write_text("mine")
+    for argv, flags, keywords in (
+        ("train --data two.csv", "--columns.labels ...", "columns={'labels': ...}"),
+        ("train --data names.csv", "--columns.labels city", "columns={'labels': 'city'}"),
+        ("train --data names.csv", "--columns.views ...", "columns={'views': ...}"),
+    ):
+        assert flags in (line := refused(command, tmp_path, *argv.split()))
+        assert "={" not in line
+        with pytest.raises(UsageError, match=re.escape(keywords)) as caught:
+            train(data=str(tmp_path / argv.split()[-1]))
+        assert "--" not in str(caught.value)
+    for argv in ("--data digits --out taken", "--data digits --ignore_labels --objective sup-con"):
+        (tmp_path / "taken").mkdir(exist_ok=True)
+        (tmp_path / "taken" / "mine.txt").write_text("mine")
+        assert "=True" not in refused(command, tmp_path, "train", *argv.split())
 
 
 def test_a_corrupt_image_is_skipped_counted_and_named(command: Command, photos: Path) -> None:

@@ -44,7 +44,7 @@ def test_from_data_to_page(command: Command, data: str, tmp_path: Path) -> None:
     assert command("train", "--data", data, "--objective", "gca-uot", "--out", "run", *QUICK) == (0, "", "")
     outcome = command("evaluate", "run", "--progress=false")
     assert outcome.status == 0
-    assert all(title in outcome.out for title in ("Linear probe", "Recall at 5", "Effective rank", "95% interval"))
+    assert all(title in outcome.out for title in ("Linear probe", "Recall@5", "Effective rank", "95% interval"))
     assert "%" in outcome.out
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["rows"].keys() == {
         "trained",

@@ -13,6 +13,7 @@ from contraport.comparing.asked import grid_of
 from contraport.comparing.suites import read_suite, suites_folder
 from contraport.errors import UsageError
 from contraport.training.given import settings_of
+from contraport.verbs._of_training import ReadingSettings
 
 SUITES = sorted(file.stem for file in suites_folder().glob("*.yaml"))
 ASKED: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}
@@ -29,6 +30,23 @@ def test_every_cell_of_a_suite_can_be_trained(suite: str, quick: bool) -> None:
     for cell in grid.cells[: len(grid.rows) * len(grid.columns)]:
         settings_of(cell.options)
     assert len({cell.folder for cell in grid.cells}) == len(grid.cells)
+
+
+def test_all_options_of_reading_data_are_those_of_train() -> None:
+    """All that `train` takes to read data; what holds for a machine is no part of what a cell is."""
+    given: dict[str, Any] = {
+        "image_size": 8, "columns": {"labels": "kind"}, "weights": "classes", "test_fraction": 0.5, "items": 40,
+        "ignore_labels": True, "test_items": 30, "given_views": [1, 0], "mismatch": 0.1, "imbalance": 10,
+        "corrupt": "noise", "domains": "rotate",
+    }  # fmt: skip
+    machine = {"root": "here", "workers": 2, "decoded": "there"}
+    own = vars(ReadingSettings)["__annotations__"].keys()
+    assert own == given.keys() | machine.keys()
+    grid = grid_of({**ASKED, **given, **machine, "settings": ["plain"], "train": {"items": 50, "lr": 0.1}})
+    assert grid.cells[0].options == {**given, "data": "digits", "objective": "info-nce", "lr": 0.1, "seed": 0}
+    assert grid.machine == {**machine, "device": "auto"}
+    column = grid_of({**ASKED, "corrupt": "noise", "settings": ["corrupt:blur:2"]}).cells[0]
+    assert column.options["corrupt"] == "blur:2", "a column says more than what holds for all"
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -43,7 +43,7 @@ def test_they_are_printed(result: dict) -> None:
     rows = direction_rows(result)
     assert [row["from to"] for row in rows] == list(result["directions"])
     recall = result["directions"]["tags to photo"]["recall@5"]["value"]
-    assert next(row for row in rows if row["from to"] == "tags to photo")["Recall at 5"] == f"{recall:.1%}"
+    assert next(row for row in rows if row["from to"] == "tags to photo")["Recall@5"] == f"{recall:.1%}"
 
 
 def test_they_are_those_of_the_projections_of_the_plain_views(tmp_path: Path) -> None:

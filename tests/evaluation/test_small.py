@@ -44,7 +44,7 @@ def test_domains_that_have_classes_of_their_own_are_told_where_they_are_asked_fo
     own = from_arrays(ROWS, labels=np.arange(60) // 30, domains=np.arange(60) // 30)
     result = evaluate(run, data=(own, own), measures=["domains"], progress=False)
     assert set(result["rows"]["trained"]) == {"domain_probe"}
-    assert "Not measured, as domains have classes of their own: Probe in unseen domains." in result["notes"]
+    assert "Not measured, as domains have classes of their own: Unseen domain." in result["notes"]
 
 
 def test_a_domain_that_training_items_are_not_of_is_not_probed(tmp_path: Path) -> None:

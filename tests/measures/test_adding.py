@@ -15,12 +15,13 @@ from contraport.evaluation.tables import result_rows
 from contraport.measures import MEASURES, chosen, measure, measure_of
 from contraport.measures.measure import LABELS
 from contraport.reporting import report
+from contraport.wording import on_command_line
 
 
 @pytest.fixture
 def mine():
     @measure(
-        "Within {} of the mean",
+        "Near@{}",
         group="geometry",
         better="higher",
         unit="share of test items",
@@ -43,8 +44,8 @@ def test_a_measure_of_ones_own_is_evaluated_printed_shown_and_listed(mine, tmp_p
     rows = evaluate(run, data=data, measures=["near", "uniformity"], progress=False)["rows"]
     assert all(set(row) == {"near@1", "near@1000", "uniformity"} for row in rows.values())
     assert rows["trained"]["near@1000"] == 1
-    assert {"measure": "Within 1000 of the mean", "trained": "100%"}.items() <= result_rows(rows)[-1].items()
-    assert "Within 1000 of the mean" in report([run], out=tmp_path / "page.html").read_text()
+    assert {"measure": "Near@1000", "trained": "100%"}.items() <= result_rows(rows)[-1].items()
+    assert "Near@1000" in report([run], out=tmp_path / "page.html").read_text()
     print_names(list_names("measures"))
     assert "near@{}\n    Share of the items that are as near" in capsys.readouterr().out
     assert evaluate(run, data=data, measures=["near@7"], progress=False)["rows"]["raw"].keys() == {"near@7"}
@@ -75,7 +76,7 @@ def test_what_its_subject_lacks_is_told(mine, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model(), data="<vectors>")
     result = evaluate(run, data=(vectors(60, None), vectors(40, None)), measures=["near@2"], progress=False)
     assert result["rows"] == {"raw": {}, "untrained": {}, "trained": {}}
-    assert "Not measured, as there are no labels: Within 2 of the mean." in result["notes"]
+    assert "Not measured, as there are no labels: Near@2." in result["notes"]
 
 
 def test_names_choose(mine) -> None:
@@ -88,8 +89,19 @@ def test_names_choose(mine) -> None:
         assert measure_of(typo) is None
         with pytest.raises(UsageError, match="measures: unknown name"):
             chosen([typo])
-    with pytest.raises(UsageError, match=r"as in --measures knn recall@1 \(measures=\['knn', 'recall@1'\]\)"):
+    with pytest.raises(UsageError, match=r"as in measures=\['knn', 'recall@1'\], got"):
         chosen(["knn, recall@1"])
+    with on_command_line(), pytest.raises(UsageError, match="as in --measures knn recall@1, got"):
+        chosen(["knn, recall@1"])
+
+
+def test_a_measure_has_one_name_on_the_page_in_options_and_in_results() -> None:
+    """A title is the key in another writing, by which it is chosen too."""
+    for row in chosen(["all"]):
+        assert row.title.lower().replace(" ", "_").replace("-", "_") == row.key
+        assert [one.key for one in chosen([row.title])] == [row.key]
+    assert [row.title for row in chosen(["retrieval"])][:3] == ["Recall@1", "Recall@5", "Recall@10"]
+    assert chosen(["Zero-shot"]) == chosen(["zero_shot"])
 
 
 def test_a_row_that_says_too_little_is_told() -> None:
@@ -100,8 +112,10 @@ def test_a_row_that_says_too_little_is_told() -> None:
     with pytest.raises(UsageError, match="no docstring"):
         measure("Mine", **common)(undocumented)
     undocumented.__doc__ = "Nothing."
-    with pytest.raises(UsageError, match=r"both numbers and \{\} in its title"):
-        measure("Mine", numbers=(1, 2), **common)(undocumented)
+    with pytest.raises(UsageError, match=r"expected its name as the title, 'Undocumented', got 'Mine'"):
+        measure("Mine", **common)(undocumented)
+    with pytest.raises(UsageError, match=r"expected its name as the title, 'Undocumented@\{\}', got 'Undocumented'"):
+        measure("Undocumented", numbers=(1, 2), **common)(undocumented)
     undocumented.__name__ = "knn"
     with pytest.raises(UsageError, match="is a measure 'knn' already"):
         measure("Mine", **common)(undocumented)

@@ -304,7 +304,7 @@ def test_directions_are_a_table_of_their_own(make_run) -> None:
     known["directions"] = {"image to text": numbers, "text to image": {}}
     write_json(made.evaluation_path, known)
     measures, found = results(canvas_of(made)).values["directions"]
-    assert [measure.title for measure in measures] == ["Recall at 1"]
+    assert [measure.title for measure in measures] == ["Recall@1"]
     ((run, cells),) = found
     assert run.name == "nt-xent"
     told = {way: [(cell.text, cell.interval) for cell in of] for way, of in cells.items()}

@@ -269,7 +269,7 @@ def test_of_given_views_retrieval_is_judged_beside_the_accuracy(make_run):
     assert not any("recall" in sentence for sentence in verdict(shown([made]))), "both views were made of one"
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
     write_json(made.evaluation_path, known | {"directions": {"image to text": numbers, "text to image": numbers}})
-    told = "one has 25.0% on recall at 1: surely better than the untrained encoder, by 24.0 points (20.0 to 28.0)."
+    told = "one has 25.0% on recall@1: surely better than the untrained encoder, by 24.0 points (20.0 to 28.0)."
     assert verdict(shown([made]))[1] == told
 
 

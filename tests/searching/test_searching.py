@@ -325,6 +325,14 @@ def test_mistakes_are_told(verb: Any, given: dict[str, Any], told: str) -> None:
         verb(some(), **given)
 
 
+def test_the_nearest_name_of_an_item_is_offered(photos: Path) -> None:
+    told = r"a key of theirs or a file, got '7.jpg'; did you mean '.*photos/7\.png'\?"
+    with pytest.raises(UsageError, match=told):
+        neighbors(photos, query="7.jpg")
+    with pytest.raises(UsageError, match=r"a file, got 'nothing like it'\.\n"):
+        neighbors(photos, query="nothing like it")
+
+
 def test_files_that_hold_no_features_are_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"features: expected a file \.npz, \.npy, \.parquet, got 'x\.csv'"):
         duplicates("x.csv")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import contraport as cp
 from contraport.course import is_learned, parse_learned
 from contraport.errors import UsageError, bound, check, check_nonnegative, check_positive, is_number, unknown_name
+from contraport.wording import written_as
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,6 +107,16 @@ def method(name: str) -> Method:
         raise UsageError(
             f"objective: expected a name alone, such as {alone!r}, got {name!r}; its settings are given apart, "
             "--objective_settings.NAME VALUE."
+        )
+    # Here, not above: recipes are made of objectives.
+    from contraport.catalog.recipes import RECIPES
+
+    recipe = RECIPES.get(key.lower())
+    if recipe is not None:
+        own = recipe.settings.get("objective")
+        least = f", or its objective alone: {written_as(objective=own)}" if own else ""
+        raise UsageError(
+            f"objective: {name!r} is a recipe and no objective; expected {written_as(recipe=key.lower())}{least}."
         )
     raise unknown_name("objective", name, OBJECTIVES)
 

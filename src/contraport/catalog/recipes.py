@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from contraport.catalog.objectives import OBJECTIVES, method
-from contraport.errors import unknown_name
+from contraport.errors import UsageError, unknown_name
+from contraport.wording import written_as
 
 
 class Recipe(NamedTuple):
@@ -167,6 +168,8 @@ def settings_of_recipe(recipe: str | None) -> dict[str, Any]:
     """
     if recipe is None:
         return {}
+    if recipe not in RECIPES and recipe in OBJECTIVES:
+        raise UsageError(f"recipe: {recipe!r} is an objective and no recipe; expected {written_as(objective=recipe)}.")
     if recipe not in RECIPES:
         raise unknown_name("recipe", recipe, RECIPES)
     return dict(RECIPES[recipe].settings)

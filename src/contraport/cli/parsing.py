@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import itertools
 import re
 import shutil
 import textwrap
@@ -96,12 +97,14 @@ class _Parser(ArgumentParser):
     Attributes:
         kinds: the type of each option, as far as words can give it.
         helps: what each option is.
+        places: the options that are given by their place.
         first: the option that a word without a name is most likely meant for, if there is one.
         words: the command line that is read.
     """
 
     kinds: dict[str, Any]
     helps: dict[str, str]
+    places: list[Option]
     first: str | None
     words: list[str]
 
@@ -140,6 +143,7 @@ class _Parser(ArgumentParser):
         if match := re.match(r"unrecognized arguments: (.+)", message):
             return self._stray(max((word for word in self.words if match[1].startswith(word)), key=len))
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
+            self._judge_places()
             return UsageError(f"required: {match[1]}, {self.helps[match[1]]}")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
             return unknown_name("config: key", match[1], self.kinds)
@@ -157,6 +161,14 @@ class _Parser(ArgumentParser):
         if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)
+
+    def _judge_places(self) -> None:
+        """Raise `UsageError` where what is given by its place, such as a run, is missing."""
+        words = [*itertools.takewhile(lambda word: not word.startswith("-"), self.words)]
+        if words and self.places:
+            first = self.places[0]
+            if first.exists is not None:
+                first.exists(first.name, words if get_origin(self.kinds[first.name]) is list else words[0])
 
     def _stray(self, word: str) -> UsageError:
         """Return the mistake of a value that no option takes."""
@@ -226,6 +238,7 @@ def _parser(verb: Verb[...], prog: str, shown: Collection[str]) -> _Parser:
     )
     parser.kinds = {name: _words_type(option) for name, option in options.items()}
     parser.helps = {name: option.help for name, option in options.items()}
+    parser.places = [option for option in options.values() if option.positional]
     named = [name for name, option in options.items() if not option.positional]
     parser.first = next((name for name in named if options[name].required or name == "data"), None)
     headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.positional)

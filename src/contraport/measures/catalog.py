@@ -79,7 +79,7 @@ def calibration_error(subject: Subject) -> Finding:
     return Finding(calibration_gaps(confidences(subject.probe, subject.test_x, subject.test_y)), root_mean)
 
 
-@few_labels("Probe on {} a class", numbers=(1, 5, 10))
+@few_labels("Few-shot@{}", numbers=(1, 5, 10))
 def few_shot(subject: Subject, number: int) -> ByItem:
     """Accuracy of a linear probe trained on this many items of each class: the mean over 5 random draws."""
     from contraport.measures.probes import few_labels_hits, some_of_each
@@ -89,7 +89,7 @@ def few_shot(subject: Subject, number: int) -> ByItem:
     return few_labels_hits(subject.train_x, labels, subject.test_x, subject.test_y, draw)
 
 
-@few_labels("Probe on {}% of the labels", numbers=(1, 10))
+@few_labels("Few-percent@{}", numbers=(1, 10))
 def few_percent(subject: Subject, number: int) -> ByItem:
     """Accuracy of a linear probe trained on this share of each class (at least one item): the mean over 5 draws."""
     from contraport.measures.probes import few_labels_hits, some_of_each
@@ -136,7 +136,7 @@ def domain_probe(subject: Subject) -> ByItem:
     return probe_hits(fitted_probe(subject.train_x, subject.train_domains), subject.test_x, subject.test_domains)
 
 
-@domains("Probe in unseen domains", needs=(LABELS, CLASSES, DOMAINS, SHARED_CLASSES))
+@domains("Unseen domain", needs=(LABELS, CLASSES, DOMAINS, SHARED_CLASSES))
 def unseen_domain(subject: Subject) -> ByItem:
     """Accuracy of a linear probe in each domain, trained on the other domains only."""
     from contraport.measures.probes import unseen_domain_hits
@@ -147,7 +147,7 @@ def unseen_domain(subject: Subject) -> ByItem:
     )
 
 
-@retrieval("Recall at {}", numbers=(1, 5, 10))
+@retrieval("Recall@{}", numbers=(1, 5, 10))
 def recall(subject: Subject, number: int) -> Finding:
     """Share of test items whose other view is among this many nearest of all other views: the mean over directions."""
     from contraport.measures.intervals import Finding
@@ -258,37 +258,37 @@ def _corrupted_hits(subject: Subject, kind: str, severity: int) -> ByItem:
     return probe_hits(subject.probe, subject.corrupted(kind, severity), subject.test_y)
 
 
-@robustness("Noise {}", needs=(LABELS, CLASSES, IMAGES))
+@robustness("Noise@{}", needs=(LABELS, CLASSES, IMAGES))
 def noise(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on test images with Gaussian noise of severity 1 to 5."""
     return _corrupted_hits(subject, "noise", number)
 
 
-@robustness("Blur {}", needs=(LABELS, CLASSES, IMAGES))
+@robustness("Blur@{}", needs=(LABELS, CLASSES, IMAGES))
 def blur(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on test images with blur of severity 1 to 5."""
     return _corrupted_hits(subject, "blur", number)
 
 
-@robustness("Brightness {}", needs=(LABELS, CLASSES, IMAGES))
+@robustness("Brightness@{}", needs=(LABELS, CLASSES, IMAGES))
 def brightness(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on test images that are made brighter, with severity 1 to 5."""
     return _corrupted_hits(subject, "brightness", number)
 
 
-@robustness("Contrast {}", needs=(LABELS, CLASSES, IMAGES))
+@robustness("Contrast@{}", needs=(LABELS, CLASSES, IMAGES))
 def contrast(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on test images with less contrast, with severity 1 to 5."""
     return _corrupted_hits(subject, "contrast", number)
 
 
-@robustness("Occlusion {}", needs=(LABELS, CLASSES, IMAGES))
+@robustness("Occlusion@{}", needs=(LABELS, CLASSES, IMAGES))
 def occlusion(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on test images with a grey square somewhere, with severity 1 to 5."""
     return _corrupted_hits(subject, "occlusion", number)
 
 
-@robustness("JPEG {}", needs=(LABELS, CLASSES, IMAGES, GREY_OR_RGB))
+@robustness("JPEG@{}", needs=(LABELS, CLASSES, IMAGES, GREY_OR_RGB))
 def jpeg(subject: Subject, number: int) -> ByItem:
     """Accuracy of the linear probe on test images after strong JPEG compression, with severity 1 to 5."""
     return _corrupted_hits(subject, "jpeg", number)

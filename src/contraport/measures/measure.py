@@ -75,7 +75,7 @@ class Measure:
 
     Attributes:
         key: what it is called in `evaluation.json` and by ``--measures``; with ``{}`` where a number stands.
-        title: what people call it, the same number in it.
+        title: how the key is written where people read it: Linear probe, Recall@1.
         summary: what it says, in a sentence.
         group: what it belongs to; the name of a group stands for all of it.
         better: which direction is better.
@@ -173,8 +173,9 @@ def measure(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function of a subject in the registry, under its own name; see `Measure` for the rest.
 
-    The summary is the first sentence of its docstring. A function that also takes a `number` has ``{}`` in its title;
-    its key is its name, ``@`` and the number.
+    The summary is the first sentence of its docstring. The title is the name as people read it: letters of either
+    case, spaces or hyphens for underscores. A function that also takes a `number` has ``@{}`` behind its title; its key
+    is its name, ``@`` and the number.
 
     >>> from contraport.measures import MEASURES, measure
     >>> @measure("Widest feature", group="geometry", better="neither", unit="squared", pattern="{:.2f}")
@@ -190,10 +191,11 @@ def measure(
         check(name not in MEASURES, f"measure: there is a measure {name!r} already.")
         summary = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
         check(bool(summary), f"measure: {name!r} has no docstring, which is what is shown of it.")
-        good = bool(numbers) == (_NUMBER in title)
-        check(good, f"measure: {name!r} needs both numbers and {_NUMBER} in its title, or neither.")
+        key = f"{name}{_AT}{_NUMBER}" if numbers else name
+        words = key.replace("_", " ").capitalize()
+        check(_key_of(title) == key, f"measure: {name!r}: expected its name as the title, {words!r}, got {title!r}.")
         MEASURES[name] = Measure(
-            key=f"{name}{_AT}{_NUMBER}" if numbers else name,
+            key=key,
             title=title,
             summary=summary,
             group=group,
@@ -208,6 +210,15 @@ def measure(
         return function
 
     return enter
+
+
+def _key_of(name: str) -> str:
+    """Return the key that a name is in whatever writing, as of a title.
+
+    >>> _key_of("Linear probe"), _key_of("Recall@1")
+    ('linear_probe', 'recall@1')
+    """
+    return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
 def measure_of(key: str) -> Measure | None:
@@ -242,7 +253,7 @@ def families(measures: Iterable[Measure]) -> dict[str, str]:
 
     >>> from contraport.measures import chosen, families
     >>> list(families(chosen(["knn", "recall", "noise"])).values())
-    ['kNN', 'Recall at 1, 5 and 10', 'Noise 1 to 5']
+    ['kNN', 'Recall@1, 5 and 10', 'Noise@1 to 5']
     """
     numbers: dict[str, list[str]] = {}
     for measure in measures:
@@ -258,7 +269,8 @@ def _spoken(numbers: Sequence[str]) -> str:
 
 
 def chosen(names: Sequence[str] = ()) -> list[Measure]:
-    """Return the measures of some names: keys, with or without their number, groups, or "all"; of none, the usual.
+    """Return the measures of some names: keys or titles, with or without their number, groups, or "all"; of none, the
+    usual.
 
     Raises:
         UsageError: a name of no measure and no group.
@@ -270,8 +282,8 @@ def chosen(names: Sequence[str] = ()) -> list[Measure]:
     groups = {row.group for row in MEASURES.values()}
     found: dict[str, Measure] = {}
     for name in names or [row for row, entry in MEASURES.items() if entry.usual]:
-        one = measure_of(name)
-        rows = [one] if one else [entry for key, entry in MEASURES.items() if name in (key, entry.group, "all")]
+        asked, one = _key_of(name), measure_of(_key_of(name))
+        rows = [one] if one else [row for key, row in MEASURES.items() if asked in (key, _key_of(row.group), "all")]
         if not rows:
             apart = [part.strip() for part in name.split(",")]
             check(

@@ -20,6 +20,7 @@ from contraport.reporting.drawing import to_json
 from contraport.reporting.sections import SECTIONS
 from contraport.reporting.shown import ShownRun, shown
 from contraport.reporting.words import describe
+from contraport.runs import Run
 from contraport.verbs.report import VERB, ReportOptions
 
 PLOTLY = "plotly-cartesian-4.1.1.min.js.gz"
@@ -35,6 +36,8 @@ def report(given: dict[str, Any]) -> Path:
             and `overwrite` is false.
     """
     asked = ReportOptions(**given)
+    for run in asked.runs:
+        (run if isinstance(run, Run) else Run(run)).check_is_run()
     path = Path(asked.out)
     check(path.suffix.lower() in (".html", ".htm"), f"out: expected a name that ends in .html, got {path.name!r}.")
     check_new_file("out", path, overwrite=asked.overwrite)

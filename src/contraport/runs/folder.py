@@ -32,7 +32,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from contraport.errors import check, check_regular
+from contraport.errors import UsageError, check, check_regular
+from contraport.features import holds_features
 from contraport.files import halves
 from contraport.locks import LOCK
 from contraport.runs.replaced import Replaced
@@ -113,6 +114,10 @@ class RunFolder:
 
     def check_is_run(self) -> None:
         """Raise `UsageError` unless the folder holds a run, each file and folder of it where it should be."""
+        if self.path.is_file():
+            of_features = " of features, which neighbors, search, duplicates and cluster take,"
+            told = f"a file{of_features if holds_features(self.path) else ''}"
+            raise UsageError(f"run: {self.path} is {told} and no run; expected a run folder.")
         check(self.path.is_dir(), f"run: no such folder: {self.path}.")
         check(self.config_path.is_file(), f"run: {self.path} is no run: it has no config.yaml.")
         for path in self.path.rglob("*"):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError
 from contraport.evaluation.opening import open_device
 from contraport.features import Features, as_features
 from contraport.notebook import html_columns
@@ -17,7 +17,7 @@ from contraport.runs import Run
 from contraport.searching.blocks import most_similar
 from contraport.searching.index import indexed, tell_of_index
 from contraport.searching.page import Card, Cards, Contents, new_page
-from contraport.searching.query import embedded, is_file, position_of
+from contraport.searching.query import embedded, is_file, position_of, unknown_query
 from contraport.verbs.neighbors import VERB, NeighborsOptions
 from contraport.wording import written_as
 
@@ -82,8 +82,8 @@ def neighbors(given: dict[str, Any]) -> Nearest:
     if position is None:
         folder = asked.run if asked.run is not None else features.run
         if folder is None:
-            told = f"query: expected a position among {len(features)}, a key of theirs or a file, got {asked.query!r}."
-            check(is_file(asked.query), told)
+            if not is_file(asked.query):
+                raise unknown_query(asked.query, features)
             raise UsageError(
                 f"run: the features do not say which run embedded them; pass {written_as(run=...)} to embed a file."
             )

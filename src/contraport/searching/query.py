@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import difflib
+from pathlib import Path, PurePath
 
 import numpy as np
 import torch
@@ -39,6 +40,20 @@ def position_of(query: int | str | Path, features: Features) -> int | None:
     return None
 
 
+NAMES_COMPARED = 100_000
+"""Among so many keys the nearest to a query is looked for."""
+
+
+def unknown_query(query: object, features: Features) -> UsageError:
+    """Return the error for a query that names no item and no file, with the nearest key of an item."""
+    keys = [] if features.keys is None else features.keys[:NAMES_COMPARED].tolist()
+    ends = {PurePath(key).name: key for key in reversed(keys)}  # people type the last part of a path
+    near = difflib.get_close_matches(PurePath(str(query)).name, ends, n=1)
+    hint = f"; did you mean {ends[near[0]]!r}?" if near else "."
+    told = f"query: expected a position among {len(features)}, a key of theirs or a file, got {str(query)!r}"
+    return UsageError(f"{told}{hint}")
+
+
 def is_file(query: object) -> bool:
     """Return whether a query names a file."""
     try:
@@ -70,10 +85,8 @@ def embedded(
         f"run: {run.path} gives {model.num_features} features of an item, got {features.features.shape[1]} of each.",
     )
     texts = len(model.shapes) == 1 and is_text(model.shapes[0])
-    check(
-        texts or is_file(query),
-        f"query: expected a position among {len(features)}, a key of theirs or a file, got {str(query)!r}.",
-    )
+    if not texts and not is_file(query):
+        raise unknown_query(query, features)
     item = from_arrays([str(query)], name="query", argument="query") if texts else _item(Path(query), model)
     found, _ = embed_dataset(model, item, views=build_plain_views(settings, item), device=device, workers=0)
     return found[0].to(device)

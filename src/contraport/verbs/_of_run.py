@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contraport.importing import imported
 from contraport.options import Options, known, option, whole
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ VIEW = (
     "can be compared; default: the representation of items as a whole."
 )
 """What the option ``view`` of a verb says."""
+
+
+def is_run(name: str, value: Any) -> None:
+    """Check that what a command gives as run folders are such."""
+    for one in value if isinstance(value, list) else [value]:
+        imported("contraport.runs.folder:RunFolder")(one).check_is_run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,4 +69,4 @@ class OfEncoder(Trusting):
 class OfRun(OfEncoder):
     """What such a verb of one run is asked."""
 
-    run: str | Path | Run = field(kw_only=False, metadata=known("the run folder."))
+    run: str | Path | Run = field(kw_only=False, metadata=known("the run folder.", exists=is_run))

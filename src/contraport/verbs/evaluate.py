@@ -11,7 +11,7 @@ from contraport.errors import check
 from contraport.importing import imported
 from contraport.options import known, one_of, option, whole
 from contraport.verbs import EXTRA, LEARN, Verb
-from contraport.verbs._of_run import OfEncoder, Run
+from contraport.verbs._of_run import OfEncoder, Run, is_run
 
 
 def _names_of_measures(name: str, value: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ class EvaluateOptions(OfEncoder):
     """What `contraport.evaluate` is asked; see there for each."""
 
     run: Sequence[str | Path | Run] | str | Path | Run = field(
-        kw_only=False, metadata=known("the run folder, or several, which are compared item by item.")
+        kw_only=False, metadata=known("the run folder, or several, which are compared item by item.", exists=is_run)
     )
     data: str | Path | Any | None = option(
         None,

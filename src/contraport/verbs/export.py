@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from contraport.options import known, one_of, option
 from contraport.verbs import EXTRA, USE, Verb
-from contraport.verbs._of_run import VIEW, Run, Trusting
+from contraport.verbs._of_run import VIEW, Run, Trusting, is_run
 
 if TYPE_CHECKING:
     from contraport.encoders import Model
@@ -20,7 +20,9 @@ else:
 class ExportOptions(Trusting):
     """What `contraport.export` is asked; see there for each."""
 
-    run: str | Path | Run | Model = field(kw_only=False, metadata=known("the run folder, or from Python a model."))
+    run: str | Path | Run | Model = field(
+        kw_only=False, metadata=known("the run folder, or from Python a model.", exists=is_run)
+    )
     format: Literal["onnx", "torch-export", "torchscript", "safetensors"] | None = option(
         None,
         "onnx, torch-export, torchscript or safetensors; default: by how the name of `out` ends, .onnx, .pt2 for "

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from contraport.options import Options, known, option
 from contraport.verbs import EXTRA, LEARN, Verb
-from contraport.verbs._of_run import Run
+from contraport.verbs._of_run import Run, is_run
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     """What `contraport.report` is asked; see there for each."""
 
-    runs: Sequence[str | Path | Run] = field(kw_only=False, metadata=known("the run folders."))
+    runs: Sequence[str | Path | Run] = field(kw_only=False, metadata=known("the run folders.", exists=is_run))
     out: str | Path = field(metadata=known("the page to write, .html."))
     overwrite: bool = option(False, "replace `out` where it exists.")
 

@@ -31,7 +31,7 @@ def robustness(canvas: Canvas) -> Section | None:
     curves = []
     for kind in kinds:
         of_kind = [measure for measure in measures if measure.key.partition("@")[0] == kind]
-        name = of_kind[0].title.rpartition(" ")[0]
+        name = of_kind[0].title.partition("@")[0]
         worst = of_kind[-1]
         ends = [f"{run.name} {worst.written(v)}" for run in canvas.runs if (v := _value(run, worst.key)) is not None]
         label = f"{name}: accuracy over the severity; at severity {_severity(worst)}: {'; '.join(ends)}."
