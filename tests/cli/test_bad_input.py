@@ -135,7 +135,7 @@ def test_data_is_needed(command: Command, tmp_path: Path) -> None:
         ("embed missing", "run: no such folder: missing"),
         ("export missing", "run: no such folder: missing"),
         ("report", "required: runs"),
-        ("list objective", "what: expected one of recipes, objectives, encoders, data, measures, got 'objective'"),
+        ("list objective", "expected one of recipes, objectives, encoders, data, measures, suites, got 'objective'"),
         ("list", "required: what"),
         ("demo --epochs 0", "epochs: expected a whole number from 1 on, got 0"),
     ],
