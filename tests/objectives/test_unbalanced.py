@@ -22,6 +22,7 @@ from contraport import (
     Unbalanced,
     UsageError,
 )
+from contraport.objectives.constraints.scaling import Scaling, StepSlack
 
 BACKENDS = ["dense", "stored", "streamed"]
 
@@ -204,3 +205,42 @@ def test_the_penalty_of_marginals_is_their_kl():
     plan, u = loss.plan(x, x + noise), 1 / 16
     expected = sum((m * (m / u).log() - m + u).sum() for m in (plan.sum(0), plan.sum(1)))
     torch.testing.assert_close(loss.parts(x, x + noise)["MarginalPenalty"], expected)
+
+
+def with_slack(**declared):
+    """Define a constraint of one's own that relaxes its marginals as `Unbalanced` does."""
+
+    class Loose(Scaling):
+        reference: str | None = declared.get("reference")
+
+        def half_steps(self):
+            return ("rows", "columns") * 5
+
+        def slack(self, axis, temperature):
+            return StepSlack(damping=1 / (1 + temperature / 0.7))
+
+    return Loose()
+
+
+@pytest.mark.parametrize("reference", ["product", "counting"])
+def test_a_constraint_of_ones_own_declares_its_reference_measure(reference):
+    x, noise = batch(16, clusters=0, seed=0)
+    plans = [
+        Objective(Cross(), Gibbs("cosine", 0.5), constraint, Pairs(), KL()).plan(x, x + noise)
+        for constraint in (with_slack(reference=reference), Unbalanced(0.7, 5, reference))
+    ]
+    torch.testing.assert_close(*plans)
+
+
+def test_slack_without_a_reference_measure_is_refused_where_the_class_is_defined():
+    with pytest.raises(UsageError, match="reference: must be declared by Unsaid, which has slack"):
+
+        class Unsaid(Scaling):
+            def half_steps(self):
+                return ("rows", "columns")
+
+            def slack(self, axis, temperature):
+                return StepSlack(damping=0.5)
+
+    with pytest.raises(UsageError, match="reference: unknown name 'uniform'"):
+        with_slack(reference="uniform")

@@ -46,7 +46,7 @@ class Transport:
         plan = self.plan
         rows, columns = plan.log_row_mass().exp(), plan.log_column_mass().exp()
         log_a, log_b = self.marginals
-        if self.constraint.counting:
+        if self.constraint.reference == "counting":
             entropy = rows @ plan.f + columns @ plan.g - columns.sum()
         else:
             entropy = rows @ (plan.f - log_a) + columns @ (plan.g - log_b) - columns.sum()

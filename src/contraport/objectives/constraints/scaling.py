@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,12 +24,40 @@ from contraport.objectives.constraints.constraint import (
 )
 from contraport.objectives.plan import Plan, kl
 
+REFERENCES = ("product", "counting")
+"""Reference measures of an entropy: the product of the marginals, and 1 everywhere."""
+
+
+def _check_reference(name: str | None) -> None:
+    if name not in REFERENCES:
+        raise unknown_name("reference", name, REFERENCES)
+
 
 class Scaling(Constraint):
     """An allowed set whose plan is reached from the kernel by half steps.
 
-    A subclass says which half steps, and how far each may stay from its marginal.
+    A subclass defines the half steps, and how far each may stay from its marginal. If they may, the plan depends on the
+    reference measure of its entropy, and the subclass must declare one: their masses differ by orders of magnitude.
+
+    Attributes:
+        reference: ``"product"`` of the marginals, or ``"counting"``, 1 everywhere; None where both marginals are met.
+
+    Raises:
+        UsageError: at the definition of a subclass with slack that declares no reference.
     """
+
+    reference: str | None = None
+
+    def __init_subclass__(cls, **known: Any) -> None:
+        super().__init_subclass__(**known)
+        if isinstance(cls.reference, str):
+            _check_reference(cls.reference)
+        declared = cls.reference is not None or "reference" in inspect.get_annotations(cls)
+        check(
+            declared or cls.slack is Scaling.slack,
+            f"reference: must be declared by {cls.__name__}, which has slack, got none; "
+            'write reference: str = "product" or "counting" in the class.',
+        )
 
     @abstractmethod
     def half_steps(self) -> tuple[Axis, ...]:
@@ -39,19 +68,9 @@ class Scaling(Constraint):
         return STRICT
 
     @property
-    def from_marginals(self) -> bool:
-        """Whether potentials start from the marginals, rather than from zero."""
-        return False
-
-    @property
     def until(self) -> float | None:
         """The tolerance at which the half steps end, on rows and columns in turn; None makes all of them."""
         return None
-
-    @property
-    def counting(self) -> bool:
-        """Whether its entropy is that of the plan by itself, rather than relative to the product of the marginals."""
-        return False
 
     @property
     def strict(self) -> bool:
@@ -81,9 +100,12 @@ class Scaling(Constraint):
 
         The reference measure of the plan is exp(r_i + c_j).
         """
+        if self.reference is not None or type(self).slack is not Scaling.slack:
+            _check_reference(self.reference)
+        product = self.reference == "product"
         if log_weights is None:
-            return masses if self.from_marginals else None
-        rows, columns = masses if self.from_marginals else (torch.zeros_like(v) for v in masses)
+            return masses if product else None
+        rows, columns = masses if product else (torch.zeros_like(v) for v in masses)
         return rows, columns + log_weights
 
     def _slack(
@@ -330,9 +352,9 @@ class Unbalanced(Alternating):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, known in (("reference", ("product", "counting")), ("price", ("kl", "total-variation"))):
-            if getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
+        _check_reference(self.reference)
+        if self.price not in ("kl", "total-variation"):
+            raise unknown_name("price", self.price, ("kl", "total-variation"))
         for value in self._relaxations().values():
             check_positive("relaxation", value, allow_infinity=True)
 
@@ -342,14 +364,6 @@ class Unbalanced(Alternating):
             return {"rows": rho, "columns": rho}
         check(len(rho) == 2, f"relaxation: expected a number or one for rows and one for columns, got {rho!r}.")
         return {"rows": rho[0], "columns": rho[1]}
-
-    @property
-    def from_marginals(self) -> bool:
-        return self.reference == "product"
-
-    @property
-    def counting(self) -> bool:
-        return self.reference == "counting"
 
     @property
     def strict(self) -> bool:
