@@ -240,7 +240,7 @@ def test_the_averages_of_sog_clr_over_batches(momentum):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: build("sog-clr")(*views()), "ids: the averages are those of items; pass ids=..."),
+        (lambda: build("sog-clr")(*views()), "ids: the averages are those of items; expected the keyword ids"),
         (lambda: build("sog-clr", items=3)(*views(), ids=torch.arange(7)), "ids: expected whole numbers from 0 to 2"),
         (lambda: build("sog-clr")(*views(), ids=-torch.arange(7)), "ids: expected whole numbers from 0 to"),
         (lambda: build("sog-clr", items=0), "items: expected a whole number from 1 on, got 0"),

@@ -159,7 +159,7 @@ def test_features_of_a_teacher_that_nobody_asks_for(settings: dict[str, Any], tm
 
 def test_labels_that_the_data_lack(settings: dict[str, Any]) -> None:
     settings["data"] = from_arrays(np.random.default_rng(0).normal(size=(70, 6)))
-    with pytest.raises(UsageError, match=r"data: sup-con needs labels of the items, and 'arrays' has none; .*'labels'"):
+    with pytest.raises(UsageError, match=r"labels: this needs a label of each item: .* data with labels"):
         train(**settings, objective="sup-con")
     assert not settings["out"].exists()
 

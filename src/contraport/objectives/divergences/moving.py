@@ -55,7 +55,10 @@ class MovingLogSum(nn.Module, Divergence):
     def forward(self, outcome: Outcome) -> Tensor:
         """Return the logarithm of each row's average; in training with gradients it moves them first."""
         need_negatives(outcome)
-        check(outcome.ids is not None, "ids: the averages are those of items; pass ids=..., one per item, in the call.")
+        check(
+            outcome.ids is not None,
+            "ids: the averages are those of items; expected the keyword ids, one per item, in the call.",
+        )
         assert outcome.ids is not None
         known, items = len(self.log_average), outcome.ids
         check(not items.is_floating_point(), f"ids: expected whole numbers, got {items.dtype}.")

@@ -73,8 +73,8 @@ class Labels(Target):
         if "labels" not in attributes:
             raise MissingFactError(
                 "labels",
-                "labels: this needs a label of each item: labels=... in a call of the loss, data with labels in a "
-                "training, classes as y in fit.",
+                "labels: this needs a label of each item: the keyword labels in a call of the loss, data with labels "
+                "in a training, classes as y in fit.",
             )
         if attributes["labels"].ndim == 2:
             return _shared_classes(block, attributes["labels"])
@@ -207,7 +207,9 @@ def _by_rows(block: Block, levels: tuple[tuple[float, Indicator], ...]) -> Struc
 
 def _attribute(name: str, attributes: Attributes) -> Tensor:
     if name not in attributes:
-        raise MissingFactError(name, f"{name}: this target needs them; pass {name}=..., one per item, in the call.")
+        raise MissingFactError(
+            name, f"{name}: this target needs them; expected the keyword {name}, one per item, in the call."
+        )
     value = attributes[name]
     check(not value.is_floating_point(), f"{name}: expected integers, got {value.dtype}.")
     return value

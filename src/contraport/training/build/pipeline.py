@@ -142,25 +142,17 @@ def _comparison(
     try:
         check_fits(comparison, dataset, sizes[0], weights, predictor=settings.predictor)
     except MissingFactError as error:
-        raise _without(error.fact, settings, dataset) from error
+        if error.fact != "labels" or not settings.ignore_labels:
+            raise
+        ignoring = written_as(ignore_labels=True)
+        told = f"ignore_labels: {settings.method} needs a label of each item, got {ignoring}; leave it out."
+        raise UsageError(told) from error
     except UsageError as error:
         if settings.prototypes is not None or target == settings.target:
             raise
         hint = f"Some items of {dataset.name!r} show the same; {written_as(target='pairs')} keeps to each item's own."
         raise UsageError(f"{error} {hint}") from error
     return comparison
-
-
-def _without(fact: str, settings: Settings, dataset: Dataset) -> UsageError:
-    """Return the error for data without a fact of the items that the objective or the target needs."""
-    if fact == "labels" and settings.ignore_labels:
-        ignoring = written_as(ignore_labels=True)
-        return UsageError(f"ignore_labels: {settings.method} needs a label of each item, got {ignoring}; leave it out.")
-    columns = written_as(columns={fact: ...})
-    return UsageError(
-        f"data: {settings.method} needs {fact} of the items, and {dataset.name!r} has none; of a table {columns} names "
-        "their column."
-    )
 
 
 def _check_gaps(comparison: StepComparison, dataset: Dataset) -> None:
