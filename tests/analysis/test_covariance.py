@@ -53,6 +53,14 @@ def test_minus_the_energy_on_the_sphere_is_alpha_cl(regularizer):
     assert energy(z0, z1, alpha) == pytest.approx(-alpha_cl(0.5, regularizer)(z0, z1).item(), abs=1e-6)
 
 
+@pytest.mark.parametrize("setting", [{"p": 2.0}, {"regularizer": "inverse", "gamma": 3.0}])
+def test_the_exponents_are_those_of_alpha_cl(setting):
+    z0, z1 = (torch.nn.functional.normalize(z) for z in views())
+    alpha = pair_weights(z0, z1, **setting)
+    assert not torch.allclose(alpha, pair_weights(z0, z1, **{k: v for k, v in setting.items() if k == "regularizer"}))
+    assert energy(z0, z1, alpha) == pytest.approx(-alpha_cl(0.5, **setting)(z0, z1).item(), abs=1e-6)
+
+
 def test_figure_is_drawn(tmp_path):
     contrastive_covariance(*views()).figure().savefig(tmp_path / "figure.png")
 

@@ -39,6 +39,52 @@ def test_affinities_are_those_of_the_peer(digits):
     np.testing.assert_allclose(ours, peers, atol=2e-8)
 
 
+def dense_plan(x, perplexity, *, symmetric):
+    """Return P over all pairs: the precision of each row by bisection of its logarithm."""
+    distances = pairwise_distances(x.astype(np.float64), metric="sqeuclidean")
+    np.fill_diagonal(distances, np.inf)
+    excess = distances - distances.min(1, keepdims=True)
+    plan = np.zeros_like(distances)
+    for i, row in enumerate(excess):
+        low, high = -60.0, 60.0
+        for _ in range(200):
+            middle = (low + high) / 2
+            weights = np.exp(-row * np.exp(middle))
+            shares = weights / weights.sum()
+            some = shares[shares > 0]
+            wide = -(some * np.log(some)).sum() > np.log(perplexity)
+            low, high = (middle, high) if wide else (low, middle)
+        plan[i] = shares / len(x)
+    return (plan + plan.T) / 2 if symmetric else plan
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_exact_affinities_have_all_pairs(digits, symmetric):
+    exact = affinities(torch.from_numpy(digits), 5.0, symmetric=symmetric, exact=True).numpy()
+    np.testing.assert_allclose(exact, dense_plan(digits, 5.0, symmetric=symmetric), rtol=1e-6, atol=1e-12)
+    sparse = affinities(torch.from_numpy(digits), 5.0, symmetric=symmetric).to_dense().numpy()
+    assert np.abs(sparse - exact).sum() > 0.01  # what is cut off is not nothing
+
+
+def test_the_exact_method_finds_the_divergence_of_the_peers(digits):
+    x = digits[:150]
+    settings = {"perplexity": 5.0, "max_iter": 750, "init": "pca", "random_state": 0}
+    ours, peer = (made(**settings, method="exact").fit(x) for made in (TSNE, Peer))
+    sparse = TSNE(**settings).fit(x)
+    P = dense_plan(x, 5.0, symmetric=True)
+
+    def divergence(points):
+        K = 1 / (1 + pairwise_distances(points.astype(np.float64), metric="sqeuclidean"))
+        np.fill_diagonal(K, 0)
+        Q, some = K / K.sum(), P > 0
+        return (P[some] * np.log(P[some] / Q[some])).sum()
+
+    assert ours.kl_divergence_ == pytest.approx(divergence(ours.embedding_), abs=1e-4)
+    assert peer.kl_divergence_ == pytest.approx(divergence(peer.embedding_), abs=1e-3)
+    assert ours.kl_divergence_ == pytest.approx(peer.kl_divergence_, rel=0.1)
+    assert abs(sparse.kl_divergence_ - divergence(sparse.embedding_)) > 0.01  # of another plan
+
+
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
     plan = affinities(torch.from_numpy(digits), 10.0, symmetric=symmetric).to_dense()
@@ -77,11 +123,12 @@ def test_the_unit_of_the_data_does_not_matter(scale):
     )
 
 
+@pytest.mark.parametrize("method", ["sparse", "exact"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_divergence_is_the_formula(estimator):
+def test_the_divergence_is_the_formula(estimator, method):
     X, _ = clusters()
-    fitted = estimator(perplexity=8, max_iter=60, random_state=0).fit(X)
-    P = affinities(torch.from_numpy(X), 8, symmetric=estimator is TSNE).to_dense().numpy()
+    fitted = estimator(perplexity=8, max_iter=60, method=method, random_state=0).fit(X)
+    P = affinities(torch.from_numpy(X), 8, symmetric=estimator is TSNE, exact=method == "exact").to_dense().numpy()
     distances = pairwise_distances(fitted.embedding_.astype(np.float64), metric="sqeuclidean")
     K = np.exp(-distances) if estimator is SNE else 1 / (1 + distances)
     np.fill_diagonal(K, 0)
@@ -171,6 +218,7 @@ GOOD = np.random.default_rng(0).normal(size=(20, 3))
         ({"early_exaggeration": 0.5}, GOOD, "early_exaggeration: expected a number of at least 1"),
         ({"perplexity": 3, "learning_rate": "fast"}, GOOD, "learning_rate: unknown name 'fast'"),
         ({"perplexity": 3, "learning_rate": -1.0}, GOOD, "learning_rate: expected a positive"),
+        ({"perplexity": 3, "method": "barnes_hut"}, GOOD, "method: unknown name 'barnes_hut'"),
         ({"perplexity": 3, "init": "pcb"}, GOOD, "init: unknown name 'pcb'; did you mean 'pca'"),
         ({"perplexity": 3, "init": GOOD}, GOOD, r"init: expected shape \(20, 2\), got \(20, 3\)"),
         ({"perplexity": 3, "encoder": nn.Linear(3, 5)}, GOOD, r"encoder: .* shape \(20, 2\), got \(20, 5\)"),

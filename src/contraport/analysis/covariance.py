@@ -104,7 +104,15 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
         return -float(fixed_game(z0, z1, alpha)(z0.double(), z1.double()))
 
 
-def pair_weights(z0: Tensor, z1: Tensor, *, regularizer: str = "direct", temperature: float = 0.5) -> Tensor:
+def pair_weights(
+    z0: Tensor,
+    z1: Tensor,
+    *,
+    regularizer: str = "direct",
+    temperature: float = 0.5,
+    p: float = 4.0,
+    gamma: float = 2.0,
+) -> Tensor:
     """Return the weights that alpha-CL gives to the pairs of embeddings, (2n, 2n), rows summing to 1.
 
     Args:
@@ -112,6 +120,8 @@ def pair_weights(z0: Tensor, z1: Tensor, *, regularizer: str = "direct", tempera
         z1: embeddings of the second views, (n, d).
         regularizer: as in `contraport.objectives.alpha_cl`.
         temperature: likewise.
+        p: exponent of ``"direct"``.
+        gamma: exponent of the inverse weights, above 1.
 
     Raises:
         UsageError: as `alpha_cl` does.
@@ -119,7 +129,7 @@ def pair_weights(z0: Tensor, z1: Tensor, *, regularizer: str = "direct", tempera
     >>> pair_weights(torch.eye(2), torch.eye(2), regularizer="uniform")[0]
     tensor([0.0000, 0.5000, 0.0000, 0.5000])
     """
-    return alpha_cl(temperature, regularizer).plan(z0, z1) * 2 * len(z0)
+    return alpha_cl(temperature, regularizer, p, gamma).plan(z0, z1) * 2 * len(z0)
 
 
 def fixed_game(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:

@@ -11,7 +11,13 @@ from contraport.named import parse_named
 SUITED = ("weak", "standard", "strong")
 """How far the views may differ that suit the data, from little to much."""
 
-LARGEST = {"noise": math.inf, "mixup": 1.0}
+SCALED_NOISE = ("scaled-noise", "noise")
+"""Noise in units of each feature's own deviation; ``noise`` is its first name, by which older runs know it."""
+
+ISOTROPIC_NOISE = "isotropic-noise"
+"""Noise of one deviation in all directions, in units of the mean one of the features."""
+
+LARGEST = {ISOTROPIC_NOISE: math.inf, **dict.fromkeys(SCALED_NOISE, math.inf), "mixup": 1.0}
 """Those that know nothing of the data have a strength of their own, positive, and at most this."""
 
 AUGMENTS = ("none", *SUITED, *LARGEST)

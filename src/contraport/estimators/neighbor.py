@@ -38,6 +38,9 @@ ENCODER_RATE = 1e-3
 LOOK = 50
 """After so many iterations the progress is looked at, and told if it is asked for."""
 
+METHODS = ("sparse", "exact")
+"""Which neighbours of an item the plan of the data keeps: the nearest, or all."""
+
 SETTLED = 1e-4
 """Less progress than this share of the divergence from one look to the next ends it."""
 
@@ -75,6 +78,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         learning_rate: float | str = "auto",
         max_iter: int = 1000,
         init: str | ArrayLike = "pca",
+        method: str = "sparse",
         random_state: int | None = None,
         encoder: str | nn.Module | None = None,
         device: str = "cpu",
@@ -86,6 +90,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.learning_rate = learning_rate
         self.max_iter = max_iter
         self.init = init
+        self.method = method
         self.random_state = random_state
         self.encoder = encoder
         self.device = device
@@ -107,7 +112,9 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ValueError: X is not what scikit-learn's checks ask for.
         """
         data = self._checked(X)
-        wanted = Matrix(affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric).float())
+        exact = self.method == "exact"
+        plan = affinities(data.flatten(1), self.perplexity, symmetric=self._symmetric, exact=exact)
+        wanted = Matrix(plan.float())
         data = data.float()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(check_random_state(self.random_state).randint(2**31))
@@ -162,6 +169,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         data = self._read(X, reset=True)
         for name in ("n_components", "max_iter"):
             check_whole(name, getattr(self, name))
+        if self.method not in METHODS:
+            raise unknown_name("method", self.method, METHODS)
         good = is_number(self.early_exaggeration) and self.early_exaggeration >= 1
         check(good, f"early_exaggeration: expected a number of at least 1, got {self.early_exaggeration!r}.")
         check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal; there is nothing to embed.")
@@ -249,8 +258,8 @@ class SNE(_NeighborEmbedding):
     """Stochastic neighbour embedding: each item finds its neighbours again by a Gaussian in the embedding.
 
     Minimises KL(P | Q) between the conditional neighbour shares of the data, P, by Gaussians with bandwidths set by the
-    perplexity, and those of the embedding, Q, by a Gaussian of fixed width. P keeps three times perplexity neighbours
-    an item; every iteration looks at all pairs of points, in O(n) memory.
+    perplexity, and those of the embedding, Q, by a Gaussian of fixed width. Every iteration computes all pairs of
+    points, in O(n) memory.
 
     Args:
         n_components: dimensions of the embedding.
@@ -260,6 +269,8 @@ class SNE(_NeighborEmbedding):
             encoder 0.001.
         max_iter: how many iterations at most.
         init: ``"pca"``, ``"random"`` or an array (n, n_components); an encoder starts from its own weights.
+        method: ``"sparse"``, P keeps the three times perplexity nearest neighbours of an item, or ``"exact"``, P keeps
+            all, in O(n^2) memory. The divergences of the two cannot be compared.
         random_state: seed of the random start and of the encoder's weights.
         encoder: learn a map that embeds other data too: a module from (n, ...) to (n, n_components), of which a copy is
             trained, or a name of `contraport.encoders`, to which a linear layer is added. All items make one batch.

@@ -1,8 +1,8 @@
 """Affinities: how near the items of a data set are to each other, as the plan that neighbour embedding wants.
 
 Each item spreads its weight over its nearest others by a Gaussian whose bandwidth gives every item the same number of
-effective neighbours, the perplexity. Three times as many neighbours carry nearly all of the weight, so that the plan is
-sparse: O(n perplexity) memory, found a chunk of rows at a time.
+effective neighbours, the perplexity. Three times as many neighbours carry most of the weight, so that the plan may be
+sparse: O(n perplexity) memory, found a chunk of rows at a time. The exact plan has all pairs, in O(n^2) memory.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ _BISECTIONS = 60
 
 
 @torch.no_grad()
-def affinities(x: Tensor, perplexity: float, *, symmetric: bool) -> Tensor:
-    """Return the plan that neighbour embedding wants: a sparse (n, n) tensor of total mass 1 with an empty diagonal.
+def affinities(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = False) -> Tensor:
+    """Return the plan that neighbour embedding wants: an (n, n) tensor of total mass 1 with an empty diagonal.
 
     Args:
         x: the data, (n, d), finite.
         perplexity: effective number of neighbours, at least 1 and below n - 1.
         symmetric: average the plan with its transpose, as t-SNE does; else every row has mass 1/n, as in SNE.
+        exact: spread each item over all others, in a dense tensor; else over its three times perplexity nearest, in a
+            sparse one, whose shares are larger by what the others would have.
 
     Raises:
         UsageError: the perplexity is outside its range.
@@ -47,8 +49,12 @@ def affinities(x: Tensor, perplexity: float, *, symmetric: bool) -> Tensor:
     n = len(x)
     good = isinstance(perplexity, int | float) and 1 <= perplexity < n - 1
     check(good, f"perplexity: expected a number from 1 to below n - 1 = {n - 1}, got {perplexity!r}.")
-    distances, neighbors = nearest_by_distance(x, min(n - 1, math.ceil(SUPPORT * perplexity)))
+    kept = n - 1 if exact else min(n - 1, math.ceil(SUPPORT * perplexity))
+    distances, neighbors = nearest_by_distance(x, kept)
     shares = spread(distances, perplexity) / n
+    if exact:
+        dense = shares.new_zeros(n, n).scatter_(1, neighbors, shares)
+        return (dense + dense.T) / 2 if symmetric else dense
     rows = torch.arange(n, device=x.device)[:, None].expand_as(neighbors)
     plan = torch.sparse_coo_tensor(
         torch.stack([rows, neighbors]).flatten(1), shares.flatten(), (n, n), check_invariants=True

@@ -1,8 +1,11 @@
 import pytest
 import torch
 
+from contraport.catalog.augments import parse_augment
+from contraport.data import from_arrays
 from contraport.data.views.draws import Draws
 from contraport.data.views.mixing import LARGEST_MIX, NOISE, Mixup, Noise
+from contraport.data.views.views import _change
 
 
 def change(transform, items):
@@ -10,11 +13,28 @@ def change(transform, items):
     return transform(items, Draws(items, None)) - items
 
 
-def test_noise_is_isotropic_in_units_of_the_datas_deviation():
+def test_scaled_noise_is_in_units_of_each_features_deviation():
     std = torch.tensor([1.0, 100.0])
     moved = change(Noise(std), torch.zeros(20_000, 2)) / std
     assert moved.mean(dim=0).abs().max() < 0.02
     assert torch.allclose(moved.T.cov(), NOISE**2 * torch.eye(2), atol=0.01)
+
+
+@pytest.mark.parametrize("shape", [(1000, 4), (200, 3, 20), (50, 3, 8, 8)])
+def test_noise_by_name_is_isotropic_or_scaled_by_feature(shape):
+    """Both move an item as far; the first name of noise is that of scaled noise still."""
+    spread = torch.arange(1.0, shape[1] + 1).view(-1, *[1] * (len(shape) - 2))
+    dataset = from_arrays((spread * torch.randn(shape, generator=torch.Generator().manual_seed(0))).numpy())
+    items = torch.zeros(20_000 if len(shape) == 2 else 400, *shape[1:])
+    deviations = {}
+    for name in ("noise", "scaled-noise", "isotropic-noise"):
+        transform = _change(dataset, 0, parse_augment(f"{name}:0.2"))
+        deviations[name] = change(transform, items).transpose(0, 1).flatten(1).std(dim=1)
+    own = torch.tensor(dataset.statistics(0)[1])
+    torch.testing.assert_close(deviations["scaled-noise"], 0.2 * own, rtol=0.05, atol=0)
+    assert torch.equal(deviations["noise"], deviations["scaled-noise"])
+    one = 0.2 * own.square().mean().sqrt()
+    torch.testing.assert_close(deviations["isotropic-noise"], one.expand(shape[1]), rtol=0.05, atol=0)
 
 
 def test_noise_on_a_dark_image_keeps_its_mean():

@@ -15,12 +15,12 @@ NOISE = LARGEST_MIX * math.sqrt(2 / 3)
 
 
 class Noise(nn.Module):
-    """Add isotropic Gaussian noise, x + delta, in units of each channel's or feature's standard deviation.
+    """Add Gaussian noise, x + delta, in units of a standard deviation.
 
-    The values may leave the range of the data: cut off, the noise would no longer be isotropic.
+    The values may leave the range of the data: cut off, the noise would no longer be Gaussian.
 
     Args:
-        std: of each channel or feature.
+        std: of each channel or feature, for noise that is scaled by it, or one number, for isotropic noise.
         strength: the standard deviation of delta, in units of that.
     """
 
@@ -34,6 +34,15 @@ class Noise(nn.Module):
     def forward(self, items: Tensor, draws: Draws) -> Tensor:
         """Return one random view of each item."""
         return items + self.strength * self.std * draws.normal(*items.shape[1:])
+
+
+def isotropic(std: Tensor) -> Tensor:
+    """Return the one deviation, ``()``, under which noise moves an item as far as under those of its features.
+
+    >>> isotropic(torch.tensor([3.0, 4.0])).square()
+    tensor(12.5000)
+    """
+    return std.square().mean().sqrt()
 
 
 class Mixup(nn.Module):

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from contraport.catalog.augments import SUITED, Augment, parse_augment
+from contraport.catalog.augments import ISOTROPIC_NOISE, SCALED_NOISE, SUITED, Augment, parse_augment
 from contraport.data.dataset import Dataset
 from contraport.data.loading import Share
 from contraport.data.stores import StoreOver
 from contraport.data.views.draws import Draws
 from contraport.data.views.images import image_strength, images_changed, lab
-from contraport.data.views.mixing import Mixup, Noise
+from contraport.data.views.mixing import Mixup, Noise, isotropic
 from contraport.data.views.own import OnBatches, OwnChange, own_change
 from contraport.data.views.series import SERIES, SeriesTransform, Windows
 from contraport.data.views.texts import TEXTS, TextTransform
@@ -46,10 +46,12 @@ class Views(nn.Module):
               and partly erased; "strong" has what GCA calls extreme (Chen et al., 2024): large erasure, brightness,
               strong crop. Time series are cropped in time, scaled, masked and jittered; vectors scaled, masked and
               jittered. Of texts a span is cut out, and words are left out of it.
-            - "noise", "mixup": what needs to know nothing of the data, x + delta and x_i + lambda (x_j - x_i). A
-              strength may follow: in "noise:0.2" the standard deviation of delta in units of the data's own (default:
-              0.41, which moves an item as far as mixup does), in "mixup:0.3" the largest lambda, at most 1 (default:
-              0.5).
+            - "isotropic-noise", "scaled-noise", "mixup": what needs to know nothing of the data, x + delta and
+              x_i + lambda (x_j - x_i). Isotropic noise has one standard deviation in all directions, scaled noise one
+              for each feature or channel, in proportion to that of the data; "noise" is scaled noise. A strength may
+              follow: in "scaled-noise:0.2" the standard deviation of delta in units of the feature's own, in
+              "isotropic-noise:0.2" in units of their root mean square (default of both: 0.41, which moves an item as
+              far as mixup does), in "mixup:0.3" the largest lambda, at most 1 (default: 0.5).
             - "none": nothing.
             - a callable: on each item, as it is stored, where items are fetched (torchvision's v2, albumentations, a
               function); or on batches of floats, as modules of kornia and what `OnBatches` says. What it gives is taken
@@ -298,7 +300,9 @@ def _change(dataset: Dataset, view: int, augment: Augment, *, greys: bool = True
         return images_changed(suited, size, flips=dataset.flips, range_=dataset.pixel_range(view))
     over_places = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(over_places) for values in dataset.statistics(view))
-    if augment.name == "noise":
+    if augment.name == ISOTROPIC_NOISE:
+        return Noise(isotropic(std), **strength)
+    if augment.name in SCALED_NOISE:
         return Noise(std, **strength)
     if len(shape) == 2:
         return SeriesTransform(SERIES[augment.name], mean, std)

@@ -39,8 +39,10 @@ class ViewSettings(Options):
     augment: str | Any | None = option(
         None,
         "how views are changed at random: none; weak, standard or strong, as suits the data; or what needs to know "
-        "nothing of them, noise (x + delta) or mixup (x_i + lambda (x_j - x_i)), alone or with a strength, as in "
-        "noise:0.2, the deviation of delta in units of the data's own, and mixup:0.3, the largest lambda; default: "
+        "nothing of them, isotropic-noise (x + delta, of one deviation in all directions), scaled-noise (in proportion "
+        "to each feature's deviation; also called noise) or mixup (x_i + lambda (x_j - x_i)), alone or with a "
+        "strength, as in scaled-noise:0.2, the deviation of delta in units of the data's own, and mixup:0.3, the "
+        "largest lambda; default: "
         "standard, or none where the data give several views or these are frames. From Python also a callable, on each "
         "item (torchvision's v2, albumentations, a function) or on batches (kornia, or `contraport.data.OnBatches`).",
         written=_changing,
