@@ -112,7 +112,7 @@ def test_the_tables_of_the_page_mark_the_best_and_never_the_worse(tmp_path: Path
     assert rows == [*"abc", *"abc", *"abc"]
     assert marked == ["a", "c"], "by kNN and by uniformity"
     assert html.count("▼</span>") == 3, "the row that is surely worse"
-    assert "Bold: the best mean of a column" in html
+    assert "Bold: the best mean of the objectives in a column" in html
 
 
 def test_the_tables_of_the_page_have_the_seconds_of_a_training(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_copies_below_the_threshold_are_counted_and_a_threshold_is_proposed(
     others = np.delete(alike, np.s_[300:], axis=1)[12:300].max()
     assert others < found.proposed_threshold <= of_copies.min()
     (gap,) = [note for note in found.notes if "gap" in note]
-    assert gap.endswith(f"--threshold {found.proposed_threshold:g} would link 12 pairs.")
+    assert gap.endswith(f"threshold={found.proposed_threshold:g} would link 12 pairs.")
     assert {record.getMessage() for record in caplog.records} >= set(found.notes)
     assert len(duplicates(features, threshold=found.proposed_threshold, index=index)) == 12
     assert duplicates(features, threshold=found.proposed_threshold, index=index).proposed_threshold is None

@@ -20,7 +20,7 @@ from contraport.searching.blocks import ROUNDING, unit
 from contraport.searching.index import Index, indexed, tell_of_index
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
 from contraport.verbs.duplicates import VERB, DuplicatesOptions
-from contraport.wording import counted, listed
+from contraport.wording import counted, listed, written_as
 
 log = logging.getLogger("contraport.searching")
 
@@ -173,7 +173,7 @@ def _notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> lis
     if proposed is not None:
         linked = cosines >= proposed
         gap = f"{cosines[~linked][0]:.4f} and {cosines[linked][-1]:.4f}"
-        there = f"--threshold {proposed:g} would link {counted(int(linked.sum()), 'pair')}"
+        there = f"{written_as(threshold=proposed)} would link {counted(int(linked.sum()), 'pair')}"
         notes.append(f"No pair of nearest items has a cosine between {gap}, the widest gap: {there}.")
     return notes
 
