@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,10 @@ def state_of(run: Run) -> dict[str, torch.Tensor]:
     "chosen",
     [
         [],
+        ["--strategy", "fsdp", "--recipe", "byol", "--gradient_clip", "0.5"],
+        pytest.param(["--strategy", "fsdp", "--accumulate", "2"], marks=pytest.mark.slow),
+        pytest.param(["--strategy", "fsdp", "--cache_chunk", "20"], marks=pytest.mark.slow),
+        pytest.param(["--gradient_clip", "0.1", "--accumulate", "2"], marks=pytest.mark.slow),
         pytest.param(["--cache_chunk", "20"], marks=pytest.mark.slow),
         pytest.param(["--target", "neighbors:k=4", "--projection_layers", "3"], marks=pytest.mark.slow),
     ],
@@ -77,6 +82,7 @@ def state_of(run: Run) -> dict[str, torch.Tensor]:
 def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) -> None:
     arguments = [*ARGUMENTS, *chosen]
     two = torchrun(*arguments, "--out", str(tmp_path / "two"), module="tests.training.in_double")
+    arguments = [*ARGUMENTS, *(chosen[2:] if "--strategy" in chosen else chosen)]
     alone = [sys.executable, "-m", "tests.training.in_double", "train", *arguments, "--device", "cpu"]
     subprocess.run([*alone, "--out", str(tmp_path / "one")], check=True, stderr=subprocess.PIPE)
     _, errors = two.communicate()
@@ -90,6 +96,32 @@ def test_two_processes_train_what_one_does(tmp_path: Path, chosen: list[str]) ->
     rows = Run(tmp_path / "two").metrics()
     assert [row["step"] for row in rows] == [row["step"] for row in one.metrics()]
     assert errors.count("waiting") == 1, "one process speaks"
+
+
+@pytest.mark.slow
+def test_a_run_in_parts_is_resumed_whole_and_in_parts(tmp_path: Path) -> None:
+    """Checkpoints have whole tensors, also those of the optimizer, however many processes wrote them."""
+    arguments = [*ARGUMENTS, "--sched", "constant", "--warmup_epochs", "0", "--weight_decay", "0.1"]
+    last = ["--epochs", "3"]
+    module = "tests.training.in_double"
+    alone = [sys.executable, "-m", module, "train", "--device", "cpu"]
+    subprocess.run([*alone, *arguments, *last, "--out", str(tmp_path / "one")], check=True, stderr=subprocess.PIPE)
+    parts = str(tmp_path / "parts")
+    for resumed in (arguments, ["--resume", "--epochs", "2"]):
+        process = torchrun(*resumed, "--strategy", "fsdp", "--out", parts, module=module)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    subprocess.run([*alone, "--resume", "--strategy", "ddp", *last, "--out", parts], check=True, stderr=subprocess.PIPE)
+    expected, got = state_of(Run(tmp_path / "one")), state_of(Run(parts))
+    for name, value in expected.items():
+        assert torch.allclose(got[name], value, rtol=0, atol=1e-9), name
+    model = Run(parts).model().state_dict()
+    assert all(torch.equal(value, got[f"model.{name}"].to(value.dtype)) for name, value in model.items())
+
+
+def test_rejects_parts_in_one_process(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="strategy: fsdp requires several processes"):
+        train(**settings, strategy="fsdp")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from contraport.training.loop import Loop, Position
 from contraport.training.optimization import make_schedule, optimizer_of
 from contraport.training.parallel import device_of, parallel
 from contraport.training.restore import drop_rows, read_checkpoint, restore, without_checkpoint
+from contraport.training.sharding import whole
 from contraport.training.signals import Stopped, StopRequest, signals_kept
 from contraport.verbs.train import Settings
 
@@ -73,7 +75,8 @@ def fit(
     if settings.compile:
         for model in pipeline.encoding():
             compile_encoders(model)
-    forward = parallel(pipeline, device)
+    unsharded = copy.deepcopy(pipeline.model).cpu() if settings.strategy == "fsdp" else None
+    forward = parallel(pipeline, device, settings.strategy)
     file, stop = CheckpointFile(run, mark), StopRequest()
     read_every, succeeded = steps_between_readings(device, settings), False
     with _interruptible(run), torch.random.fork_rng(devices=_current_gpu()):
@@ -132,6 +135,9 @@ def fit(
             built.batches.close()
             for logger in loggers:
                 logger.close(succeeded=succeeded)
+    if unsharded is not None:
+        unsharded.load_state_dict(whole(pipeline.model.state_dict()))
+        pipeline.model = unsharded
     return meter
 
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.profiler import record_function
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from contraport.data import Batch, BatchOrder, Share
 from contraport.data.loading import Loader, StreamLoader
+from contraport.training.sharding import clipped_norm
 
 DATA, FORWARD, BACKWARD, STEP = SECTIONS = ("wait for data", "views and loss", "backward", "optimizer")
 """Sections of a step, as `torch.profiler` names them."""
@@ -163,7 +163,8 @@ class Loop:
             callback.after_batch(self)
 
     def _take_step(self) -> None:
-        self.norm = self._clip()
+        parameters = [weights for weights in self.trained.parameters() if weights.grad is not None]
+        self.norm = clipped_norm(parameters, self.gradient_clip)
         for callback in self.callbacks:
             callback.before_step(self)
         with record_function(STEP):
@@ -172,14 +173,6 @@ class Loop:
             self.schedule.step()
             self.trained.after_step(self.step)
         self.step, self.part = self.step + 1, 0
-
-    def _clip(self) -> Tensor:
-        """Return the norm of the gradient, which is scaled down to `gradient_clip` where it is larger."""
-        parameters = [weights for weights in self.trained.parameters() if weights.grad is not None]
-        norm = get_total_norm([weights.grad for weights in parameters if weights.grad is not None])
-        if self.gradient_clip is not None:
-            clip_grads_with_norm_(parameters, self.gradient_clip, norm)
-        return norm
 
     def _gradients_exchanged(self, completes_step: bool) -> AbstractContextManager[Any]:
         """Exchange gradients between processes only with the last batch of a step."""

@@ -27,6 +27,7 @@ from contraport.errors import check, explained
 from contraport.files import check_checksum, halves, write_text
 from contraport.runs import Run, read
 from contraport.training.loop import Loop, Position
+from contraport.training.sharding import part_optimizer, parted, whole
 from contraport.verbs.train import Settings
 from contraport.wording import written_as
 
@@ -109,8 +110,8 @@ def state_of(loop: Loop) -> dict[str, Any]:
         "epoch": loop.epoch,
         "batch": loop.batch,
         "step": loop.step,
-        "pipeline": loop.trained.state_dict(),
-        "optimizer": loop.optimizer.state_dict(),
+        "pipeline": whole(loop.trained.state_dict()),
+        "optimizer": whole(loop.optimizer.state_dict()),
         "schedule": loop.schedule.state_dict(),
         "callbacks": {name: state for name, state in states.items() if state is not None},
     }
@@ -123,8 +124,9 @@ def restore(loop: Loop, state: dict[str, Any]) -> None:
         Exception: the checkpoint is of another training.
     """
     loop.place(Position(state["epoch"], state["batch"], state["step"]))
-    loop.trained.load_state_dict(state["pipeline"])
+    loop.trained.load_state_dict(parted(state["pipeline"], like=loop.trained.state_dict()))
     loop.optimizer.load_state_dict(state["optimizer"])
+    part_optimizer(loop.optimizer)
     loop.schedule.load_state_dict(state["schedule"])
     for callback in loop.callbacks:
         kept = state["callbacks"].get(type(callback).__name__)

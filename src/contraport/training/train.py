@@ -176,7 +176,7 @@ def _fit(
     given: Mapping[str, Any],
     mark: str | None,
 ) -> None:
-    model, steps = built.pipeline.model, settings.epochs * built.epoch
+    steps = settings.epochs * built.epoch
     with run_logging(run, progress=settings.progress) as console:
         _introduce(run, settings, built)
         preflight(settings, built.dataset, built.pipeline, steps=steps, given=given, path=run.path)
@@ -198,7 +198,7 @@ def _fit(
             )
         with together():
             if is_first():
-                run.save_model(merged(model), epochs=settings.epochs)
+                run.save_model(merged(built.pipeline.model), epochs=settings.epochs)
         ended = f"nothing to do, as {counted(settings.epochs, 'epoch')} were done before; a larger --epochs goes on"
         log.info("%s; the model is in %s", meter.summary() if meter.steps else ended, run.model_path)
 

@@ -25,6 +25,7 @@ from contraport.training.build.objective import build_objective
 from contraport.training.build.pipeline import build_pipeline
 from contraport.training.callbacks.loggers import check_loggers
 from contraport.training.optimization import check_optimizer
+from contraport.training.parallel import check_strategy
 from contraport.training.step.auditor import Auditor
 from contraport.training.step.gradient_cache import check_chunks
 from contraport.training.step.pipeline import Pipeline
@@ -115,5 +116,6 @@ def check_parts(settings: Settings) -> None:
     if settings.lora is not None:
         check_adapts()
     check_optimizer(settings.opt, settings.lr)
+    check_strategy(settings)
     check_loggers(settings.logger)
     draws_kept(settings)

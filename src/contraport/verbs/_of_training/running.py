@@ -34,6 +34,13 @@ class RunningSettings(Options):
         holds="machine",
     )
     amp: bool = option(False, "compute in bfloat16 where that is safe (the objective stays in float32).")
+    strategy: str = option(
+        "ddp",
+        "how several processes share the training: ddp, each has all weights; or fsdp, each keeps a part of the "
+        "encoders' weights and of the optimizer's state (torch's FSDP2), for encoders that fit in no one GPU.",
+        check=one_of("ddp", "fsdp"),
+        holds="machine",
+    )
     compile: bool = option(
         False,
         "compile the encoders by torch.compile: the first steps take longer, by up to minutes, the others are faster.",
