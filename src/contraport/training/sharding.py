@@ -23,7 +23,7 @@ def is_part(value: Any) -> bool:
 def shard(networks: Iterable[nn.Module], device: torch.device) -> None:
     """Keep in each process a part of the weights of some networks, which gather them when they compute.
 
-    The blocks of timm's transformers gather theirs one after the other. All let go of them after their forward pass: one
+    The blocks of timm's transformers gather theirs one by one. All let go of them after their forward pass: one
     without a gradient, such as that of a momentum encoder, has no backward pass that would.
     """
     from torch.distributed.device_mesh import init_device_mesh
