@@ -89,7 +89,7 @@ def test_a_damaged_checkpoint(run: Run, damage: Callable[[Path], None], known: b
             pytest.skip("only the checksum tells")
         (run.checkpoints / "last.ckpt.sha256").unlink()
     before = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()}
-    refused(lambda: resumed(run), "last.ckpt is corrupt", "copy epoch-0002.ckpt over last.ckpt", "--overwrite")
+    refused(lambda: resumed(run), "last.ckpt is corrupt", "copy epoch-0002.ckpt over last.ckpt", "overwrite=True")
     assert {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()} == before
     for suffix in ("", ".sha256"):
         shutil.copy(run.checkpoints / f"epoch-0002.ckpt{suffix}", run.checkpoints / f"last.ckpt{suffix}")
@@ -121,7 +121,7 @@ def test_a_checkpoint_of_something_else(run: Run, change: Callable[[Any], Any]) 
     path = run.checkpoints / "last.ckpt"
     torch.save(change(torch.load(path, weights_only=True)), path)
     (run.checkpoints / "last.ckpt.sha256").unlink()
-    refused(lambda: resumed(run), "last.ckpt", "--overwrite")
+    refused(lambda: resumed(run), "last.ckpt", "overwrite=True")
 
 
 def test_a_checkpoint_of_more_epochs_than_asked_for(run: Run) -> None:
