@@ -4,24 +4,43 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 
 from contraport.catalog import OBJECTIVES, RECIPES
+from contraport.cli import main as contraport
 from contraport.cli.verbs import OWN, find
+from contraport.features import read_features, write_features
 
 from .mutations import mutate
 from .template import DATA
 
 
 class Case(NamedTuple):
-    """A command line, and the row of the table in which it counts."""
+    """A command line, and the row of the table in which it counts.
+
+    Attributes:
+        argv: the command.
+        row: of the table.
+        largest: the size in bytes beyond which no file can be written, as on a full disk.
+        beside: a second command that runs at the same time.
+        after: a command that has to succeed then.
+        changes: what the commands may change although they are refused, as they had begun: a file or a folder.
+    """
 
     argv: list[str]
     row: str
+    largest: int | None = None
+    beside: list[str] | None = None
+    after: list[str] | None = None
+    changes: str | None = None
 
 
 def make_case(kind: str, number: int, seed: int) -> Case:
@@ -232,10 +251,132 @@ def _pairs_and_features(random: Random) -> Case:
     return Case(_words(verb, chosen, random), verb)
 
 
+_QUIET = ["--progress", "false", "--workers", "0"]
+_TRAIN = ["train", "--out", "new", "--data", "data.npz", "--epochs", "2", "--batch_size", "8", *_QUIET]
+_RESUME = ["train", "--out", "run", "--resume", "--epochs", "3", *_QUIET]
+_EVALUATE = ["evaluate", "run", "--neighbors", "3", *_QUIET]
+_EMBED = ["embed", "run", "--overwrite", *_QUIET]
+_AUDIT = ["audit", "--data", "related.npz", "--out", "audited", "--epochs", "2", "--batch_size", "16", *_QUIET]
+_COMPARE = [
+    *("compare", "--data", "data.npz", "--objectives", "info-nce,gca-ince", "--seeds", "1", "--epochs", "1"),
+    *("--measures", "uniformity", "--train.batch_size", "8", "--out", "compared", "--progress", "false"),
+]
+_CLUSTER = ["cluster", "seen.npz", "--k", "3", "--overwrite", "--out", "clusters.csv", "--page", "clusters.html"]
+
+
+def _write_related_pairs() -> None:
+    """Write pairs of which an audit can tell something."""
+    random = np.random.default_rng(0)
+    views = random.normal(size=(64, 5))
+    np.savez("related.npz", view0=views, view1=views[:, :3] + 0.1 * random.normal(size=(64, 3)))
+
+
+def _full_disk(random: Random) -> Case:
+    """Return a command that finds the disk full at one of its files: it says so, and succeeds once there is room."""
+    _write_related_pairs()
+    suffix, crossfit = random.choice((".npz", ".npy", ".parquet")), ["--method", "crossfit", "--folds", "2"]
+    features = [*_EMBED, "--out", f"f{suffix}"]
+    argv, after, changes = random.choice(
+        (
+            (_TRAIN, [*_TRAIN, "--overwrite"], "new"),
+            ([*_TRAIN, "--init", "run", "--freeze", "true"], [*_TRAIN, "--overwrite"], "new"),
+            (_RESUME, _RESUME, "run"),
+            (_EVALUATE, _EVALUATE, None),
+            (features, features, None),
+            ([*features, "--shard_items", "7"], features, None),
+            (["export", "run", "--out", "m", "--format", "safetensors"], None, None),
+            (["report", "run", "seen", "--out", "page.html"], None, None),
+            (_CLUSTER, _CLUSTER, None),
+            ([*_AUDIT, "--method", "frozen"], None, None),
+            ([*_AUDIT, *crossfit], [*_AUDIT, *crossfit, "--resume"], "audited"),
+            (_COMPARE, _COMPARE, "compared"),
+        )
+    )
+    if argv[0] == "embed" and random.random() < 0.5:  # there are older ones, which are not to be lost
+        assert contraport(features) == 0
+    if argv[0] == "audit" and after is not None:
+        Path("audited").mkdir()  # an audit that was refused before its first part left nothing to go on with
+        Path("audited", "notes.txt").write_text("ten years of work\n")
+        argv = after
+    return Case(argv, f"{argv[0]} on a full disk", round(4_000 * 500 ** random.random()), after=after, changes=changes)
+
+
+def _two_commands(random: Random) -> Case:
+    """Return two commands that fill one folder at the same time, and what has to succeed then."""
+    _write_related_pairs()
+    overwrite, crossfit = [*_TRAIN, "--overwrite"], [*_AUDIT, "--method", "crossfit", "--folds", "2"]
+    evaluated = ["evaluate", "new", "--neighbors", "3", *_QUIET]
+    argv, beside, after, changes = random.choice(
+        (
+            (_TRAIN, _TRAIN, evaluated, "new"),
+            (_TRAIN, overwrite, evaluated, "new"),
+            (overwrite, overwrite, evaluated, "new"),
+            (_RESUME, _RESUME, _EVALUATE, "run"),
+            (_RESUME, _EVALUATE, _EVALUATE, "run"),
+            (_EVALUATE, _EVALUATE, ["report", "run", "--out", "page.html"], "run"),
+            ([*_EMBED, "--out", "f.npy"], [*_EMBED, "--out", "f.npy"], ["cluster", "f.npy", "--k", "2"], "f.npy"),
+            (_AUDIT, _AUDIT, [*_AUDIT, "--resume"], "audited"),
+            (crossfit, crossfit, [*crossfit, "--resume"], "audited"),
+            (_COMPARE, _COMPARE, _COMPARE, "compared"),
+            (_CLUSTER, _CLUSTER, _CLUSTER, "clusters"),
+        )
+    )
+    return Case(argv, f"{argv[0]} and {beside[0]}", beside=beside, after=after, changes=changes)
+
+
+NAMES = (
+    "[/x]1", "[red]x", "[link=file:///]y", ":cat:", "=1+1", "+1", "-x", "@x", "$x$", "a$b", "{x}", "{{ 7 * 7 }}", "%s",
+    "%(a)s", "<script>alert(1)</script>", "</script>", "a&b", '"', "'", "a,b", "a;b", "a\tb", "a\rb", "a\nb", "\\",
+    "\x1b[31mred", "é\u202e\U0001f600", "x" * 300, " ", "None", "nan", "0", "../x", "~",
+)  # fmt: skip
+
+
+def _names(random: Random) -> Case:
+    """Return a command on items, classes or columns whose names look like something else."""
+
+    def named(number: int) -> list[str]:
+        return [f"{random.choice(NAMES)}{place if random.random() < 0.9 else ''}" for place in range(number)]
+
+    kind = random.choice(("features", "features", "pairs", "photos", "classes"))
+    if kind == "features":
+        features = read_features("seen.npz")
+        classes = np.array(named(2))
+        keys = np.array(named(len(features)))
+        write_features(Path("named.npz"), replace(features, keys=keys, class_names=classes))
+        verb = random.choice(("neighbors", "duplicates", "cluster"))
+        own = {"neighbors": ["--query", "0"], "duplicates": ["--threshold", "0.5"], "cluster": ["--k", "3"]}[verb]
+        out = ["--out", "clusters.csv"] if verb == "cluster" else []
+        return Case([verb, "named.npz", *own, *out, "--page", "page.html"], f"{verb}: names of items")
+    if kind == "pairs":
+        _write_related_pairs()
+        with np.load("related.npz") as views:
+            columns = {"id": named(64), **{name: views[name].tolist() for name in views.files}}
+        pq.write_table(pa.table(columns), "named.parquet")
+        argv = [*_AUDIT, "--method", "frozen", "--columns", '{"views": ["view0", "view1"]}']
+        argv[argv.index("related.npz")] = "named.parquet"
+        return Case(argv, "audit: names of pairs")
+    if kind == "classes":
+        with np.load("data.npz") as data:
+            np.savez("named.npz", x=data["x"], labels=np.array(named(3))[data["labels"]])
+        argv = ["train", "--data", "named.npz", *_TRAIN[1:3], *_TRAIN[5:]]
+        return Case(argv, "names of classes", after=["evaluate", "new", "--neighbors", "3", *_QUIET])
+    for place, file in enumerate(sorted(Path("photos").rglob("*.*"))):
+        name = random.choice(NAMES).replace("/", "|")[:100]
+        file.rename(file.with_name(f"{name}{place}{file.suffix}"))
+    for place, folder in enumerate(sorted(Path("photos").iterdir())):
+        folder.rename(folder.with_name(f"{random.choice(NAMES).replace('/', '|')[:100]}{place}"))
+    argv = ["train", "--data", "photos", *_TRAIN[1:3], *_TRAIN[5:]]
+    after = ["evaluate", "new", "--neighbors", "3", *_QUIET]
+    return Case(argv, "names of files", after=random.choice((after, ["embed", "new", "--out", "f.npz", *_QUIET])))
+
+
 _ROWS = {"photos": "folder of images", "hub": "folder of Hugging Face"}
 KINDS: dict[str, Callable[[Random], Case]] = {
     "configurations": _configuration,
     "run folders": _folder,
     "data": _data,
     "pairs and features": _pairs_and_features,
+    "full disk": _full_disk,
+    "two commands": _two_commands,
+    "names": _names,
 }

@@ -153,18 +153,30 @@ class _Worker:
         return file.read_text(errors="replace")[-1_500:] if file.exists() else ""
 
 
+def _faults(status: int | str, err: str) -> list[str]:
+    """Return what is wrong with how a command ended: a success, or one line of a mistake, is good."""
+    lines = err.splitlines()
+    told = [line for line in lines if line.startswith("contraport: ")]
+    faults = []
+    if status not in STATUSES:
+        faults.append(f"status {status}")
+    elif status != 0 and not (len(told) == 1 and lines[-1] == told[0]):
+        faults.append(f"expected one line, got {err[-1_500:]!r}")
+    if "Traceback" in err or "Exception ignored" in err:
+        faults.append(f"a traceback: {err[-1_500:]!r}")
+    return faults
+
+
 def judge(result: Result, report: dict[str, Any]) -> None:
     """Note what is wrong: an outcome is good if it is success, or one line that tells a mistake and nothing lost."""
-    status, lines = report["status"], report["err"].splitlines()
+    status = report["status"]
     result.memory = report["memory"]
-    told = [line for line in lines if line.startswith("contraport: ")]
     result.outcome = STATUSES.get(status, "wrong")
-    if status not in STATUSES:
-        result.wrong.append(f"status {status}")
-    elif status != 0 and not (len(told) == 1 and lines[-1] == told[0]):
-        result.wrong.append(f"expected one line, got {report['err'][-1_500:]!r}")
-    if "Traceback" in report["err"] or "Exception ignored" in report["err"]:
-        result.wrong.append(f"a traceback: {report['err'][-1_500:]!r}")
+    result.wrong += _faults(status, report["err"])
+    if report.get("beside"):
+        result.wrong += [f"the command beside it: {fault}" for fault in _faults(*report["beside"])]
+    if report.get("after") and (report["after"][0] != 0 or _faults(*report["after"])):
+        result.wrong.append(f"the command after it: status {report['after'][0]}, {report['after'][1][-1_500:]!r}")
     if status == 2 and report["lost"]:
         result.wrong.append(f"changed or lost: {report['lost']}")
     if report["half"]:

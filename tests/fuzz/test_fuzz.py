@@ -2,7 +2,15 @@ import pytest
 
 from .runner import Result, judge, run_cases
 
-MANY = {"configurations": 1_000, "run folders": 300, "data": 300, "pairs and features": 300}
+MANY = {
+    "configurations": 1_000,
+    "run folders": 300,
+    "data": 300,
+    "pairs and features": 300,
+    "full disk": 200,
+    "two commands": 100,
+    "names": 200,
+}
 GOOD = {"status": 2, "err": "contraport: data: no such file\n", "lost": [], "half": [], "children": 0, "memory": 0}
 
 
@@ -30,6 +38,10 @@ def test_hostile_input_costs_one_line_and_loses_nothing(share):
         ({"lost": ["notes.txt"]}, "changed or lost: ['notes.txt']"),
         ({"status": 0, "half": [".model-1"]}, "half-written: ['.model-1']"),
         ({"children": 2}, "2 processes are left"),
+        ({"beside": [2, "contraport: out: x is in use\n"], "after": [0, ""]}, ""),
+        ({"beside": [1, "no line"]}, "the command beside it: expected one line"),
+        ({"beside": ["did not end", ""]}, "the command beside it: status did not end"),
+        ({"after": [2, "contraport: run: x is corrupt\n"]}, "the command after it: status 2"),
     ],
 )
 def test_what_counts_as_wrong(differing, wrong):

@@ -14,14 +14,22 @@ import multiprocessing
 import os
 import resource
 import shutil
+import signal
 import stat
 import sys
+import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from contraport.cli import main as contraport
+from tests.disk import largest_file
+
 MEMORY = 6 * 2**30
 NOTED = 2_000
+PATIENCE = 30.0
+"""Seconds that a second command may take longer than the first."""
 
 Tree = dict[str, str]
 
@@ -33,8 +41,6 @@ def main(folder: str, answers: int) -> None:
     import torch
 
     torch.set_num_threads(1)
-    from contraport.cli import main as contraport
-
     from .cases import make_case
     from .template import make_template
 
@@ -67,24 +73,63 @@ def main(folder: str, answers: int) -> None:
             case = make_case(kind, number, seed)
             before = _tree(room)
             tell("begun", case.argv, case.row)
-            try:
-                status: int | str = contraport(case.argv)
-            except BaseException:
-                status = traceback.format_exc()[-NOTED:]
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            gc.collect()
+            second = None if case.beside is None else _begin(case.beside, root / "beside")
+            with nullcontext() if case.largest is None else largest_file(case.largest):
+                status, err = _run(case.argv, root / "err")
+            beside = None if second is None else _end(second, root / "beside")
+            lost = sorted(path for path, content in before.items() if _tree_of(room / path) != content)
             tell(
                 "ended",
                 {
                     "status": status,
-                    "err": (root / "err").read_text(errors="replace"),
-                    "lost": sorted(path for path, content in before.items() if _tree_of(room / path) != content),
+                    "err": err,
+                    "beside": beside,
+                    "after": None if case.after is None else _run(case.after, root / "err"),
+                    "lost": [path for path in lost if case.changes is None or not path.startswith(case.changes)],
                     "half": sorted(set(_temporary(room)) - set(before)),
                     "children": len(multiprocessing.active_children()),
                     "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 },
             )
+
+
+def _run(argv: list[str], err: Path) -> tuple[int | str, str]:
+    """Run a command, and return its status and what it said on the standard error, which is a file."""
+    os.truncate(err, 0)
+    try:
+        status: int | str = contraport(argv)
+    except BaseException:
+        status = traceback.format_exc()[-NOTED:]
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    gc.collect()
+    return status, err.read_text(errors="replace")
+
+
+def _begin(argv: list[str], said: Path) -> int:
+    """Run a command in a process beside this one, and return its number."""
+    said.write_text("")
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(said, os.O_RDWR | os.O_APPEND), 2)
+        status, _ = _run(argv, said)
+        if isinstance(status, str):
+            os.write(2, status.encode())
+            status = 70
+        os._exit(status)
+    return child
+
+
+def _end(child: int, said: Path) -> tuple[int | str, str]:
+    """Return the status of such a process, and what it said."""
+    deadline = time.monotonic() + PATIENCE
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return "did not end", said.read_text(errors="replace")
+        time.sleep(0.01)
+    return os.waitstatus_to_exitcode(ended[1]), said.read_text(errors="replace")
 
 
 def _remove(folder: Path) -> None:
