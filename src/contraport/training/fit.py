@@ -30,12 +30,12 @@ from contraport.training.callbacks import (
     progress_on,
 )
 from contraport.training.callbacks.loggers import Logger
-from contraport.training.loop import Loop, Position
+from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import make_schedule, optimizer_of
 from contraport.training.parallel import device_of, parallel
 from contraport.training.restore import drop_rows, read_checkpoint, restore, without_checkpoint
 from contraport.training.sharding import whole
-from contraport.training.signals import Stopped, StopRequest, signals_kept
+from contraport.training.signals import Stopped, StopRequest, restored_signals
 from contraport.verbs.train import Settings
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ def fit(
             compile_encoders(model)
     unsharded = copy.deepcopy(pipeline.model).cpu() if settings.strategy == "fsdp" else None
     forward = parallel(pipeline, device, settings.strategy)
-    file, stop = CheckpointFile(run, mark), StopRequest()
-    read_every, succeeded = steps_between_readings(device, settings), False
+    file, stop, succeeded = CheckpointFile(run, mark), StopRequest(), False
+    read_every = steps_between_readings(device, settings)
     with _interruptible(run), torch.random.fork_rng(devices=_current_gpu()):
         try:
-            while True:
+            while not succeeded:
                 meter = Meter(
                     run,
                     pipeline.objective,
@@ -98,36 +98,15 @@ def fit(
                     *([Profile(run)] if settings.profile and is_first() else []),
                     progress_on(console, meter),
                 ]
-                optimizer = optimizer_of(settings, pipeline, pipeline.model.encoders)
-                schedule = make_schedule(
-                    optimizer,
-                    sched=settings.sched,
-                    steps=settings.epochs * built.epoch,
-                    warmup=int(settings.warmup * built.epoch),
-                )
-                loop = Loop(
-                    pipeline,
-                    built.batches,
-                    optimizer,
-                    schedule,
-                    epochs=settings.epochs,
-                    device=device,
-                    accumulate=settings.accumulate,
-                    gradient_clip=settings.gradient_clip,
-                    amp=settings.amp,
-                    share=own_share(settings.batch_size),
-                    callbacks=callbacks,
-                )
+                loop = _build_loop(built, settings, device, callbacks)
                 loop.forward = forward
                 if done.step > 0:
                     _restore(loop, run)
                 try:
                     loop.run()
                     succeeded = True
-                    break
                 except FoundLate:  # back to the last checkpoint; from there each step is checked before it is taken
-                    read_every = 1
-                    done = _go_back(run)
+                    read_every, done = 1, _go_back(run)
         except StreamBroke as error:
             remedy = f"; go on with: {run.resuming}" if run.last_checkpoint.exists() else ""
             raise_once(UsageError(f"{error}{remedy}"))
@@ -139,6 +118,30 @@ def fit(
         unsharded.load_state_dict(whole(pipeline.model.state_dict()))
         pipeline.model = unsharded
     return meter
+
+
+def _build_loop(built: Built, settings: Settings, device: torch.device, callbacks: Sequence[Callback]) -> Loop:
+    """Return the loop of a training at its beginning, with a new optimizer."""
+    optimizer = optimizer_of(settings, built.pipeline, built.pipeline.model.encoders)
+    schedule = make_schedule(
+        optimizer,
+        sched=settings.sched,
+        steps=settings.epochs * built.epoch,
+        warmup=int(settings.warmup * built.epoch),
+    )
+    return Loop(
+        built.pipeline,
+        built.batches,
+        optimizer,
+        schedule,
+        epochs=settings.epochs,
+        device=device,
+        accumulate=settings.accumulate,
+        gradient_clip=settings.gradient_clip,
+        amp=settings.amp,
+        share=own_share(settings.batch_size),
+        callbacks=callbacks,
+    )
 
 
 def steps_between_readings(device: torch.device, settings: Settings) -> int:
@@ -179,7 +182,7 @@ def _interruptible(run: Run) -> Iterator[None]:
     """Say, once, how to resume after a stop."""
     message = f"stopped; what the last checkpoint holds is kept. Go on with: {run.resuming}"
     try:
-        with signals_kept():
+        with restored_signals():
             yield
     except Stopped:
         raise_once(KeyboardInterrupt(message), status=130)

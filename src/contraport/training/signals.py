@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, as a wish that the training meets when its step is done."""
+"""Stop on Ctrl-C or SIGTERM after the current step."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(Exception):  # noqa: N818 - it is no error
-    """A training was asked to stop, and is saved."""
+    """The training was requested to stop, and is saved."""
 
 
 class StopRequest:
-    """Notes that someone asked the training to stop; a second Ctrl-C does not wait for the step.
+    """A request to stop, made by a signal; a second Ctrl-C does not wait for the step.
 
     Attributes:
-        made: whether someone did.
+        made: whether there was a signal.
     """
 
     def __init__(self) -> None:
         self.made = False
 
     def listen(self) -> None:
-        """Take the signals from now on, where they can be taken: in the main thread."""
+        """Handle the signals from now on, where Python can: in the main thread."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._note)
@@ -38,8 +38,8 @@ class StopRequest:
 
 
 @contextmanager
-def signals_kept() -> Iterator[None]:
-    """Give the signals back as they were."""
+def restored_signals() -> Iterator[None]:
+    """Restore the handlers of signals after the block."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield

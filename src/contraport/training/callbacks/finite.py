@@ -88,10 +88,11 @@ class RunGuard(FiniteGuard):
         self._seed = seed
         self._batches: list[Batch] = []
         self._unread: list[_Step] = []
+        self._has_checkpoint = False
 
     def on_start(self, loop: Loop) -> None:
         """Remove what an earlier failure left."""
-        self._losses, self._batches, self._unread = [], [], []
+        self._has_checkpoint = loop.step > 0
         if is_first():
             kept = self._run.nonfinite_checkpoint
             for file in (self._run.nonfinite_path, kept, checksum_of(kept), self._run.nonfinite_items):
@@ -122,16 +123,16 @@ class RunGuard(FiniteGuard):
     def before_save(self, loop: Loop) -> None:
         """Read all numbers, so that each checkpoint is of finite steps alone."""
         self._read()
+        self._has_checkpoint = True
 
     @property
     def _reads_each_step(self) -> bool:
         """Whether each step is checked before it is taken; before the first checkpoint there is none to go back to."""
-        return self.every == 1 or not self._run.last_checkpoint.exists()
+        return self.every == 1 or not self._has_checkpoint
 
     def _read(self) -> None:
         steps, self._unread = self._unread, []
         if steps and not bool(torch.cat([step.numbers() for step in steps]).isfinite().all()):
-            self.every = 1
             raise FoundLate
 
     def report(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
