@@ -27,7 +27,7 @@ from contraport.engine import (
     precision,
     scale,
 )
-from contraport.engine.backends.choose import backend_for
+from contraport.engine.backends.choose import executor_for
 from contraport.engine.passes import Term
 
 CHAINS = {
@@ -121,7 +121,7 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
     near, far, columns = torch.zeros(17), torch.linspace(-200, 0, 17), torch.zeros(23)
     terms = [Term(a, columns, "rows", torch.ones(17)) for a in (near, far)]
     with backend("cuda"):
-        found, *_ = backend_for(geometry).gradient(terms, [True, False, False, False])
+        found, *_ = executor_for(geometry).passes(geometry).gradient(terms, [True, False, False, False])
     kernel = geometry.log_kernel.dense().double().exp()
     weight = kernel * (near.double().exp() + far.double().exp())[:, None]
     assert_near([found], [weight @ geometry.log_kernel.y.double()], 5e-5)

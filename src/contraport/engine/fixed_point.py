@@ -18,13 +18,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from contraport.engine.half_steps import SLACK_TENSORS, Axis, Slack, log_sum_exp
+from contraport.engine.custom_op import Operation
+from contraport.engine.geometry import Geometry
+from contraport.engine.half_steps import Axis, Slack, log_sum_exp
 from contraport.engine.passes import Passes, Term, differentiably
+from contraport.engine.structures import Structure, unflatten
 from contraport.wording import counted
 
 MOST_GRADIENT_STEPS = 500
@@ -49,7 +53,6 @@ class Solution(NamedTuple):
     iterations: int
 
 
-@torch.no_grad()
 def solve(
     passes: Passes, log_marginals: tuple[Tensor, Tensor], slack: Slack, tolerance: float, iterations: int
 ) -> Solution:
@@ -85,45 +88,75 @@ def solve(
     warnings.warn(
         f"after {counted(iterations, 'Sinkhorn iteration')} the row masses are off by more than the tolerance "
         f"{tolerance:.3g}; raise iterations or the temperature.",
-        stacklevel=5,
+        stacklevel=2,
     )
     return reached
 
 
-class Converged(torch.autograd.Function):
-    """The identity on potentials at convergence, with the gradient of the fixed point.
+@dataclass(frozen=True, eq=False)
+class Converge(Operation):
+    """The potentials at convergence, with the gradient of the fixed point; see `contraport.engine.converge`.
 
-    Its arguments are the passes, f, g, their log-sums, log a, log b, what `Slack.tensors` gives and the inputs of the
-    log-kernel.
+    Its outputs are f and g, and further the log-sums L(g) and L'(f) and the number of iterations, ``()``.
     """
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        passes: Passes,
-        f: Tensor,
-        g: Tensor,
-        log_row_sums: Tensor,
-        log_column_sums: Tensor,
-        *tensors: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        f, g = f.clone(), g.clone()
-        ctx.passes = passes
-        ctx.save_for_backward(f, g, log_row_sums, log_column_sums, *tensors[: 2 + SLACK_TENSORS])
-        return f, g
+    log_marginals: tuple[Tensor, Tensor]
+    slack: Slack
+    tolerance: float
+    iterations: int
 
-    @staticmethod
-    def backward(ctx: Any, f_bar: Tensor, g_bar: Tensor) -> tuple[Tensor | None, ...]:
-        find = _written_down if torch.is_grad_enabled() else _by_passes
-        f, g, of_rows, of_columns, log_a, log_b, *slack = ctx.saved_tensors
-        at = _Point(ctx.passes, (f, g), (of_rows, of_columns), (log_a, log_b), Slack.of(*slack))
-        return (None, None, None, None, None, *find(at, (f_bar, g_bar), ctx.needs_input_grad[5:]))
+    def run(self, passes: Passes) -> tuple[list[Tensor], list[Tensor]]:
+        f, g, *log_sums, made = solve(passes, self.log_marginals, self.slack, self.tolerance, self.iterations)
+        return [f, g], [*log_sums, torch.tensor(made)]
+
+    def empty(self) -> tuple[list[Tensor], list[Tensor]]:
+        outputs, further = ([side.new_empty(side.shape) for side in self.log_marginals] for _ in range(2))
+        return outputs, [*further, torch.empty((), dtype=torch.int64)]
+
+    def sources(self) -> tuple[Tensor | None, ...]:
+        return *self.log_marginals, *self.slack.tensors(), *self.geometry.log_kernel.inputs
+
+    def gradient(
+        self, passes: Passes, outputs: Sequence[Tensor], seeds: Sequence[Tensor | None], requires: Sequence[bool]
+    ) -> list[Tensor | None]:
+        return _by_passes(passes, self._point(outputs), self._filled(seeds), requires)
+
+    def second_gradient(
+        self,
+        structure: Structure,
+        tensors: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        seeds: Sequence[Tensor | None],
+        requires: Sequence[bool],
+    ) -> list[Tensor | None]:
+        operation: Converge = unflatten(structure, tensors)
+        point = operation._point(outputs)
+        u, v, f, g = _solved_densely(operation.geometry, point, operation._filled(seeds))
+
+        def equations(*named: Tensor) -> list[Tensor]:
+            at: Converge = unflatten(structure, named)
+            s = at.geometry.dense()
+            log_sums = log_sum_exp(s + g, 0), log_sum_exp((s + f[:, None]).T, 0)
+            sides: tuple[Axis, Axis] = ("rows", "columns")
+            return [at.slack.potential(k, sides[k], at.log_marginals[k], log_sums[k]) for k in range(2)]
+
+        return differentiably(equations, tensors, [u, v], requires)
+
+    def _point(self, outputs: Sequence[Tensor]) -> _Point:
+        f, g, of_rows, of_columns, *_ = outputs
+        return _Point((f, g), (of_rows, of_columns), self.log_marginals, self.slack)
+
+    def _filled(self, seeds: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+        f_bar, g_bar = (
+            torch.zeros_like(like) if seed is None else seed
+            for seed, like in zip(seeds, self.log_marginals, strict=True)
+        )
+        return f_bar, g_bar
 
 
 class _Point(NamedTuple):
     """Where the gradient is taken: potentials, their log-sums, and what they came from."""
 
-    passes: Passes
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]
     log_marginals: tuple[Tensor, Tensor]
@@ -134,8 +167,10 @@ class _Point(NamedTuple):
         return self.slack.slope(k, axis, self.log_marginals[k], self.log_sums[k])
 
 
-def _by_passes(at: _Point, seeds: tuple[Tensor, Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
-    passes, (f, g), (of_rows, of_columns), log_marginals, slack = at
+def _by_passes(
+    passes: Passes, at: _Point, seeds: tuple[Tensor, Tensor], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    (f, g), (of_rows, of_columns), log_marginals, slack = at
     f_bar, g_bar = seeds
 
     def from_rows(u: Tensor) -> Term:
@@ -177,14 +212,16 @@ def _by_passes(at: _Point, seeds: tuple[Tensor, Tensor], wanted: Sequence[bool])
     return [*outer, *gradients]
 
 
-def _written_down(at: _Point, seeds: tuple[Tensor, Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
-    """The same by plain operations on the whole matrix, for autograd to differentiate.
+def _solved_densely(
+    geometry: Geometry, at: _Point, seeds: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the cotangents u and v of the two equations, and f and g, by plain operations on the whole matrix.
 
-    f and g are outputs of `Converged`, so that what changes them comes back to this gradient.
+    f and g are outputs of the operation, so that what changes them comes back to this gradient.
     """
-    passes, (f, g), _, (log_a, log_b), slack = at
+    (f, g), *_ = at
     f_bar, g_bar = seeds
-    s = passes.geometry.dense()
+    s = geometry.dense()
     plan = torch.exp(s + f[:, None] + g)
     rows, columns = plan.sum(1), plan.sum(0)
     by_column = plan / torch.where(columns > 0, columns, 1)
@@ -196,14 +233,7 @@ def _written_down(at: _Point, seeds: tuple[Tensor, Tensor], wanted: Sequence[boo
         system = system + rows[:, None] / rows.sum()
     u = torch.linalg.solve(system, f_bar - by_column @ (slopes[1] * g_bar))
     v = g_bar - by_row.T @ (slopes[0] * u)
-
-    def equations(log_a: Tensor, log_b: Tensor, *others: Tensor) -> list[Tensor]:
-        slack, inputs = Slack.of(*others[:SLACK_TENSORS]), others[SLACK_TENSORS:]
-        s = passes.geometry_on(inputs).dense()
-        of_rows, of_columns = log_sum_exp(s + g, 0), log_sum_exp((s + f[:, None]).T, 0)
-        return [slack.potential(0, "rows", log_a, of_rows), slack.potential(1, "columns", log_b, of_columns)]
-
-    return differentiably(equations, (log_a, log_b, *slack.tensors(), *passes.inputs()), [u, v], wanted)
+    return u, v, f, g
 
 
 def _strict(s: Tensor, t: Tensor) -> bool:

@@ -163,6 +163,10 @@ class Geometry:
         """The same pairs with rows and columns exchanged."""
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.crowded)
 
+    def for_passes(self) -> Geometry:
+        """Return the same pairs with what passes over them read alone."""
+        return Geometry(self.log_kernel.for_passes(), self.masks, self.crowded)
+
     def restrict(self, rows: slice) -> Geometry:
         """Return the pairs of some of the rows."""
         return Geometry(self.log_kernel.restrict(rows), tuple(mask.restrict(rows) for mask in self.masks))

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from contraport.engine.custom_op import Explicit
 from contraport.engine.geometry import Geometry
-from contraport.engine.passes import Passes, Term, differentiably
+from contraport.engine.passes import Passes, Term
 
 Axis: TypeAlias = Literal["rows", "columns"]
 
@@ -40,10 +42,6 @@ class Step(NamedTuple):
 
     axis: Axis
     source: int | None
-
-
-SLACK_TENSORS = 4
-"""How many tensors `Slack.tensors` gives."""
 
 
 class Slack(NamedTuple):
@@ -125,11 +123,6 @@ class Slack(NamedTuple):
         """Return the dampings, the bounds and both references."""
         return self.dampings, self.bounds, *(self.references or (None, None))
 
-    @staticmethod
-    def of(dampings: Tensor | None, bounds: Tensor | None, rows: Tensor | None, columns: Tensor | None) -> Slack:
-        """Return what `tensors` has taken apart."""
-        return Slack(dampings, bounds, None if rows is None or columns is None else (rows, columns))
-
 
 class HalfSteps(NamedTuple):
     """A list of half steps.
@@ -206,100 +199,84 @@ def _log(total: Tensor, empty: float | None, shift: Tensor | None = None) -> Ten
     return (log_total if shift is None else log_total + shift).masked_fill(weightless, empty)
 
 
-class Scaled(torch.autograd.Function):
-    """Half steps by passes, with the collapsed gradient; see `contraport.engine.scale`.
+@dataclass(frozen=True, eq=False)
+class Scale(Explicit):
+    """Half steps by passes, with the collapsed gradient; see `contraport.engine.scale`."""
 
-    Its arguments are the passes, the half steps, log a, log b, what `Slack.tensors` gives, the given potentials and the
-    inputs of the log-kernel.
-    """
+    chain: HalfSteps
+    log_marginals: tuple[Tensor, Tensor]
+    slack: Slack
+    given: tuple[Tensor, ...]
 
-    @staticmethod
-    def forward(
-        ctx: Any, passes: Passes, chain: HalfSteps, log_a: Tensor, log_b: Tensor, *tensors: Tensor | None
-    ) -> tuple[Tensor, ...]:
-        steps, zeros = chain.steps, {"rows": torch.zeros_like(log_a), "columns": torch.zeros_like(log_b)}
-        slack = Slack.of(*tensors[:SLACK_TENSORS])
-        potentials: list[Tensor] = list(tensors[SLACK_TENSORS : SLACK_TENSORS + chain.given])  # type: ignore[arg-type]
-        log_sums: list[Tensor] = []
+    def definition(self) -> list[Tensor]:
+        return self.chain.written_down(self.geometry, self.log_marginals, self.slack, self.given)
+
+    def run(self, passes: Passes) -> tuple[list[Tensor], list[Tensor]]:
+        chain, slack = self.chain, self.slack
+        steps, zeros = chain.steps, self._zeros()
+        potentials, log_sums = list(self.given), []
         for batch in chain.batches():
             read = {steps[k].axis: _read(potentials, steps[k], zeros) for k in batch}
             by_row, by_column = passes.log_sum_exp(read.get("rows"), read.get("columns"))
             for k in batch:
-                log_sum, log_marginal = (by_row, log_a) if steps[k].axis == "rows" else (by_column, log_b)
+                side = int(steps[k].axis == "columns")
+                log_sum = (by_row, by_column)[side]
                 assert log_sum is not None
                 filled = log_sum
-                if not passes.geometry.full:
+                if not self.geometry.full:
                     weightless = log_sum == -torch.inf
                     filled, log_sum = log_sum.masked_fill(weightless, chain.empty), log_sum.masked_fill(weightless, 0)
                 log_sums.append(log_sum)
-                potentials.append(slack.potential(k, steps[k].axis, log_marginal, filled))
-        ctx.passes, ctx.chain = passes, chain
-        ctx.save_for_backward(log_a, log_b, *tensors[:SLACK_TENSORS], *potentials, *log_sums)
-        ctx.set_materialize_grads(False)
-        return tuple(potentials[chain.given :])
+                potentials.append(slack.potential(k, steps[k].axis, self.log_marginals[side], filled))
+        return potentials[chain.given :], log_sums
 
-    @staticmethod
-    def backward(ctx: Any, *seeds: Tensor | None) -> tuple[Tensor | None, ...]:
-        passes: Passes = ctx.passes
-        chain: HalfSteps = ctx.chain
-        wanted = ctx.needs_input_grad[2:]
-        (log_a, log_b, *slack), saved = ctx.saved_tensors[: 2 + SLACK_TENSORS], ctx.saved_tensors[2 + SLACK_TENSORS :]
-        if torch.is_grad_enabled():
+    def empty(self) -> tuple[list[Tensor], list[Tensor]]:
+        sides = [self.log_marginals[step.axis == "columns"] for step in self.chain.steps]
+        outputs, further = ([side.new_empty(side.shape) for side in sides] for _ in range(2))
+        return outputs, further
 
-            def written_down(log_a: Tensor, log_b: Tensor, *others: Tensor) -> Sequence[Tensor]:
-                slack, others = Slack.of(*others[:SLACK_TENSORS]), others[SLACK_TENSORS:]
-                given, inputs = others[: chain.given], others[chain.given :]
-                return chain.written_down(passes.geometry_on(inputs), (log_a, log_b), slack, given)
+    def sources(self) -> tuple[Tensor | None, ...]:
+        return *self.log_marginals, *self.slack.tensors(), *self.given, *self.geometry.log_kernel.inputs
 
-            inputs = (log_a, log_b, *slack, *saved[: chain.given], *passes.inputs())
-            return (None, None, *differentiably(written_down, inputs, seeds, wanted))
-        reached = chain.given + len(chain.steps)
-        potentials, log_sums = saved[:reached], saved[reached:]
-        gradients = _adjoint(passes, chain, (log_a, log_b), Slack.of(*slack), log_sums, potentials, seeds, wanted)
-        return (None, None, *gradients)
+    def gradient(
+        self, passes: Passes, outputs: Sequence[Tensor], seeds: Sequence[Tensor | None], requires: Sequence[bool]
+    ) -> list[Tensor | None]:
+        steps, given, slack, log_marginals = self.chain.steps, self.chain.given, self.slack, self.log_marginals
+        potentials, log_sums, zeros = [*self.given, *outputs[: len(steps)]], outputs[len(steps) :], self._zeros()
+        cotangents: list[Tensor | None] = [*(None for _ in range(given)), *seeds]
+        outside = (*log_marginals, *slack.tensors())
+        outer = [
+            torch.zeros_like(value) if required and value is not None else None
+            for value, required in zip(outside, requires, strict=False)
+        ]
+        requires_given, requires_inputs = requires[len(outer) : len(outer) + given], requires[len(outer) + given :]
+        terms: list[Term] = []
+        for batch in reversed(list(self.chain.batches())):
+            arriving: list[tuple[int, Term]] = []
+            for k in batch:
+                step, cotangent = steps[k], cotangents[given + k]
+                if cotangent is None:
+                    continue
+                cotangent = slack.adjoint(k, step.axis, log_marginals, log_sums[k], cotangent, outer)
+                # The weights of this step's softmax are exp(S + A + B), A (or B) minus its log-sum, B (or A) what it
+                # read.
+                exponents = -log_sums[k], _read(potentials, step, zeros)
+                log_rows, log_columns = exponents if step.axis == "rows" else exponents[::-1]
+                term = Term(log_rows, log_columns, step.axis, -cotangent)
+                terms.append(term)
+                if step.source is not None and (step.source >= given or requires_given[step.source]):
+                    arriving.append((step.source, term))
+            sums = passes.weighted_sum([term for _, term in arriving]) if arriving else []
+            for (source, _), total in zip(arriving, sums, strict=True):
+                already = cotangents[source]
+                cotangents[source] = total if already is None else already + total
+        some = terms and any(requires_inputs)
+        inputs = passes.gradient(terms, requires_inputs) if some else [None] * len(requires_inputs)
+        return [*outer, *cotangents[:given], *inputs]
 
-
-def _adjoint(
-    passes: Passes,
-    chain: HalfSteps,
-    log_marginals: tuple[Tensor, Tensor],
-    slack: Slack,
-    log_sums: Sequence[Tensor],
-    potentials: Sequence[Tensor],
-    seeds: Sequence[Tensor | None],
-    wanted: Sequence[bool],
-) -> list[Tensor | None]:
-    """Return the gradients in log a, log b, the slack, the given potentials and the inputs of the log-kernel."""
-    steps, given = chain.steps, chain.given
-    zeros = {"rows": torch.zeros_like(log_marginals[0]), "columns": torch.zeros_like(log_marginals[1])}
-    cotangents: list[Tensor | None] = [*(None for _ in range(given)), *seeds]
-    first = 2 + SLACK_TENSORS
-    outer = [
-        torch.zeros_like(value) if want and value is not None else None
-        for value, want in zip((*log_marginals, *slack.tensors()), wanted[:first], strict=True)
-    ]
-    wanted_given, wanted_inputs = wanted[first : first + given], wanted[first + given :]
-    terms: list[Term] = []
-    for batch in reversed(list(chain.batches())):
-        arriving: list[tuple[int, Term]] = []
-        for k in batch:
-            step, cotangent = steps[k], cotangents[given + k]
-            if cotangent is None:
-                continue
-            cotangent = slack.adjoint(k, step.axis, log_marginals, log_sums[k], cotangent, outer)
-            # The weights of this step's softmax are exp(S + A + B), A (or B) minus its log-sum, B (or A) what it read.
-            exponents = -log_sums[k], _read(potentials, step, zeros)
-            log_rows, log_columns = exponents if step.axis == "rows" else exponents[::-1]
-            term = Term(log_rows, log_columns, step.axis, -cotangent)
-            terms.append(term)
-            if step.source is not None and (step.source >= given or wanted_given[step.source]):
-                arriving.append((step.source, term))
-        sums = passes.weighted_sum([term for _, term in arriving]) if arriving else []
-        for (source, _), total in zip(arriving, sums, strict=True):
-            already = cotangents[source]
-            cotangents[source] = total if already is None else already + total
-    inputs = passes.gradient(terms, wanted_inputs) if terms and any(wanted_inputs) else [None] * len(wanted_inputs)
-    return [*outer, *cotangents[:given], *inputs]
+    def _zeros(self) -> dict[str, Tensor]:
+        log_a, log_b = self.log_marginals
+        return {"rows": torch.zeros_like(log_a), "columns": torch.zeros_like(log_b)}
 
 
 def _read(potentials: Sequence[Tensor], step: Step, zeros: dict[str, Tensor]) -> Tensor:

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contraport.engine.transforms import pullback
+
 
 class Link(Protocol):
     """A pointwise function of T and its derivative; both take and return tensors of one shape."""
@@ -117,12 +119,9 @@ class LogOf:
         return torch.where(nothing, -torch.inf, torch.where(nothing, 1, psi).log())
 
     def derivative(self, t: Tensor) -> Tensor:
-        with torch.enable_grad():
-            t = t.detach().requires_grad_()
-            value = self.value(t)
-            finite = value != -torch.inf
-            (slope,) = torch.autograd.grad(torch.where(finite, value, 0).sum(), t)
-        return torch.where(finite, slope, 0)
+        finite = self.value(t) != -torch.inf
+        (slope,) = pullback(lambda t: torch.where(finite, self.value(t), 0), [t], torch.ones_like(t))
+        return torch.zeros_like(t) if slope is None else torch.where(finite, slope, 0)
 
 
 @dataclass(frozen=True)

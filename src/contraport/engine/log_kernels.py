@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, Self, TypeAlias
@@ -25,6 +25,8 @@ from torch import Tensor, nn
 from contraport.engine.constants import constant
 from contraport.engine.links import Link
 from contraport.engine.row_blocks import by_row_blocks
+from contraport.engine.structures import flatten, unflatten
+from contraport.engine.transforms import pullback
 from contraport.errors import UsageError
 
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -70,10 +72,6 @@ class LogKernel(ABC):
     def parameters(self) -> int:
         """How many of the inputs, the last ones, belong to no row or column."""
         return 0
-
-    @abstractmethod
-    def with_inputs(self, inputs: Sequence[Tensor]) -> Self:
-        """Return the same kernel on other inputs, in the order of `inputs`."""
 
     @property
     @abstractmethod
@@ -141,20 +139,23 @@ class LogKernel(ABC):
         """Whether K_ij = K_ji is known to hold, rows and columns being the same embeddings."""
         return False
 
+    def for_passes(self) -> LogKernel:
+        """Return the same kernel with what passes over all pairs read alone: no temperature, which it has taken in."""
+        return self
+
     @abstractmethod
-    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor, object]:
-        """Return the core and T (less the biases) on a tile, and what `pull` needs to know of it.
+    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the core and T (less the biases) on a tile.
 
         Core and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
         """
 
     def exponential(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
         """Return exp(core) on a tile, which may be `out`; asked for only where the core is bounded."""
-        core, _, _ = self.tile(rows, columns, out)
-        return core.exp_()
+        return self.tile(rows, columns, out)[0].exp_()
 
     @abstractmethod
-    def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
+    def pull(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         """Add the gradient of sum(weight * T) on a tile to `gradients`, which is aligned with `inputs`.
 
         Inputs whose gradient is None are not wanted.
@@ -193,9 +194,8 @@ class AffineLogKernel(LogKernel):
     def inputs(self) -> tuple[Tensor, ...]:
         return self.x, self.y, self.row_bias, self.column_bias
 
-    def with_inputs(self, inputs: Sequence[Tensor]) -> Self:
-        x, y, row_bias, column_bias = inputs
-        return replace(self, x=x, y=y, row_bias=row_bias, column_bias=column_bias)
+    def for_passes(self) -> AffineLogKernel:
+        return AffineLogKernel(self.x, self.y, self.row_bias, self.column_bias, 1.0, 1.0, self.link)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -283,15 +283,15 @@ class AffineLogKernel(LogKernel):
     def symmetric(self) -> bool:
         return self.x is self.y and self.row_bias is self.column_bias
 
-    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor, object]:
+    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         x, y, row_bias, column_bias = (v.detach() for v in self.inputs)
         t = torch.mm(x[rows], y[columns].T, out=out)
         if self.link is None:
-            return t, t, None
+            return t, t
         t.add_(row_bias[rows, None]).add_(column_bias[columns])
-        return self.link.value(t), t, None
+        return self.link.value(t), t
 
-    def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
+    def pull(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         x, y, row_bias, column_bias = gradients
         if x is not None:
             x[rows].addmm_(weight, self.y.detach()[columns])
@@ -331,20 +331,19 @@ class CallableLogKernel(LogKernel):
     def parameters(self) -> int:
         return len(self._common())
 
-    def with_inputs(self, inputs: Sequence[Tensor]) -> Self:
-        given = iter(inputs)
-        x, y = next(given), next(given)
-        row_bias = None if self.row_bias is None else next(given)
-        temperature, scale = (next(given) if isinstance(v, Tensor) else v for v in (self.temperature, self.scale))
-        cost = self.cost
-        if isinstance(cost, nn.Module):
-            parameters = dict(zip(dict(cost.named_parameters()), given, strict=True))
-            cost = _Called(cost, parameters)
-        return replace(self, cost=cost, x=x, y=y, temperature=temperature, row_bias=row_bias, scale=scale)
+    def for_passes(self) -> CallableLogKernel:
+        if not isinstance(self.cost, nn.Module):
+            return self
+        names, values = zip(*self.cost.named_parameters(), strict=True) if self._parameters() else ((), ())
+        return replace(self, cost=_Called(self.cost, names, values))
 
     def _common(self) -> tuple[Tensor, ...]:
-        parameters = tuple(self.cost.parameters()) if isinstance(self.cost, nn.Module) else ()
-        return (*(v for v in (self.temperature, self.scale) if isinstance(v, Tensor)), *parameters)
+        return (*(v for v in (self.temperature, self.scale) if isinstance(v, Tensor)), *self._parameters())
+
+    def _parameters(self) -> tuple[Tensor, ...]:
+        if isinstance(self.cost, _Called):
+            return self.cost.values
+        return tuple(self.cost.parameters()) if isinstance(self.cost, nn.Module) else ()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -384,35 +383,43 @@ class CallableLogKernel(LogKernel):
         t = self._affine(self.x, self.y)
         return self._linked(t if self.row_bias is None else t + self.row_bias[:, None])
 
-    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor, object]:
-        with torch.enable_grad():
-            x, y = (v.detach()[s].requires_grad_() for v, s in ((self.x, rows), (self.y, columns)))
-            t = self._affine(x, y)
-            if self.row_bias is not None:
-                t = t + self.row_bias[rows, None]
-        held = t.detach()
-        return self._linked(held), held, (x, y, t)
+    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        t = self._on(rows, columns).dense().detach()
+        return self._linked(t), t
 
-    def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        assert isinstance(memory, tuple)
-        x, y, t = memory
-        wanted = [(v, g) for v, g in zip(self.inputs[2:], gradients[2:], strict=True) if g is not None]
-        local = torch.autograd.grad(t, [x, y, *(v for v, _ in wanted)], weight, allow_unused=True, retain_graph=True)
-        slots = [None if g is None else g[s] for g, s in zip(gradients[:2], (rows, columns), strict=True)]
-        for slot, gradient in zip([*slots, *(g for _, g in wanted)], local, strict=True):
-            if slot is not None and gradient is not None:
-                slot += gradient
+    def pull(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
+        tensors: list[Tensor] = []
+        tile = self._on(rows, columns)
+        structure = flatten(tile, tensors)
+
+        def t(*named: Tensor) -> Tensor:
+            kernel: CallableLogKernel = unflatten(structure, named)
+            return kernel.dense()
+
+        # The tile is computed again, as the graph of each would take more memory than the tile.
+        local = {id(v): g for v, g in zip(tensors, pullback(t, tensors, weight), strict=True)}
+        places = rows, columns, *(() if self.row_bias is None else (rows,)), *(... for _ in self._common())
+        for gradient, place, source in zip(gradients, places, tile.inputs, strict=True):
+            own = local[id(source)]
+            if gradient is not None and own is not None:
+                gradient[place] += own
+
+    def _on(self, rows: slice, columns: slice) -> CallableLogKernel:
+        """Return the kernel of a tile, without its link."""
+        return replace(self.restrict(rows), y=self.y[columns], link=None)
 
 
 @dataclass(frozen=True, eq=False)
 class _Called:
-    """A cost with other parameters."""
+    """A cost with other parameters, by their names and values."""
 
     cost: nn.Module
-    parameters: dict[str, Tensor]
+    names: tuple[str, ...]
+    values: tuple[Tensor, ...]
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        value: Tensor = torch.func.functional_call(self.cost, self.parameters, (x, y))
+        parameters = dict(zip(self.names, self.values, strict=True))
+        value: Tensor = torch.func.functional_call(self.cost, parameters, (x, y))
         return value
 
 
@@ -440,8 +447,8 @@ class MatrixLogKernel(LogKernel):
     def inputs(self) -> tuple[Tensor, ...]:
         return (self.matrix,)
 
-    def with_inputs(self, inputs: Sequence[Tensor]) -> Self:
-        return replace(self, matrix=inputs[0])
+    def for_passes(self) -> MatrixLogKernel:
+        return MatrixLogKernel(self.matrix, self.link)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -465,10 +472,10 @@ class MatrixLogKernel(LogKernel):
     def dense(self) -> Tensor:
         return self._linked(self.matrix)
 
-    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor, object]:
+    def tile(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         t = self.matrix.detach()[rows, columns].clone()
-        return self._linked(t), t, None
+        return self._linked(t), t
 
-    def pull(self, rows: slice, columns: slice, memory: object, weight: Tensor, gradients: list[Tensor | None]) -> None:
+    def pull(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
         if gradients[0] is not None:
             gradients[0][rows, columns] += weight

@@ -1,7 +1,7 @@
 """What the engine does for its callers: potentials by half steps, log-sums, held sums, the plan at convergence.
 
-Each operation takes a geometry, gets the backend for it, and is differentiable in all that it is given, as often as is
-asked for; see `contraport.engine.backends`.
+Each takes a geometry, chooses the backend for it, and is differentiable in all its arguments, any number of times; see
+`contraport.engine.custom_op`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from contraport.engine.autocast import without_autocast
-from contraport.engine.backends.choose import backend_for
+from contraport.engine.backends.choose import executor_for
 from contraport.engine.constants import constant
+from contraport.engine.custom_op import apply
+from contraport.engine.fixed_point import Converge
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import Axis, HalfSteps, Slack, Step
+from contraport.engine.half_steps import Axis, HalfSteps, Scale, Slack, Step
+from contraport.engine.held_sums import HeldSums
 from contraport.engine.transforms import check_outside
 
 
@@ -55,7 +58,9 @@ def scale(
     """
     with without_autocast(log_marginals[0]):
         chain = HalfSteps(tuple(steps), len(given), empty)
-        return backend_for(geometry, len(steps)).scale(chain, log_marginals, slack or Slack(), given)
+        executor = executor_for(geometry, len(steps))
+        operation = Scale(executor, geometry, chain, log_marginals, slack or Slack(), tuple(given))
+        return apply(operation)[: len(steps)]
 
 
 def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) -> Tensor:
@@ -87,7 +92,7 @@ def held_sums(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         g: (M,).
     """
     with without_autocast(f):
-        return backend_for(geometry).held_sums(f.detach(), g.detach())
+        return apply(HeldSums(executor_for(geometry), geometry, f.detach(), g.detach()))[0]
 
 
 def converge(
@@ -96,7 +101,7 @@ def converge(
     tolerance: float,
     iterations: int,
     slack: Slack | None = None,
-) -> tuple[Tensor, Tensor, int]:
+) -> tuple[Tensor, Tensor, int | None]:
     """Return the potentials at the fixed point of the half steps, differentiable in all that they depend on.
 
     Args:
@@ -108,7 +113,8 @@ def converge(
         slack: how far the two half steps, of rows and of columns, may stay from their marginals; None is not at all.
 
     Returns:
-        f, (N,), g, (M,), and how many iterations were made; without slack the columns' masses are exact.
+        f, (N,), g, (M,), and the number of iterations, None under `torch.compile`, where no number is read; without
+        slack the columns' masses are exact.
 
     Raises:
         UsageError: within `torch.func`, as the number of steps depends on the numbers.
@@ -117,4 +123,6 @@ def converge(
     """
     check_outside("tolerance: a plan is not solved to convergence", "a number of iterations alone")
     with without_autocast(log_marginals[0]):
-        return backend_for(geometry).converge(log_marginals, slack or Slack(), tolerance, iterations)
+        operation = Converge(executor_for(geometry), geometry, log_marginals, slack or Slack(), tolerance, iterations)
+        f, g, _, _, made, *_ = apply(operation)
+        return f, g, None if torch.compiler.is_compiling() else int(made)

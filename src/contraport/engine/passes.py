@@ -6,14 +6,15 @@ Everything in contraport that costs O(N M) is one of these, over a geometry S = 
 2. ``weighted_sum``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``gradient``: the gradient of sum_ij W_ij S_ij for W = sum over terms of exp(S_ij + A_i + B_j) (u_i or v_j), given
    back on the inputs of the log-kernel.
+
+``sums_of_t`` is a weighted sum of T itself, which transport costs need.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,21 +33,42 @@ class Term(NamedTuple):
 
 
 class Passes(ABC):
-    """The passes over one geometry, however they are carried out.
-
-    They are made for one operation and keep what it was begun with, its processes too: its gradient is found the same
-    way, wherever and whenever backward runs.
+    """The passes over one geometry, in the form of a backend. They are made for one operation or its gradient.
 
     Args:
         geometry: the pairs.
         processes: who shares the work.
+        saved: what `saved` returned after earlier passes over the same geometry.
+        operands: the precision of embeddings in products, on the backend ``"cuda"``.
+
+    Attributes:
+        summary: how the backend works, in a line.
+        by_autograd: whether operations are computed by their definition, in plain operations.
     """
 
-    def __init__(self, geometry: Geometry, processes: Processes) -> None:
+    summary: ClassVar[str]
+    by_autograd: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        processes: Processes,
+        saved: Sequence[Tensor] = (),
+        operands: torch.dtype = torch.float32,
+    ) -> None:
         self.geometry = geometry
         self.log_kernel = geometry.log_kernel
         self.symmetric = geometry.symmetric
         self.processes = processes
+
+    def saved(self) -> list[Tensor]:
+        """Return what the passes so far have computed and the gradient can use again."""
+        return []
+
+    @staticmethod
+    def empty_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
+        """Return uninitialized tensors like those of `saved`; the sizes may be symbols."""
+        return []
 
     @abstractmethod
     def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -71,18 +93,9 @@ class Passes(ABC):
         Where W is held it is that of sum_ij W_ij T_ij, S without its link.
         """
 
-    def inputs(self) -> tuple[Tensor | None, ...]:
-        """Return the log-kernel's inputs, each tensor once, as `torch.compile` wants it; its gradient is that of both
-        sides.
-        """
-        inputs = self.log_kernel.inputs
-        return (inputs[0], None, inputs[2], None) if self.symmetric else inputs
-
-    def geometry_on(self, inputs: Sequence[Tensor | None]) -> Geometry:
-        """Return the same pairs on other inputs of the log-kernel, given as `inputs` gives them."""
-        whole = [inputs[0], inputs[0], inputs[2], inputs[2]] if self.symmetric else inputs
-        log_kernel = self.log_kernel.with_inputs([v for v in whole if v is not None])
-        return replace(self.geometry, log_kernel=log_kernel)
+    @abstractmethod
+    def sums_of_t(self, f: Tensor, g: Tensor) -> Tensor:
+        """Return sum_j exp(S_ij + f_i + g_j) T_ij, (N,), in one pass."""
 
     def _contributed(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
         """Return what this process sends back: its part of the gradient, times the number of processes.
@@ -106,20 +119,17 @@ def differentiably(
     inputs: Sequence[Tensor | None],
     seeds: Sequence[Tensor | None],
     wanted: Sequence[bool],
-    *,
-    again: bool = True,
 ) -> list[Tensor | None]:
-    """Return the gradient on the wanted inputs of a function of plain operations.
+    """Return the gradient on the wanted inputs of a function of plain operations, itself differentiable.
 
     Args:
         function: of the inputs.
         inputs: may depend on one another; None where there is none.
         seeds: what the outputs are multiplied by; None where it is zero.
         wanted: which inputs.
-        again: whether the gradient is itself differentiable.
     """
     # Each input is taken by another name: what it owes to another input is not the function's.
-    named = [None if v is None else (v.view_as(v) if again else v.detach().requires_grad_()) for v in inputs]
+    named = [None if v is None else v.view_as(v) for v in inputs]
     with torch.enable_grad():
         outputs = function(*named)
     seeded = [(output, seed) for output, seed in zip(outputs, seeds, strict=True) if seed is not None]
@@ -127,5 +137,5 @@ def differentiably(
     if not (seeded and asked):
         return [None] * len(inputs)
     values, cotangents = zip(*seeded, strict=True)
-    found = iter(torch.autograd.grad(values, asked, cotangents, create_graph=again, allow_unused=True))
+    found = iter(torch.autograd.grad(values, asked, cotangents, create_graph=True, allow_unused=True))
     return [next(found) if want and v is not None else None for v, want in zip(named, wanted, strict=True)]

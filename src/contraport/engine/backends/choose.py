@@ -10,11 +10,12 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 import torch
 
 from contraport.distributed import world
-from contraport.engine.backends.backend import Backend
 from contraport.engine.backends.cuda import TRITON, Cuda, obstacle
 from contraport.engine.backends.dense import Dense
 from contraport.engine.backends.tiled import STORED_BYTES, Stored, Streamed
+from contraport.engine.custom_op import Executor
 from contraport.engine.geometry import Geometry
+from contraport.engine.passes import Passes
 from contraport.engine.transforms import within_transform
 from contraport.errors import unknown_name
 from contraport.wording import rounded
@@ -22,7 +23,7 @@ from contraport.wording import rounded
 BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
-BACKENDS: dict[BackendName, type[Backend]] = {"dense": Dense, "stored": Stored, "streamed": Streamed, "cuda": Cuda}
+BACKENDS: dict[BackendName, type[Passes]] = {"dense": Dense, "stored": Stored, "streamed": Streamed, "cuda": Cuda}
 """The backends by their names."""
 
 PRECISIONS: dict[str, torch.dtype] = {
@@ -156,14 +157,11 @@ def explain(geometry: Geometry, half_steps: int = 1) -> str:
     return said
 
 
-def backend_for(geometry: Geometry, half_steps: int = 1) -> Backend:
-    """Return the backend of an operation: what `choose` says now, for the processes of this moment.
+def executor_for(geometry: Geometry, half_steps: int = 1) -> Executor:
+    """Return how an operation is carried out: by the backend that `choose` returns now, and the present processes.
 
     Args:
         geometry: the pairs.
         half_steps: how many half steps the operation has.
     """
-    name = choose(geometry, half_steps)
-    if name == "cuda":
-        return Cuda(geometry, world(), PRECISIONS[_precision.get()])
-    return BACKENDS[name](geometry, world())
+    return Executor(BACKENDS[choose(geometry, half_steps)], world(), PRECISIONS[_precision.get()])

@@ -30,12 +30,11 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine.backends.backend import Collapsing
 from contraport.engine.backends.tiled import REACH
 from contraport.engine.geometry import Geometry, Mask
 from contraport.engine.links import Doubled, Link, LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel
-from contraport.engine.passes import Term
+from contraport.engine.passes import Passes, Term
 from contraport.errors import check
 
 TRITON: bool = importlib.util.find_spec("triton") is not None
@@ -54,7 +53,7 @@ SHARE_COST = 0.02
 """What one more share of the columns costs, beside the work: results to be written and added up."""
 
 
-class Cuda(Collapsing):
+class Cuda(Passes):
     """The passes over one geometry by Triton kernels: O((N + M) d) memory and a bounded workspace.
 
     Under `torch.distributed` each process owns a range of the rows, and of the columns where sums over rows are meant.
@@ -62,6 +61,7 @@ class Cuda(Collapsing):
     Args:
         geometry: the pairs; one that has no `obstacle`.
         processes: who shares the work.
+        saved: nothing.
         operands: what embeddings are rounded to in products.
 
     Raises:
@@ -70,8 +70,14 @@ class Cuda(Collapsing):
 
     summary: ClassVar[str] = "Triton kernels, pairs recomputed in each pass: O((N + M) d) memory"
 
-    def __init__(self, geometry: Geometry, processes: Processes, operands: torch.dtype = torch.float32) -> None:
-        super().__init__(geometry, processes)
+    def __init__(
+        self,
+        geometry: Geometry,
+        processes: Processes,
+        saved: Sequence[Tensor] = (),
+        operands: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(geometry, processes, saved, operands)
         log_kernel = geometry.log_kernel
         assert isinstance(log_kernel, AffineLogKernel)
         check(

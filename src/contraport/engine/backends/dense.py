@@ -9,32 +9,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contraport.engine.backends.backend import Backend, held_sums_written_down
-from contraport.engine.half_steps import HalfSteps, Slack
-from contraport.engine.passes import Term, differentiably
+from contraport.engine.passes import Passes, Term
+
+WHOLE = slice(None)
 
 
-class Dense(Backend):
+class Dense(Passes):
     """The oracle, and the fastest for small batches; every process works on all pairs."""
 
     summary: ClassVar[str] = "one (N, M) matrix and plain autograd: the oracle, and the fastest for small batches"
-
-    def scale(
-        self,
-        chain: HalfSteps,
-        log_marginals: tuple[Tensor, Tensor],
-        slack: Slack,
-        given: Sequence[Tensor],
-    ) -> list[Tensor]:
-        return chain.written_down(self.geometry, log_marginals, slack, given)
-
-    def held_sums(self, f: Tensor, g: Tensor) -> Tensor:
-        return held_sums_written_down(self.geometry, f, g)
+    by_autograd: ClassVar[bool] = True
 
     @cached_property
     def _s(self) -> Tensor:
-        with torch.no_grad():
-            return self.geometry.dense()
+        return self.geometry.dense()
 
     def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         by_row = None if over_columns is None else (self._s + over_columns).logsumexp(1)
@@ -45,12 +33,17 @@ class Dense(Backend):
         return [self._weight(term).sum(0 if term.axis == "rows" else 1) for term in terms]
 
     def gradient(self, terms: Sequence[Term], wanted: Sequence[bool], *, held: bool = False) -> list[Tensor | None]:
-        def log_kernel(*inputs: Tensor) -> list[Tensor]:
-            geometry = self.geometry_on(inputs)
-            return [geometry.log_kernel.with_link(None).dense() if held else geometry.dense()]
-
+        log_kernel = self.log_kernel
         weight = torch.stack([self._weight(term) for term in terms]).sum(0)
-        return differentiably(log_kernel, self.inputs(), [weight], wanted, again=False)
+        if log_kernel.link is not None and not held:
+            weight = weight * log_kernel.link.derivative(log_kernel.tile(WHOLE, WHOLE)[1])
+        gradients = [torch.zeros_like(v) if want else None for v, want in zip(log_kernel.inputs, wanted, strict=True)]
+        log_kernel.pull(WHOLE, WHOLE, weight, gradients)
+        return gradients
+
+    def sums_of_t(self, f: Tensor, g: Tensor) -> Tensor:
+        plan = torch.exp(self._s + f[:, None] + g)
+        return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 
     def _weight(self, term: Term) -> Tensor:
         along = term.weight[:, None] if term.axis == "rows" else term.weight

@@ -14,18 +14,19 @@ Processes. Each takes every so many-th tile; sums are added up, and of a gradien
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine.backends.backend import Collapsing
 from contraport.engine.geometry import Geometry, Mask
 from contraport.engine.half_steps import MODERATE
-from contraport.engine.passes import Term
+from contraport.engine.passes import Passes, Term
 
 TILE = 512, 512
 """Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache. The second
@@ -46,7 +47,6 @@ class Tile(NamedTuple):
         columns: its columns.
         core: log K less the kernel's biases, minus infinity where masked; or exp of it.
         t: T less the kernel's biases, where it was asked for or the kernel has a link.
-        memory: what `LogKernel.pull` needs to know.
         mirrored: whether it stands for its transpose as well.
     """
 
@@ -54,17 +54,22 @@ class Tile(NamedTuple):
     columns: slice
     core: Tensor
     t: Tensor | None
-    memory: object
     mirrored: bool
 
 
-class Streamed(Collapsing):
+class Streamed(Passes):
     """The passes tile by tile, each tile recomputed every time: O((N + M) d) memory."""
 
     summary: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
-    def __init__(self, geometry: Geometry, processes: Processes) -> None:
-        super().__init__(geometry, processes)
+    def __init__(
+        self,
+        geometry: Geometry,
+        processes: Processes,
+        saved: Sequence[Tensor] = (),
+        operands: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(geometry, processes, saved, operands)
         like = self.log_kernel.inputs[0]
         n, m = geometry.shape
         biases = self.log_kernel.biases()
@@ -127,7 +132,7 @@ class Streamed(Collapsing):
                 weight.mul_(link.derivative(tile.t))
             # A square on the diagonal is its own mirror image, so that its rows have the whole.
             slots = gradients if tile.mirrored else of_rows
-            self.log_kernel.pull(tile.rows, tile.columns, tile.memory, weight, slots)
+            self.log_kernel.pull(tile.rows, tile.columns, weight, slots)
         return self._contributed(gradients)
 
     def sums_of_t(self, f: Tensor, g: Tensor) -> Tensor:
@@ -147,14 +152,14 @@ class Streamed(Collapsing):
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
         buffer = self._buffer(0, rows, columns)
         if exponential:
-            core, t, memory = self.log_kernel.exponential(rows, columns, buffer), None, None
+            core, t = self.log_kernel.exponential(rows, columns, buffer), None
         else:
-            core, t, memory = self.log_kernel.tile(rows, columns, buffer)
+            core, t = self.log_kernel.tile(rows, columns, buffer)
             if core is t and with_t:
                 core = core.clone()
         for position in range(len(self.geometry.masks)):
             self._exclude(position, rows, columns, core, 0 if exponential else -torch.inf)
-        return Tile(rows, columns, core, t, memory, self.symmetric and rows != columns)
+        return Tile(rows, columns, core, t, self.symmetric and rows != columns)
 
     def _exclude(self, position: int, rows: slice, columns: slice, core: Tensor, value: float) -> None:
         """Write a value where a mask excludes pairs; the few pairs of a thin mask are found once and remembered."""
@@ -268,37 +273,78 @@ class Streamed(Collapsing):
 
 
 class Stored(Streamed):
-    """The passes with every tile kept from its first computation: O(N M) memory, one product in all."""
+    """The passes with every tile kept from its first computation: O(N M) memory, one product in all.
+
+    All tiles stand in one tensor, one behind the other, which is saved for the gradient: exp(core) where exponents are
+    moderate, else the core, and behind the cores of all tiles T where the kernel has a link.
+    """
 
     summary: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
-    def __init__(self, geometry: Geometry, processes: Processes) -> None:
-        super().__init__(geometry, processes)
-        self._kept: dict[tuple[int, int, bool, bool], Tile] = {}
-        self._pieces: list[Tensor] = []
-        self._free = 0
+    def __init__(
+        self,
+        geometry: Geometry,
+        processes: Processes,
+        saved: Sequence[Tensor] = (),
+        operands: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(geometry, processes, saved, operands)
+        self._linked = self.log_kernel.link is not None
+        self._starts, self._entries = {}, 0
+        for rows, columns in self._own_rectangles():
+            self._starts[rows.start, columns.start] = self._entries
+            self._entries += (rows.stop - rows.start) * (columns.stop - columns.start)
+        if saved:
+            self._memory, flat = saved
+            self.flat = bool(flat)  # as it was: embeddings that were computed again may differ by their rounding
+        else:
+            self._memory = _memory(_room(geometry, processes), self.row_bias)
+        self._filled = set(self._starts) if saved else set()
+
+    def saved(self) -> list[Tensor]:
+        """Return the tiles and whether they are exponentials."""
+        return [self._memory, torch.tensor(self.flat)]
+
+    @staticmethod
+    def empty_saved(geometry: Geometry, processes: Processes) -> list[Tensor]:
+        like = geometry.log_kernel.inputs[0]
+        return [like.new_empty(_room(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
-        """Return a place of its own for each tile, as they are kept."""
-        if number > 0:
-            return super()._buffer(number, rows, columns)
-        height, width = rows.stop - rows.start, columns.stop - columns.start
-        size = height * width
-        if size > self._free:  # what is kept of other tiles has filled its piece
-            self._free = sum((r.stop - r.start) * (c.stop - c.start) for r, c in self._own_rectangles())
-            self._pieces.append(_memory(self._free, self.row_bias))
-        self._free -= size
-        return self._pieces[-1][self._free : self._free + size].view(height, width)
+        """Return the place of a tile: of its T where the kernel has a link, else of its core."""
+        return super()._buffer(number, rows, columns) if number > 0 else self._place(rows, columns, t=self._linked)
 
-    def __del__(self) -> None:
-        for piece in self._pieces:
-            _leave(piece)
+    def _place(self, rows: slice, columns: slice, *, t: bool = False) -> Tensor:
+        height, width = rows.stop - rows.start, columns.stop - columns.start
+        start = self._starts[rows.start, columns.start] + (self._entries if t else 0)
+        return self._memory[start : start + height * width].view(height, width)
 
     def _tile(self, rows: slice, columns: slice, *, exponential: bool, with_t: bool = False) -> Tile:
-        key = (rows.start, columns.start, exponential, with_t)
-        if key not in self._kept:
-            self._kept[key] = super()._tile(rows, columns, exponential=exponential, with_t=with_t)
-        return self._kept[key]
+        core, key = self._place(rows, columns), (rows.start, columns.start)
+        t = self._place(rows, columns, t=True) if self._linked else None
+        if key not in self._filled:
+            tile = super()._tile(rows, columns, exponential=self.flat)
+            for place, value in ((core, tile.core), (t, tile.t)):
+                if place is not None and value is not None and value.data_ptr() != place.data_ptr():
+                    place.copy_(value)
+            self._filled.add(key)
+        if self.flat and not exponential:
+            core = core.log()
+        if with_t and t is None:
+            t = core.masked_fill(core == -torch.inf, 0)
+        return Tile(rows, columns, core, t, self.symmetric and rows != columns)
+
+
+def _room(geometry: Geometry, processes: Processes) -> int:
+    """Return how many numbers the own tiles take at most, by a formula into which symbols for sizes may go."""
+    (n, m), (height, width) = geometry.shape, TILE
+    strips = -(-n // height)
+    tiles = strips * -(-m // width)
+    if geometry.symmetric:  # squares on the diagonal, and what is right of them in stretches of several squares
+        squares = width // height
+        tiles = strips + strips * (strips - 1) // (2 * squares) + (strips if squares > 1 else 0)
+    own = -(-tiles // processes.size)
+    return torch.sym_min(own * height * width, n * m) * (1 if geometry.log_kernel.link is None else 2)
 
 
 class _Ranges:
@@ -386,28 +432,32 @@ def _outer(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
 _THIN = 6
 
 
-_SPARE: dict[torch.dtype, Tensor] = {}
-"""Memory of tiles that nobody needs any more, one piece of each precision."""
+_SPARE: list[np.ndarray] = []
+"""Memory of tiles that nobody needs any more, one piece at most."""
 
 
 def _memory(size: int, like: Tensor) -> Tensor:
-    """Return memory for so many numbers or more, in the precision and on the device of another tensor.
+    """Return memory for so many numbers, in the precision and on the device of another tensor.
 
     On a CPU it is what the last call has left, if that suffices: to touch new memory for the first time takes a quarter
     of the time of the product that is written there.
     """
-    spare = _SPARE.pop(like.dtype, None) if like.device.type == "cpu" else None
-    if spare is not None and len(spare) >= size:
-        return spare
-    with torch.inference_mode(False):  # so that it serves other calls too
-        return torch.empty(size, dtype=like.dtype, device=like.device)
+    if like.device.type != "cpu" or size == 0:
+        return like.new_empty(size)
+    needed = size * like.element_size()
+    piece = _SPARE.pop() if _SPARE else None
+    if piece is None or piece.nbytes < needed:
+        piece = np.empty(needed, dtype=np.uint8)
+    # The tensor holds this view of the piece, and with it ends; without that the piece is freed like any memory.
+    loan = piece[:needed]
+    weakref.finalize(loan, _leave, piece).atexit = False
+    return torch.frombuffer(loan, dtype=like.dtype)
 
 
-def _leave(memory: Tensor) -> None:
+def _leave(piece: np.ndarray) -> None:
     """Leave memory to the next call; the larger piece stays."""
-    spare = _SPARE.get(memory.dtype)
-    if memory.device.type == "cpu" and memory.nbytes <= STORED_BYTES and (spare is None or len(spare) < len(memory)):
-        _SPARE[memory.dtype] = memory
+    if piece.nbytes <= STORED_BYTES and not (_SPARE and _SPARE[0].nbytes >= piece.nbytes):
+        _SPARE[:] = [piece]
 
 
 def _stretches(start: int, stop: int, length: int) -> Iterator[slice]:
