@@ -193,7 +193,6 @@ _numbers: dict[Structure, int] = {}
 _lock = threading.Lock()
 
 
-@torch.compiler.assume_constant_result
 def _number(structure: Structure) -> int:
     """Return the number of a structure, which stands for it in compiled graphs of this process."""
     with _lock:
@@ -201,6 +200,10 @@ def _number(structure: Structure) -> int:
             _numbers[structure] = len(_structures)
             _structures.append(structure)
         return _numbers[structure]
+
+
+# As `torch.compiler.assume_constant_result` does, which would load the compiler, and Triton, wherever this is imported.
+_number._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.custom_op("contraport::apply", mutates_args=())

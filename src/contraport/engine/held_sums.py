@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from contraport.engine.custom_op import Explicit
-from contraport.engine.geometry import Geometry
 from contraport.engine.passes import Passes, Term
 
 

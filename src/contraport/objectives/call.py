@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.errors import UsageError, check, check_each, in_short
+from contraport.errors import UsageError, check, in_short
 from contraport.objectives.agreement import Sizes
-from contraport.objectives.checks import check_negatives, check_views
+from contraport.objectives.checks import check_negatives, check_values, check_views
 
 Attributes = Mapping[str, Tensor]
 """What is known of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
@@ -55,7 +55,8 @@ class Call(NamedTuple):
             present = None if self.present is None else processes.gather(self.present, sizes.items)
             call = Call(tuple(views), attributes, present, self.apart)
         weights = call.attributes.get("weights")
-        check(weights is None or bool((weights > 0).any()), "weights: expected numbers that are not all zero.")
+        if weights is not None:
+            check_values("weights", weights, (weights > 0).any(), "numbers that are not all zero")
         return call
 
 
@@ -253,10 +254,10 @@ def _check_weights(attributes: Attributes) -> None:
     reference = attributes.get("column_weights")
     if reference is not None:
         good = (reference > 0) & torch.isfinite(reference)
-        check_each("column_weights", reference, good, "positive finite numbers")
+        check_values("column_weights", reference, good, "positive finite numbers")
     weights = attributes.get("weights")
     if weights is not None:
-        check_each("weights", weights, (weights >= 0) & torch.isfinite(weights), "nonnegative finite numbers")
+        check_values("weights", weights, (weights >= 0) & torch.isfinite(weights), "nonnegative finite numbers")
 
 
 def _marks(present: object, views: Sequence[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What embeddings must be, before they are compared."""
+"""Checks of embeddings, and of the values of what comes with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from contraport.errors import UsageError, check
+from contraport.errors import UsageError, check, check_each
 
 
 def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0) -> None:
@@ -52,6 +52,17 @@ def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tenso
     if ids is not None:
         shape, given = tuple(negatives.shape[:-1]), tuple(ids.shape)
         check(given == shape, f"negative_ids: expected a tensor with one entry per negative, {shape}, got {given}.")
+
+
+def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
+    """Raise `UsageError` unless all values are good, see `check_each`; under `torch.compile` the graph asserts it.
+
+    No number can be read while a graph is traced: a compiled call raises the assertion as it runs.
+    """
+    if torch.compiler.is_compiling():
+        torch._assert_async(good.all(), f"{argument}: expected {expected}.")  # type: ignore[no-untyped-call]
+    else:
+        check_each(argument, values, good, expected)
 
 
 def _check_floating(name: str, value: Tensor, first: Tensor) -> None:

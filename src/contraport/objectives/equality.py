@@ -10,10 +10,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import Mask, Threshold
 from contraport.errors import UsageError
+
+
+def group_numbers(labels: Tensor) -> Tensor:
+    """Return for each label, (n,) integers, how many different ones are smaller: a number for each group of equal ones.
+
+    >>> group_numbers(torch.tensor([7, 2, 7, 5])).tolist()
+    [2, 0, 2, 1]
+    """
+    ordered, places = labels.sort()
+    numbers = F.pad((ordered[1:] != ordered[:-1]).long().cumsum(0), (1, 0))[: len(labels)]
+    return torch.empty_like(numbers).scatter(0, places, numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +41,7 @@ class Equality:
 
     @property
     def groups(self) -> tuple[Tensor, Tensor, int]:
-        """A group number per row and per column, equal where it holds, and the number of groups; found once."""
+        """A group number per row and per column, equal where it holds, and a bound on them; computed once."""
         if not self._found:
             self._found.append(self._grouped())
         return self._found[0]
@@ -40,13 +52,13 @@ class Equality:
         return Equality(self.sign, self.rows, torch.cat([self.columns, further]))
 
     def _grouped(self) -> tuple[Tensor, Tensor, int]:
-        n = len(self.rows)
-        groups, count = self.rows.new_zeros(n + len(self.columns)), 1
-        for labels in torch.cat([self.rows, self.columns]).unbind(1):  # many times as fast as unique(dim=0)
-            present, finer = torch.unique(labels, return_inverse=True)
-            present, groups = torch.unique(groups * len(present) + finer, return_inverse=True)
-            count = len(present)
-        return groups[:n], groups[n:], count
+        n, labels = len(self.rows), torch.cat([self.rows, self.columns])
+        size, several = labels.shape
+        groups = labels.new_zeros(size)
+        for one in labels.unbind(1):  # many times as fast as unique(dim=0)
+            groups = group_numbers(groups * size + group_numbers(one))
+        # There are at most as many groups as labels: how many there are would have to be read from the device.
+        return groups[:n], groups[n:], size if several else 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from contraport.distributed import local
 from contraport.engine import Geometry, Kernel, without_autocast
-from contraport.errors import UsageError, check, check_each, in_short
+from contraport.errors import UsageError, check, in_short
+from contraport.objectives.checks import check_values
 from contraport.objectives.constraints import Asked, Balanced, Marginals
 from contraport.objectives.constraints.scaling import Scaling
 from contraport.objectives.plan import Plan
@@ -178,5 +179,5 @@ def _log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Te
         masses = like.new_full((size,), 1 / size)
     good = isinstance(masses, Tensor) and masses.shape == (size,) and masses.is_floating_point()
     check(good, f"{name}: expected masses as a tensor ({size},) of floating point numbers, got {in_short(masses)}.")
-    check_each(name, masses, (masses > 0) & torch.isfinite(masses), "positive and finite masses of all points")
+    check_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive and finite masses of all points")
     return masses.to(like).log()

@@ -8,10 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from contraport.errors import check, check_each, check_whole, is_number
+from contraport.errors import check, check_whole, is_number
+from contraport.objectives.checks import check_values
 from contraport.objectives.divergences.decoupled import log_counts, log_mean_by
 from contraport.objectives.divergences.divergence import Divergence, moves_averages, need_negatives
 from contraport.objectives.divergences.logistic import log_mix
+from contraport.objectives.equality import group_numbers
 from contraport.objectives.outcome import Outcome
 
 
@@ -62,24 +64,26 @@ class MovingLogSum(nn.Module, Divergence):
         assert outcome.ids is not None
         known, items = len(self.log_average), outcome.ids
         check(not items.is_floating_point(), f"ids: expected whole numbers, got {items.dtype}.")
-        check_each("ids", items, (items >= 0) & (items < known), f"whole numbers from 0 to {known - 1}")
-        distinct, places = items.unique(return_inverse=True)
-        rows = places[outcome.block.pattern.row_items]
+        check_values("ids", items, (items >= 0) & (items < known), f"whole numbers from 0 to {known - 1}")
+        numbers, size = group_numbers(items), len(items)
+        rows = numbers[outcome.block.pattern.row_items]
         values = outcome.plan.log_row_sums() - log_counts(outcome)
         # Rows that are compared with nothing are of a group of their own, behind those of the items.
         there, ones = values > -torch.inf, torch.ones_like(values)
-        groups = torch.where(there, rows, len(distinct))
-        present, found = log_mean_by(groups, torch.where(there, values, 0), ones, len(distinct) + 1)
-        present, found = present[:-1], found[:-1]
+        groups = torch.where(there, rows, size)
+        present, found = (v[numbers] for v in log_mean_by(groups, torch.where(there, values, 0), ones, size + 1))
         training = moves_averages(self)
-        average = self._moved(distinct, torch.where(found > 0, present.detach(), math.nan), training=training)
+        average = self._moved(items, torch.where(found > 0, present.detach(), math.nan), training=training)
         ratio = torch.exp(torch.where(found > 0, present - average, 0))
         each = torch.where(found > 0, average + ratio - ratio.detach(), 0)
-        return outcome.target.row_mass() * each[rows]
+        return outcome.target.row_mass() * each[outcome.block.pattern.row_items]
 
     @torch.no_grad()
     def _moved(self, items: Tensor, present: Tensor, *, training: bool) -> Tensor:
-        """Return the averages of some items, moved by their present means where there are any."""
+        """Return the averages of some items, (n,), moved by their present means where there are any.
+
+        An item that occurs several times has the same mean each time, so that it does not matter which is written.
+        """
         past = self.log_average[items].to(present)
         if training:
             moved = torch.where(present.isnan(), past, log_mix(past, present, self.momentum))

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from contraport.distributed import gather
 from contraport.engine import Geometry, Gibbs, Kernel, within_transform
-from contraport.errors import check, check_each, check_whole
+from contraport.errors import check, check_whole
 from contraport.objectives.call import Attributes
+from contraport.objectives.checks import check_values
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.kernel_target import KernelTarget
 from contraport.objectives.targets.target import Target
@@ -136,8 +137,8 @@ def _feature_sides(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Ten
         got = f"{tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
         good = isinstance(view, Tensor) and view.ndim == 2 and len(view) == items
         check(good, f"features: expected one row per item, ({items}, k), got {got}.")
-        if not torch.compiler.is_compiling() and not within_transform():
-            check_each("features", view, view.isfinite(), "finite numbers")
+        if not within_transform():
+            check_values("features", view, view.isfinite(), "finite numbers")
     if len(views) == 1:
         x, y = block.pattern.spread(views[0])
         return (x, x) if block.x is block.y else (x, y)

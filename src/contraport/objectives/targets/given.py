@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes, gather
-from contraport.errors import check, check_each, in_short
+from contraport.errors import check, in_short
 from contraport.objectives.call import Attributes, Call, as_numbers
+from contraport.objectives.checks import check_values
 from contraport.objectives.layouts import Block, Pattern
 from contraport.objectives.targets.target import Target, shared_out
 from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, TargetPlan
@@ -54,7 +55,7 @@ class Listed(Target):
             shares = as_numbers("shares", self.shares)
             got = tuple(shares.shape)
             check(got == (len(pairs),), f"shares: expected one number for each of {len(pairs)} pairs, got shape {got}.")
-            check_each("shares", shares, torch.isfinite(shares) & (shares >= 0), "nonnegative finite numbers")
+            check_values("shares", shares, torch.isfinite(shares) & (shares >= 0), "nonnegative finite numbers")
 
     @property
     def _pairs(self) -> Tensor:
@@ -71,7 +72,7 @@ class Listed(Target):
         sizes = (len(z), len(z)) if apart is None else (apart, len(z) - apart)
         for place, (side, size) in enumerate(zip(self._pairs.unbind(1), sizes, strict=True)):
             within = (side >= 0) & (side < size)
-            check_each("target", side, within, f"rows of z{place} from 0 to {size - 1} in the pairs")
+            check_values("target", side, within, f"rows of z{place} from 0 to {size - 1} in the pairs")
 
     def among(self, processes: Processes, call: Call) -> Listed:
         """Return the pairs of all processes, by the places of their items among those of all."""
@@ -164,7 +165,7 @@ class Matrix(Target):
             object.__setattr__(self, "matrix", matrix.to_sparse_coo().coalesce())  # of any sparse layout
             values = self.matrix.values()
         expected = "nonnegative finite numbers that are not all zero"
-        check_each("target", values, torch.isfinite(values) & (values >= 0), expected)
+        check_values("target", values, torch.isfinite(values) & (values >= 0), expected)
         check(bool(values.sum() > 0), f"target: expected {expected}, got zeros.")
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
@@ -245,10 +246,10 @@ class Alike(Target):
         size, known = block.pattern.size, self.matrix.shape[0]
         check(len(self.items) == size, f"target: expected {size} items, those of the batch, got {len(self.items)}.")
         within = (self.items >= 0) & (self.items < known)
-        check_each("target", self.items, within, f"items from 0 to {known - 1}, those of the matrix")
+        check_values("target", self.items, within, f"items from 0 to {known - 1}, those of the matrix")
         wanted = _between(self.matrix, self.items).to(block.x.device, block.precision)
         good = (wanted >= 0) & wanted.isfinite()
-        check_each("target", wanted, good, "nonnegative finite numbers between the items of the batch")
+        check_values("target", wanted, good, "nonnegative finite numbers between the items of the batch")
         between = wanted[block.pattern.row_items][:, block.pattern.column_items]
         return DenseTarget(shared_out(block.pattern.masked(between, 0)))
 

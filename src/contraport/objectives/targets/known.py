@@ -10,8 +10,9 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine import constant
-from contraport.errors import MissingFactError, check, check_each, in_short
+from contraport.errors import MissingFactError, check, in_short
 from contraport.objectives.call import Attributes, Call
+from contraport.objectives.checks import check_values
 from contraport.objectives.equality import Indicator
 from contraport.objectives.layouts import Block, Pattern
 from contraport.objectives.targets.target import Target, shared_out
@@ -180,7 +181,7 @@ class Domains(Target):
 def _shared_classes(block: Block, labels: Tensor) -> DenseTarget:
     """Return the plan in proportion to how many classes row and column share, labels being (n, classes)."""
     expected = "zeros and ones, (n, classes), of items that are of several classes"
-    check_each("labels", labels, (labels == 0) | (labels == 1), expected)
+    check_values("labels", labels, (labels == 0) | (labels == 1), expected)
     rows, columns = block.pattern.spread(labels.to(block.precision))
     return DenseTarget(shared_out(block.pattern.masked(rows @ columns.T, 0)))
 
