@@ -61,13 +61,18 @@ class Operation(ABC):
     executor: Executor
     geometry: Geometry
 
+    @property
     @abstractmethod
-    def run(self, passes: Passes) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the differentiable outputs, and what else the gradient needs of the way to them."""
+    def counts(self) -> tuple[int, int]:
+        """The number of outputs in all, and of those, the first ones, that are differentiable."""
 
     @abstractmethod
-    def empty(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return uninitialized tensors like those that `run` returns."""
+    def run(self, passes: Passes) -> list[Tensor]:
+        """Return the outputs; those that are not differentiable are what the gradient needs besides."""
+
+    @abstractmethod
+    def empty(self) -> list[Tensor]:
+        """Return uninitialized tensors like the outputs."""
 
     @abstractmethod
     def sources(self) -> tuple[Tensor | None, ...]:
@@ -128,18 +133,18 @@ def apply(operation: Operation) -> list[Tensor]:
     if isinstance(operation, Explicit) and operation.executor.backend.by_autograd:
         return operation.definition()
     tensors: list[Tensor] = []
-    structure = flatten(replace(operation, geometry=operation.geometry.for_passes()), tensors)
+    operation = replace(operation, geometry=operation.geometry.for_passes())
+    structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():
         return _apply(_number(structure), tensors)
-    return list(_Applied.apply(structure, *tensors))
+    return list(_Applied.apply(operation, structure, *tensors))
 
 
-def _run(structure: Structure, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    operation: Operation = unflatten(structure, tensors)
-    with torch.no_grad(), without_autocast(tensors[0]):
+def _run(operation: Operation) -> list[Tensor]:
+    """Return the outputs of an operation, and what its passes have saved for the gradient."""
+    with torch.no_grad(), without_autocast(operation.geometry.log_kernel.inputs[0]):
         passes = operation.executor.passes(operation.geometry)
-        outputs, further = operation.run(passes)
-        return outputs, [*further, *passes.saved()]
+        return [*operation.run(passes), *passes.saved()]
 
 
 def _pull(
@@ -149,9 +154,9 @@ def _pull(
     seeds: Sequence[Tensor | None],
     requires: Sequence[bool],
 ) -> list[Tensor | None]:
-    """Return the gradient in each tensor that requires one."""
+    """Return the gradient in each tensor that requires one, from what `_run` has returned."""
     operation: Operation = unflatten(structure, tensors)
-    own = sum(map(len, operation.empty()))
+    own, _ = operation.counts
     places = {id(tensor): place for place, tensor in enumerate(tensors)}
     sources = [None if source is None else places[id(source)] for source in operation.sources()]
     with torch.no_grad(), without_autocast(tensors[0]):
@@ -166,26 +171,28 @@ def _pull(
 
 
 class _Applied(torch.autograd.Function):
-    """An operation in eager mode; its arguments are the structure and the tensors."""
+    """An operation in eager mode; its arguments are the operation, its structure and its tensors."""
 
     @staticmethod
-    def forward(ctx: Any, structure: Structure, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs, further = _run(structure, tensors)
-        ctx.structure, ctx.sizes = structure, (len(tensors), len(outputs))
-        ctx.save_for_backward(*tensors, *outputs, *further)
-        ctx.mark_non_differentiable(*further)
+    def forward(ctx: Any, operation: Operation, structure: Structure, *tensors: Tensor) -> tuple[Tensor, ...]:
+        outputs = _run(operation)
+        _, differentiable = operation.counts
+        ctx.structure, ctx.sizes = structure, (len(tensors), differentiable)
+        ctx.save_for_backward(*tensors, *outputs)
+        ctx.mark_non_differentiable(*outputs[differentiable:])
         ctx.set_materialize_grads(False)
-        return *outputs, *further
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *seeds: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs, outputs = ctx.sizes
+        inputs, differentiable = ctx.sizes
         saved = ctx.saved_tensors  # each access counts for the hooks of gradient checkpointing, which allow one
-        tensors, results, requires = saved[:inputs], saved[inputs:], ctx.needs_input_grad[1:]
+        tensors, outputs, seeds = saved[:inputs], saved[inputs:], seeds[:differentiable]
+        requires = ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
             operation: Operation = unflatten(ctx.structure, tensors)
-            return None, *operation.second_gradient(ctx.structure, tensors, results, seeds[:outputs], requires)
-        return None, *_pull(ctx.structure, tensors, results, seeds[:outputs], requires)
+            return None, None, *operation.second_gradient(ctx.structure, tensors, outputs, seeds, requires)
+        return None, None, *_pull(ctx.structure, tensors, outputs, seeds, requires)
 
 
 _structures: list[Structure] = []
@@ -208,16 +215,14 @@ _number._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @torch.library.custom_op("contraport::apply", mutates_args=())
 def _apply(structure: int, tensors: list[Tensor]) -> list[Tensor]:
-    outputs, further = _run(_structures[structure], tensors)
-    return [*outputs, *further]
+    return _run(unflatten(_structures[structure], tensors))
 
 
 @_apply.register_fake
 def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     operation: Operation = unflatten(_structures[structure], tensors)
-    outputs, further = operation.empty()
     executor = operation.executor
-    return [*outputs, *further, *executor.backend.empty_saved(operation.geometry, executor.processes)]
+    return [*operation.empty(), *executor.backend.empty_saved(operation.geometry, executor.processes)]
 
 
 @torch.library.custom_op("contraport::gradient", mutates_args=())
@@ -231,7 +236,7 @@ def _gradient(
 ) -> list[Tensor]:
     """Return the gradients that are required; the seeds are those of the outputs at the places in ``seeded``."""
     operation: Operation = unflatten(_structures[structure], tensors)
-    every: list[Tensor | None] = [None] * len(operation.empty()[0])
+    every: list[Tensor | None] = [None] * operation.counts[1]
     for place, seed in zip(seeded, seeds, strict=True):
         every[place] = seed
     gradients = _pull(_structures[structure], tensors, outputs, every, requires)
@@ -265,7 +270,7 @@ def _backward(ctx: Any, every: Sequence[Tensor | None]) -> tuple[None, list[Tens
     saved, (_, requires) = ctx.saved_tensors, ctx.needs_input_grad
     tensors, outputs = list(saved[: ctx.tensors]), list(saved[ctx.tensors :])
     operation: Operation = unflatten(_structures[ctx.structure], tensors)
-    seeded = [place for place in range(len(operation.empty()[0])) if every[place] is not None]
+    seeded = [place for place in range(operation.counts[1]) if every[place] is not None]
     seeds = [seed for place in seeded if (seed := every[place]) is not None]
     gradients = iter(_gradient(ctx.structure, tensors, outputs, seeds, seeded, list(requires)))
     return None, [next(gradients) if required else None for required in requires]

@@ -97,7 +97,7 @@ def solve(
 class Converge(Operation):
     """The potentials at convergence, with the gradient of the fixed point; see `contraport.engine.converge`.
 
-    Its outputs are f and g, and further the log-sums L(g) and L'(f) and the number of iterations, ``()``.
+    Its outputs are f and g, the log-sums L(g) and L'(f), and the number of iterations, ``()``.
     """
 
     log_marginals: tuple[Tensor, Tensor]
@@ -105,13 +105,18 @@ class Converge(Operation):
     tolerance: float
     iterations: int
 
-    def run(self, passes: Passes) -> tuple[list[Tensor], list[Tensor]]:
-        f, g, *log_sums, made = solve(passes, self.log_marginals, self.slack, self.tolerance, self.iterations)
-        return [f, g], [*log_sums, torch.tensor(made)]
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Five outputs, of which the potentials are differentiable."""
+        return 5, 2
 
-    def empty(self) -> tuple[list[Tensor], list[Tensor]]:
-        outputs, further = ([side.new_empty(side.shape) for side in self.log_marginals] for _ in range(2))
-        return outputs, [*further, torch.empty((), dtype=torch.int64)]
+    def run(self, passes: Passes) -> list[Tensor]:
+        *reached, made = solve(passes, self.log_marginals, self.slack, self.tolerance, self.iterations)
+        return [*reached, torch.tensor(made)]
+
+    def empty(self) -> list[Tensor]:
+        sides = 2 * self.log_marginals
+        return [*(side.new_empty(side.shape) for side in sides), torch.empty((), dtype=torch.int64)]
 
     def sources(self) -> tuple[Tensor | None, ...]:
         return *self.log_marginals, *self.slack.tensors(), *self.geometry.log_kernel.inputs

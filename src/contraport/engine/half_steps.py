@@ -211,7 +211,12 @@ class Scale(Explicit):
     def definition(self) -> list[Tensor]:
         return self.chain.written_down(self.geometry, self.log_marginals, self.slack, self.given)
 
-    def run(self, passes: Passes) -> tuple[list[Tensor], list[Tensor]]:
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The number of outputs, a potential and a log-sum for each step, and of the potentials."""
+        return 2 * len(self.chain.steps), len(self.chain.steps)
+
+    def run(self, passes: Passes) -> list[Tensor]:
         chain, slack = self.chain, self.slack
         steps, zeros = chain.steps, self._zeros()
         potentials, log_sums = list(self.given), []
@@ -228,12 +233,11 @@ class Scale(Explicit):
                     filled, log_sum = log_sum.masked_fill(weightless, chain.empty), log_sum.masked_fill(weightless, 0)
                 log_sums.append(log_sum)
                 potentials.append(slack.potential(k, steps[k].axis, self.log_marginals[side], filled))
-        return potentials[chain.given :], log_sums
+        return [*potentials[chain.given :], *log_sums]
 
-    def empty(self) -> tuple[list[Tensor], list[Tensor]]:
+    def empty(self) -> list[Tensor]:
         sides = [self.log_marginals[step.axis == "columns"] for step in self.chain.steps]
-        outputs, further = ([side.new_empty(side.shape) for side in sides] for _ in range(2))
-        return outputs, further
+        return [side.new_empty(side.shape) for side in 2 * sides]
 
     def sources(self) -> tuple[Tensor | None, ...]:
         return *self.log_marginals, *self.slack.tensors(), *self.given, *self.geometry.log_kernel.inputs

@@ -23,11 +23,16 @@ class HeldSums(Explicit):
         plan = torch.exp(self.geometry.dense() + self.f[:, None] + self.g).detach()
         return [(plan * self.geometry.log_kernel.with_link(None).dense()).sum(1)]
 
-    def run(self, passes: Passes) -> tuple[list[Tensor], list[Tensor]]:
-        return [passes.sums_of_t(self.f, self.g)], []
+    @property
+    def counts(self) -> tuple[int, int]:
+        """One output, which is differentiable."""
+        return 1, 1
 
-    def empty(self) -> tuple[list[Tensor], list[Tensor]]:
-        return [self.f.new_empty(self.f.shape)], []
+    def run(self, passes: Passes) -> list[Tensor]:
+        return [passes.sums_of_t(self.f, self.g)]
+
+    def empty(self) -> list[Tensor]:
+        return [self.f.new_empty(self.f.shape)]
 
     def sources(self) -> tuple[Tensor | None, ...]:
         return self.geometry.log_kernel.inputs

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import ClassVar, NamedTuple
 
@@ -58,8 +59,13 @@ class Tile(NamedTuple):
 
 
 class Streamed(Passes):
-    """The passes tile by tile, each tile recomputed every time: O((N + M) d) memory."""
+    """The passes tile by tile, each tile recomputed every time: O((N + M) d) memory.
 
+    Attributes:
+        recomputes: whether a tile is computed more than once.
+    """
+
+    recomputes: ClassVar[bool] = True
     summary: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
     def __init__(
@@ -75,10 +81,17 @@ class Streamed(Passes):
         biases = self.log_kernel.biases()
         self.row_bias, self.column_bias = (like.new_zeros(n), like.new_zeros(m)) if biases is None else biases
         self.limit = MODERATE[like.dtype]
-        self.flat = self.log_kernel.bound() <= self.limit
         self._space = self.row_bias.new_empty(2, min(n, TILE[0]), min(m, TILE[1]))
         self._thin: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
-        self._labels = [_Ranges(mask.labels) if isinstance(mask, Mask) else None for mask in geometry.masks]
+
+    @cached_property
+    def flat(self) -> bool:
+        """Whether all exponents of the core are known to be moderate."""
+        return self.log_kernel.bound() <= self.limit
+
+    @cached_property
+    def _labels(self) -> list[_Ranges | None]:
+        return [_Ranges(mask.labels) if isinstance(mask, Mask) else None for mask in self.geometry.masks]
 
     def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         q = None if over_columns is None else self.column_bias + over_columns
@@ -171,7 +184,7 @@ class Streamed(Passes):
             return
         mask = self.geometry.masks[position].tile(rows, columns)
         core.masked_fill_(mask, value)
-        if labels is not None and mask.count_nonzero() <= TILE[0]:
+        if self.recomputes and labels is not None and mask.count_nonzero() <= TILE[0]:
             self._thin[key] = mask.nonzero(as_tuple=True)
 
     def _buffer(self, number: int, rows: slice, columns: slice) -> Tensor:
@@ -279,6 +292,7 @@ class Stored(Streamed):
     moderate, else the core, and behind the cores of all tiles T where the kernel has a link.
     """
 
+    recomputes: ClassVar[bool] = False
     summary: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
     def __init__(
@@ -294,12 +308,16 @@ class Stored(Streamed):
         for rows, columns in self._own_rectangles():
             self._starts[rows.start, columns.start] = self._entries
             self._entries += (rows.stop - rows.start) * (columns.stop - columns.start)
-        if saved:
-            self._memory, flat = saved
-            self.flat = bool(flat)  # as it was: embeddings that were computed again may differ by their rounding
-        else:
-            self._memory = _memory(_room(geometry, processes), self.row_bias)
-        self._filled = set(self._starts) if saved else set()
+        self._saved, self._filled = tuple(saved), set(self._starts) if saved else set()
+        self._memory = saved[0] if saved else _memory(_room(geometry, processes), self.row_bias)
+
+    @cached_property
+    def flat(self) -> bool:
+        """Whether all exponents of the core are known to be moderate: of saved tiles as it was when they were filled.
+
+        Embeddings that a compiled graph computes again for the gradient may differ by their rounding.
+        """
+        return bool(self._saved[1]) if self._saved else self.log_kernel.bound() <= self.limit
 
     def saved(self) -> list[Tensor]:
         """Return the tiles and whether they are exponentials."""
