@@ -172,9 +172,7 @@ class _Point(NamedTuple):
         return self.slack.slope(k, axis, self.log_marginals[k], self.log_sums[k])
 
 
-def _by_passes(
-    passes: Passes, at: _Point, seeds: tuple[Tensor, Tensor], wanted: Sequence[bool]
-) -> list[Tensor | None]:
+def _by_passes(passes: Passes, at: _Point, seeds: tuple[Tensor, Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
     (f, g), (of_rows, of_columns), log_marginals, slack = at
     f_bar, g_bar = seeds
 

@@ -144,7 +144,6 @@ class Loss(nn.Module, ABC):
         """
         return None
 
-    @explained("contraport docs calls")
     def forward(
         self,
         *views: Tensor,
@@ -208,21 +207,23 @@ class Loss(nn.Module, ABC):
         Raises:
             UsageError: what is given does not fit, or not together.
         """
-        with refused_by_all(views):
-            none = self.tempered or temperature is None
-            check(none, "temperature: expected none, as this objective has none to choose.")
-        known = {
-            "labels": labels, "domains": domains, "ids": ids, "weights": weights, "column_weights": column_weights,
-            "features": features, "target": target, "negatives": negatives, "negative_ids": negative_ids,
-            "shared_negatives": shared_negatives or None, "present": present, "similarities": similarities,
-            "temperature": temperature,
-        }  # fmt: skip
-        given = {name: value for name, value in known.items() if value is not None}
-        values = list(self.parts(*views, **given, reduction=reduction).values())
-        lengths = {tuple(value.shape) for value in values}
-        if len(lengths) > 1:
-            raise UsageError(f"reduction: expected 'mean', as parts have different numbers of rows, {lengths}.")
-        return reduce(torch.add, values)
+        # As a decorator it would share one compiled function, and the limit of its recompilations, with all others.
+        with explained("contraport docs calls"):
+            with refused_by_all(views):
+                none = self.tempered or temperature is None
+                check(none, "temperature: expected none, as this objective has none to choose.")
+            known = {
+                "labels": labels, "domains": domains, "ids": ids, "weights": weights, "column_weights": column_weights,
+                "features": features, "target": target, "negatives": negatives, "negative_ids": negative_ids,
+                "shared_negatives": shared_negatives or None, "present": present, "similarities": similarities,
+                "temperature": temperature,
+            }  # fmt: skip
+            given = {name: value for name, value in known.items() if value is not None}
+            values = list(self.parts(*views, **given, reduction=reduction).values())
+            lengths = {tuple(value.shape) for value in values}
+            if len(lengths) > 1:
+                raise UsageError(f"reduction: expected 'mean', as parts have different numbers of rows, {lengths}.")
+            return reduce(torch.add, values)
 
     def terms(self, *views: Tensor, **known: Known) -> dict[str, float]:
         """Return the named parts of the value as numbers, their factors included; the keywords are those of the
