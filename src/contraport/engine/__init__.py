@@ -2,7 +2,8 @@
 
 from contraport.engine.autocast import without_autocast
 from contraport.engine.backends.choose import BACKENDS, PRECISIONS, backend, choose, explain, precision
-from contraport.engine.constants import CacheEntry, constant, remembered
+from contraport.engine.constants import CacheEntry, constant, log_of, remembered
+from contraport.engine.custom_op import HostLoop, run_loop
 from contraport.engine.geometry import Geometry, Mask, Threshold
 from contraport.engine.half_steps import OTHER, Axis, Slack, Step
 from contraport.engine.kernels import Bilinear, Gibbs, Kernel, Learned, RationalQuadratic, StudentT, Tempered, normalize
@@ -22,6 +23,7 @@ __all__ = [
     "Doubled",
     "Geometry",
     "Gibbs",
+    "HostLoop",
     "Kernel",
     "Learned",
     "Link",
@@ -49,10 +51,12 @@ __all__ = [
     "converge",
     "explain",
     "held_sums",
+    "log_of",
     "log_sums",
     "normalize",
     "precision",
     "remembered",
+    "run_loop",
     "scale",
     "within_transform",
     "without_autocast",

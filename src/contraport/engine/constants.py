@@ -8,6 +8,7 @@ can be reached from a plan, and a write to one would change every later call.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass
@@ -84,3 +85,10 @@ def constant(size: int, value: float, like: Tensor) -> Tensor:
     Several callers share it: it must not be written to, nor be a part of what a caller gets.
     """
     return _full(size, value, like.dtype, like.device)
+
+
+def log_of(size: int, like: Tensor) -> Tensor | float:
+    """Return log(size), in a compiled graph as a tensor: a size may be a symbol there, which a number would fix."""
+    if not torch.compiler.is_compiling():
+        return math.log(size)
+    return torch.full((), size, dtype=torch.float64, device=like.device).log().to(like.dtype)

@@ -195,6 +195,32 @@ class _Applied(torch.autograd.Function):
         return None, None, *_pull(ctx.structure, tensors, outputs, seeds, requires)
 
 
+class HostLoop(ABC):
+    """A computation without a gradient that reads numbers on the host, such as an iteration until convergence.
+
+    Subclasses are dataclasses whose fields `flatten` can take apart; their geometries are `Geometry.for_passes`.
+    """
+
+    @abstractmethod
+    def run(self) -> list[Tensor]:
+        """Return the outputs."""
+
+    @abstractmethod
+    def empty(self) -> list[Tensor]:
+        """Return uninitialized tensors like the outputs."""
+
+
+def run_loop(loop: HostLoop) -> list[Tensor]:
+    """Return the outputs of a loop, which `torch.compile` keeps whole, as ``contraport::run_loop``."""
+    if not torch.compiler.is_compiling():
+        with torch.no_grad():
+            return loop.run()
+    tensors: list[Tensor] = []
+    structure = flatten(loop, tensors)
+    outputs: list[Tensor] = _run_loop(_number(structure), [tensor.detach() for tensor in tensors])
+    return outputs
+
+
 _structures: list[Structure] = []
 _numbers: dict[Structure, int] = {}
 _lock = threading.Lock()
@@ -257,6 +283,19 @@ def _(
     requires: list[bool],
 ) -> list[Tensor]:
     return [torch.empty_like(tensor) for tensor, required in zip(tensors, requires, strict=True) if required]
+
+
+@torch.library.custom_op("contraport::run_loop", mutates_args=())
+def _run_loop(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+    loop: HostLoop = unflatten(_structures[structure], tensors)
+    with torch.no_grad():
+        return loop.run()
+
+
+@_run_loop.register_fake
+def _(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+    loop: HostLoop = unflatten(_structures[structure], tensors)
+    return loop.empty()
 
 
 def _save(ctx: Any, inputs: tuple[int, list[Tensor]], output: list[Tensor]) -> None:

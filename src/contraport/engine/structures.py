@@ -37,6 +37,8 @@ def flatten(value: Any, tensors: list[Tensor]) -> Structure:
     kind = type(value)
     if kind is int:
         return int, f"{value}"
+    if kind is bool:
+        return True if value else False  # noqa: SIM210  (a symbol becomes a constant)
     if kind is tuple:
         return tuple, *[flatten(entry, tensors) for entry in value]
     names = _fields(kind)

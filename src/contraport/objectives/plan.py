@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +16,7 @@ from contraport.engine import (
     TimesCost,
     by_row_blocks,
     held_sums,
+    log_of,
     log_sums,
 )
 from contraport.errors import check, in_short, is_whole
@@ -87,7 +87,7 @@ class Plan:
         if self.log_marginals is not None:
             return self.log_marginals[side]
         size = self.shape[side]
-        return self.f.new_full((size,), -math.log(size))
+        return self.f.new_zeros(size) - log_of(size, self.f)
 
     def log_row_mass(self) -> Tensor:
         """Return log sum_j P_ij, (N,); one pass over the pairs unless known."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from contraport.engine import Geometry
+from contraport.engine import Geometry, log_of
 from contraport.objectives.answer import Answer
 from contraport.objectives.plan import Plan
 
@@ -71,7 +70,7 @@ class Constraint(Answer, ABC):
 def uniform_marginals(geometry: Geometry) -> Marginals:
     """Return log 1/N, (N,), and log 1/M, (M,)."""
     like, (n, m) = geometry.log_kernel.inputs[0], geometry.shape
-    return like.new_full((n,), -math.log(n)), like.new_full((m,), -math.log(m))
+    return like.new_zeros(n) - log_of(n, like), like.new_zeros(m) - log_of(m, like)
 
 
 def directions(geometry: Geometry, asked: Asked) -> list[tuple[Geometry, Marginals]]:

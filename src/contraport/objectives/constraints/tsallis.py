@@ -10,11 +10,13 @@ from torch import Tensor
 
 from contraport.engine import (
     Geometry,
+    HostLoop,
     LogDecay,
     LogHinge,
     LogKernel,
     by_row_blocks,
     log_sums,
+    run_loop,
     within_transform,
 )
 from contraport.errors import check, is_number, unknown_name
@@ -180,28 +182,12 @@ class Tsallis(Constraint):
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         like = logits.log_kernel.inputs[0]
         _check_range(self.order, count, like.dtype)
-        with torch.no_grad():
-            potential = self._start(logits, family)
-            empty = potential == -torch.inf
-            potential = potential.masked_fill(empty, 0)
-            rounding = 64 * torch.finfo(like.dtype).eps
-            least = min(1, abs(family.gap))
-            biases = sum(v.abs().amax() for v in logits.log_kernel.biases() or ())
-            for _ in range(_NEWTON_STEPS):
-                step, _ = self._newton(logits, potential, family)
-                potential = potential + step.clamp_min(0)  # below it only by rounding
-                # What is no number stays none. Within a transform nothing can be looked at: all steps are made.
-                if within_transform() or (step > rounding * (potential.abs() + biases + least)).any():
-                    continue
-                break
-            else:
-                settled = within_transform()
-                check(settled, f"constraint: the potentials of Tsallis did not settle in {_NEWTON_STEPS} steps.")
+        potential, empty = run_loop(_Potentials(self, logits.for_passes(), family))
         potential = potential.detach()  # forward mode takes no notice of no_grad
         # A further step, differentiated, carries the potential's own gradient; where the slopes change too, a second
         # one carries that of the gradient. They change no value: what rounding leaves in the sums is divided off.
         for _ in range(1 if self.order == 2 else 2):
-            step, log_total = self._newton(logits, potential, family)
+            step, log_total = self.newton_step(logits, potential, family)
             potential = potential + (step - step.detach())
         log_scale = math.log(share) + family.log_scale()
         return TsallisPlan(
@@ -216,7 +202,7 @@ class Tsallis(Constraint):
             per_row=per_row,
         )
 
-    def _start(self, logits: Geometry, family: QExponential) -> Tensor:
+    def start(self, logits: Geometry, family: QExponential) -> Tensor:
         """Return potentials that are not above the right ones, (N,): minus infinity where nothing is compared.
 
         Below order 1 the weight of a pair is above exp(theta - t - p), and a log-sum-exp of the logits gives such a
@@ -231,7 +217,7 @@ class Tsallis(Constraint):
         sharp = self._pool(log_sums(logits.with_link(None, scale=sharpness), "rows"))
         return sharp / sharpness + (lift - breadth / sharpness)
 
-    def _newton(self, logits: Geometry, potential: Tensor, family: QExponential) -> tuple[Tensor, Tensor]:
+    def newton_step(self, logits: Geometry, potential: Tensor, family: QExponential) -> tuple[Tensor, Tensor]:
         """Return the step towards h(t) = sum [(order - 1) (theta - t)]_+^p = 1, and log h(t), (N,) each.
 
         It is Newton's for h^(order - 1), which is nearly linear: a norm, convex and falling, above order 1, and a mean
@@ -249,6 +235,42 @@ class Tsallis(Constraint):
     def _pool(self, by_row: Tensor) -> Tensor:
         """Return log-sums of the rows over the set that shares a potential."""
         return by_row if self.over == "rows" else by_row.logsumexp(0).expand_as(by_row)
+
+
+@dataclass(frozen=True, eq=False)
+class _Potentials(HostLoop):
+    """Newton's iteration for the potentials of a Tsallis plan; it ends once they no longer move.
+
+    Its outputs are the potentials, (N,), 0 where nothing is compared, and where that is, (N,).
+    """
+
+    constraint: Tsallis
+    logits: Geometry
+    family: QExponential
+
+    def run(self) -> list[Tensor]:
+        logits, family, like = self.logits, self.family, self.logits.log_kernel.inputs[0]
+        potential = self.constraint.start(logits, family)
+        empty = potential == -torch.inf
+        potential = potential.masked_fill(empty, 0)
+        rounding = 64 * torch.finfo(like.dtype).eps
+        least = min(1, abs(family.gap))
+        biases = sum(v.abs().amax() for v in logits.log_kernel.biases() or ())
+        for _ in range(_NEWTON_STEPS):
+            step, _ = self.constraint.newton_step(logits, potential, family)
+            potential = potential + step.clamp_min(0)  # below it only by rounding
+            # What is no number stays none. Within a transform nothing can be looked at: all steps are made.
+            if within_transform() or (step > rounding * (potential.abs() + biases + least)).any():
+                continue
+            break
+        else:
+            settled = within_transform()
+            check(settled, f"constraint: the potentials of Tsallis did not settle in {_NEWTON_STEPS} steps.")
+        return [potential, empty]
+
+    def empty(self) -> list[Tensor]:
+        like, (n, _) = self.logits.log_kernel.inputs[0], self.logits.shape
+        return [like.new_empty(n), like.new_empty(n, dtype=torch.bool)]
 
 
 def _check_range(order: float, count: int, dtype: torch.dtype) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from contraport.engine import by_row_blocks
 from contraport.errors import check, is_number
 from contraport.objectives.answer import Answer
+from contraport.objectives.checks import check_values
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
 from contraport.objectives.outcome import Outcome
@@ -78,9 +79,7 @@ class ReverseKL(Answer, Divergence):
         def divergence(rows: slice) -> Tensor:
             log_plan, wanted = plan.restrict(rows).log_dense(), target.restrict(rows).dense()
             present = log_plan != -torch.inf
-            check(
-                bool((wanted[present] > 0).all()), "target: ReverseKL expects mass on every compared pair, got zeros."
-            )
+            check_values("target", wanted, (wanted > 0) | ~present, "mass on each compared pair, for ReverseKL")
             log_plan = torch.where(present, log_plan, 0)
             log_ratio = log_plan - torch.where(present, wanted, 1).log()
             return torch.where(present, log_plan.exp() * (log_ratio - 1), 0).sum(1) + wanted.sum(1)

@@ -77,9 +77,20 @@ class SignedPairwise(Answer, Divergence):
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the loss of each row."""
-        above = _log_sum(outcome, LogOf(lambda t: self.psi(t).clamp_min(0)), 0.0).exp()
-        below = _log_sum(outcome, LogOf(lambda t: (-self.psi(t)).clamp_min(0)), 0.0).exp()
+        above = _log_sum(outcome, LogOf(_Part(self.psi, 1)), 0.0).exp()
+        below = _log_sum(outcome, LogOf(_Part(self.psi, -1)), 0.0).exp()
         return _rows(outcome, self.phi(above - below))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The positive part of a function, or for the sign -1 of its negative."""
+
+    psi: Pointwise
+    sign: int
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return (self.sign * self.psi(t)).clamp_min(0)
 
 
 def _log_sum(outcome: Outcome, psi: Link | None, shift: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Geometry, by_row_blocks, constant, log_sums, within_transform
+from contraport.engine import Geometry, by_row_blocks, constant, log_of, log_sums, within_transform
 from contraport.errors import check
 from contraport.objectives.targets.target_plan import TargetPlan
 
@@ -44,7 +43,7 @@ class KernelTarget(TargetPlan):
         with torch.no_grad():
             log_sum = log_sums(geometry, "rows", zeros)
         wants = log_sum > -torch.inf
-        f = torch.where(wants, -log_sum - math.log(n), -torch.inf)
+        f = torch.where(wants, -log_sum - log_of(n, like), -torch.inf)
         return cls(geometry, f, zeros, wants.to(f) / n)
 
     @property

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine import constant
+from contraport.engine import constant, log_of
 from contraport.errors import MissingFactError, check, in_short
 from contraport.objectives.call import Attributes, Call
 from contraport.objectives.checks import check_values
@@ -191,7 +190,7 @@ def _pairs(pattern: Pattern, dtype: torch.dtype) -> SparseTarget:
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_each:
-        return SparseTarget(rows, columns, values, pattern.shape, True, values * math.log(n))
+        return SparseTarget(rows, columns, values, pattern.shape, True, values * log_of(n, values))
     per_row = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
     return SparseTarget(rows, columns, values / per_row[rows], pattern.shape)
 
