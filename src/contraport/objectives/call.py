@@ -235,14 +235,13 @@ def _fact(name: str, value: object, size: int, device: torch.device) -> Tensor:
     check(not numbers.is_complex(), f"{name}: expected real numbers, got {numbers.dtype}.")
     if name.startswith("ids"):
         _check_whole(name, numbers)
-    got, several = tuple(numbers.shape), 2 if name.startswith("labels") else 1
-    if name.startswith("features"):
-        good = numbers.shape[:1] == (size,) and numbers.ndim in (2, 3) and numbers.is_floating_point()
-        check(good, f"{name}: expected floating point numbers, ({size}, k) or ({size}, views, k), got {got}.")
-        return numbers.detach().to(device)
-    fits = numbers.shape[:1] == (size,) and numbers.ndim in (1, several)
-    check(fits, f"{name}: expected a tensor with one entry per item, ({size},), got {got}.")
-    return numbers.to(device)
+    several, features = 2 if name.startswith("labels") else 1, name.startswith("features")
+    fits = numbers.shape[:1] == (size,) and numbers.ndim in ((2, 3) if features else (1, several))
+    if not (fits and (numbers.is_floating_point() or not features)):  # a message that is not used would fix the size
+        expected = f"floating point numbers, ({size}, k) or ({size}, views, k)"
+        expected = expected if features else f"a tensor with one entry per item, ({size},)"
+        raise UsageError(f"{name}: expected {expected}, got {tuple(numbers.shape)}.")
+    return numbers.detach().to(device) if features else numbers.to(device)
 
 
 def _check_whole(name: str, numbers: Tensor) -> None:

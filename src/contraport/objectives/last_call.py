@@ -20,8 +20,9 @@ class LastCall:
 
     def begin(self) -> None:
         """Forget the call before."""
-        self._log_masses.clear()
-        self._patterns.clear()
+        # New lists: torch.compile would guard what is in the old ones, and compile the second call once more.
+        self._log_masses = []
+        self._patterns = []
 
     def note(self, outcome: Outcome, *, plain: bool) -> None:
         """Keep what tells of one direction; a call is plain where it had no weights and no target of its own."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contraport.distributed import gather
 from contraport.engine import Geometry, Gibbs, Kernel, within_transform
-from contraport.errors import check, check_whole
+from contraport.errors import UsageError, check, check_whole
 from contraport.objectives.call import Attributes
 from contraport.objectives.checks import check_values
 from contraport.objectives.layouts import Block
@@ -134,17 +134,17 @@ def _feature_sides(views: tuple[Tensor, ...], block: Block) -> tuple[Tensor, Ten
     """Return the features of the rows and of the columns; the same tensor where rows and columns are the same."""
     items = block.pattern.size
     for view in views:
-        got = f"{tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
-        good = isinstance(view, Tensor) and view.ndim == 2 and len(view) == items
-        check(good, f"features: expected one row per item, ({items}, k), got {got}.")
+        if not (isinstance(view, Tensor) and view.ndim == 2 and len(view) == items):
+            got = f"{tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
+            raise UsageError(f"features: expected one row per item, ({items}, k), got {got}.")
         if not within_transform():
             check_values("features", view, view.isfinite(), "finite numbers")
     if len(views) == 1:
         x, y = block.pattern.spread(views[0])
         return (x, x) if block.x is block.y else (x, y)
     stacked, chosen = torch.cat(views), block.pattern.chosen
-    good = len(stacked) == block.shape[0] or chosen is not None
-    check(good or block.x is not block.y, f"features: expected {block.shape[0] // items} views, got {len(views)}.")
+    if block.x is block.y and chosen is None and len(stacked) != block.shape[0]:
+        raise UsageError(f"features: expected {block.shape[0] // items} views, got {len(views)}.")
     x, y = (stacked, stacked) if block.x is block.y else (views[0], views[1])
     x, y = (x, y) if chosen is None else (x[chosen[0]], y[chosen[1]])
     return (x, x) if block.x is block.y else (x, y)
