@@ -136,7 +136,8 @@ def apply(operation: Operation) -> list[Tensor]:
     operation = replace(operation, geometry=operation.geometry.for_passes())
     structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():
-        return _apply(_number(structure), tensors)
+        outputs: list[Tensor] = _apply(_number(structure), tensors)
+        return outputs
     return list(_Applied.apply(operation, structure, *tensors))
 
 

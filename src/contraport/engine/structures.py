@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -45,7 +46,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Structure:
     return value if names is None else (kind, *[flatten(getattr(value, name), tensors) for name in names])
 
 
-def unflatten(structure: Structure, tensors: list[Tensor] | tuple[Tensor, ...]) -> Any:
+def unflatten(structure: Structure, tensors: Sequence[Tensor]) -> Any:
     """Return the value of a structure on the given tensors."""
     if type(structure) is not tuple:
         return structure

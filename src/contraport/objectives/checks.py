@@ -60,7 +60,7 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
     No number can be read while a graph is traced: a compiled call raises the assertion as it runs.
     """
     if torch.compiler.is_compiling():
-        torch._assert_async(good.all(), f"{argument}: expected {expected}.")  # type: ignore[no-untyped-call]
+        torch._assert_async(good.all(), f"{argument}: expected {expected}.")
     else:
         check_each(argument, values, good, expected)
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import Mask, Threshold
@@ -18,14 +17,12 @@ from contraport.errors import UsageError
 
 
 def group_numbers(labels: Tensor) -> Tensor:
-    """Return for each label, (n,) integers, how many different ones are smaller: a number for each group of equal ones.
+    """Return for each label, (n,) integers, how many are smaller: a number below n for each group of equal ones.
 
     >>> group_numbers(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
     """
-    ordered, places = labels.sort()
-    numbers = F.pad((ordered[1:] != ordered[:-1]).long().cumsum(0), (1, 0))[: len(labels)]
-    return torch.empty_like(numbers).scatter(0, places, numbers)
+    return torch.searchsorted(labels.sort().values, labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +52,8 @@ class Equality:
         n, labels = len(self.rows), torch.cat([self.rows, self.columns])
         size, several = labels.shape
         groups = labels.new_zeros(size)
-        for one in labels.unbind(1):  # many times as fast as unique(dim=0)
-            groups = group_numbers(groups * size + group_numbers(one))
+        for position, one in enumerate(labels.unbind(1)):  # many times as fast as unique(dim=0)
+            groups = group_numbers(groups * size + group_numbers(one)) if position else group_numbers(one)
         # There are at most as many groups as labels: how many there are would have to be read from the device.
         return groups[:n], groups[n:], size if several else 1
 

@@ -362,7 +362,8 @@ def _room(geometry: Geometry, processes: Processes) -> int:
         squares = width // height
         tiles = strips + strips * (strips - 1) // (2 * squares) + (strips if squares > 1 else 0)
     own = -(-tiles // processes.size)
-    return torch.sym_min(own * height * width, n * m) * (1 if geometry.log_kernel.link is None else 2)
+    room: int = torch.sym_min(own * height * width, n * m)  # type: ignore[assignment]
+    return room if geometry.log_kernel.link is None else 2 * room
 
 
 class _Ranges:

@@ -112,14 +112,13 @@ class Scaling(Constraint):
         self, slacks: Sequence[StepSlack], geometry: Geometry, reference: Marginals | None, directions: int
     ) -> Slack:
         """Return the slack of each half step of all directions."""
-        references = None if reference is None else _own_tensors(reference)
         if all(one is STRICT for one in slacks):
-            return Slack(references=references)
+            return Slack(references=reference)
         like = geometry.log_kernel.inputs[0]
         return Slack(
             _per_step([one.damping for one in slacks], 1.0, like, directions),
             _per_step([one.bound for one in slacks], math.inf, like, directions),
-            references,
+            reference,
         )
 
     def _unrolled(
@@ -131,7 +130,7 @@ class Scaling(Constraint):
         """
         axes, temperature = self.half_steps(), geometry.log_kernel.temperature
         seen = directions(geometry, Asked(masses, reciprocal))
-        given = [] if reference is None else list(_own_tensors(reference)[::-1])[: len(seen)]
+        given = [] if reference is None else list(reference[::-1])[: len(seen)]
         steps = _chain(axes, len(seen), bool(given))
         slacks = [self.slack(axis, temperature) for axis in axes]
         slack = self._slack(slacks, geometry, reference, len(seen))
@@ -191,11 +190,6 @@ def _chain(axes: tuple[Axis, ...], directions: int, given: bool) -> tuple[Step, 
         for k, axis in enumerate(axes)
         for c in range(directions)
     )
-
-
-def _own_tensors(masses: Marginals) -> Marginals:
-    """Return the marginals as tensors of their own: torch.compile takes no tensor into an operation twice."""
-    return masses[0].view_as(masses[0]), masses[1].view_as(masses[1])
 
 
 class StepSlack(NamedTuple):
