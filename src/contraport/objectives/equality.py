@@ -22,7 +22,7 @@ def group_numbers(labels: Tensor) -> Tensor:
     >>> group_numbers(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
     """
-    return torch.searchsorted(labels.sort().values, labels)
+    return torch.searchsorted(labels.sort().values, labels.contiguous())
 
 
 @dataclass(frozen=True, eq=False)
