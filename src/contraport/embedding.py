@@ -18,6 +18,7 @@ from contraport.encoders import Model
 from contraport.encoders.texts import bags_of_pieces
 from contraport.errors import check
 from contraport.progress import Bars
+from contraport.seeding import reseed, torch_seed
 from contraport.texts import are_texts, is_text
 from contraport.wording import listed, shape_told
 
@@ -218,7 +219,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's generators for the block, and leave the caller's as they were."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        reseed(torch_seed("embedding", seed))
         yield
 
 

@@ -18,6 +18,7 @@ from contraport.encoders.tokenized import TextTransformer
 from contraport.errors import UsageError, check, require, writing
 from contraport.files import replacing, replacing_files
 from contraport.runs import Run
+from contraport.seeding import torch_generator
 from contraport.texts import are_texts, is_text
 from contraport.verbs.export import VERB, ExportOptions
 from contraport.wording import written_as
@@ -99,7 +100,7 @@ def _model(run: str | Path | Run, trust: bool) -> Model:
 
 def _items(model: Model, items: int) -> tuple[Tensor, ...]:
     """Return random items as far from one another as the model's data are, by the views of the representation."""
-    generator = torch.Generator().manual_seed(items)
+    generator = torch_generator("export.check", items)
 
     def of_view(view: int) -> Tensor:
         tower, shape = model.tower(view), model.shapes[view]

@@ -12,6 +12,7 @@ from contraport.catalog.objectives import align_uniform
 from contraport.errors import check_nonnegative
 from contraport.objectives.loss import Loss
 from contraport.plots.colors import GREY
+from contraport.seeding import reseed, torch_seed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +61,7 @@ def train_onto_circle(loss: Loss, x: Tensor, *, noise: float, iterations: int, s
         UsageError: noise is negative.
     """
     check_nonnegative("noise", noise)
-    torch.manual_seed(seed)
+    reseed(torch_seed("theory.circle", seed))
     encoder = nn.Sequential(nn.Linear(x.shape[1], 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2))
 
     def views() -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from contraport.measures.geometry import effective_rank, spectrum
 from contraport.objectives.loss import Loss
 from contraport.plots.canvas import panels
 from contraport.plots.colors import SERIES
+from contraport.seeding import reseed, torch_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,7 +114,7 @@ class _Residual(nn.Module):
 @torch.random.fork_rng(devices=[])
 def _represent(x: Tensor, objective: Loss, features: int, masked: float, iterations: int, seed: int) -> Tensor:
     """Return the representation of the whole items, (n, F), by an encoder that the objective trained."""
-    torch.manual_seed(seed)
+    reseed(torch_seed("theory.collapse", seed))
     encoder = _Residual(x.shape[1], features)
     optimizer = torch.optim.Adam(encoder.parameters(), 1e-3)
     for _ in range(iterations):

@@ -15,6 +15,7 @@ from contraport.analysis.descent import descend
 from contraport.errors import check, is_whole
 from contraport.plots.canvas import panels
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
+from contraport.seeding import torch_generator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +84,8 @@ def linear_encoder(
     x0, x1 = x0.double(), x1.double()
     covariance, game = contrastive_covariance(x0, x1, alpha), fixed_game(x0, x1, alpha)
     optimum = float(covariance.eigenvalues[:dimensions].sum())
-    free = torch.randn(dimensions, d, generator=_generator(seed), dtype=torch.float64).requires_grad_()
+    random = torch_generator("theory.pca", seed)
+    free = torch.randn(dimensions, d, generator=random, dtype=torch.float64).requires_grad_()
     unit = covariance.eigenvalues.abs().max()
 
     def weight() -> Tensor:
@@ -179,7 +181,7 @@ def deep_linear(
     check(len(widths) >= 1 and min(widths) >= 1, f"widths: expected positive integers, got {widths!r}.")
     x0, x1 = x0.double(), x1.double()
     covariance, game = contrastive_covariance(x0, x1, alpha), fixed_game(x0, x1, alpha)
-    unit, generator = covariance.eigenvalues.abs().max(), _generator(seed)
+    unit, generator = covariance.eigenvalues.abs().max(), torch_generator("theory.deep_linear", seed)
     sizes = zip((x0.shape[1], *widths), widths, strict=False)
     free = [torch.randn(o, i, generator=generator, dtype=torch.float64).div(math.sqrt(i * o)) for i, o in sizes]
     for layer in free:
@@ -223,7 +225,3 @@ def _leading(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the first left and right singular vectors, and the share of their squared singular value."""
     left, values, right = torch.linalg.svd(weight.detach(), full_matrices=False)
     return left[:, 0], right[0], values[0].square() / values.square().sum()
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)

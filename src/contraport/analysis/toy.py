@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from contraport.errors import check, check_positive, check_whole
+from contraport.seeding import torch_generator
 
 
 class Mixture(NamedTuple):
@@ -44,5 +45,5 @@ def gaussian_mixture(
     centers = torch.zeros(components, dimensions)
     centers[:, 0], centers[:, 1] = angles.cos(), angles.sin()
     component = torch.arange(items) * components // items
-    noise = torch.randn(items, dimensions, generator=torch.Generator().manual_seed(seed))
+    noise = torch.randn(items, dimensions, generator=torch_generator("theory.mixture", seed))
     return Mixture(centers[component] + sigma * noise, component, centers)

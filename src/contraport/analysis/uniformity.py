@@ -19,6 +19,7 @@ from contraport.objectives import Free, LogMean, Objective, Pairs, Within
 from contraport.objectives.loss import Loss
 from contraport.plots.canvas import heatmap, panels
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
+from contraport.seeding import torch_generator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +86,7 @@ def perfect_uniformity(
     check_whole("dimensions", dimensions, 2)
     if temperature is None:
         temperature = min(0.5, 20 * items ** (-2 / (dimensions - 1)))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch_generator("theory.uniformity", seed)
     free = torch.randn(items, dimensions, generator=generator, dtype=torch.float64).requires_grad_()
     uniformity = Objective(Within(), Gibbs("chordal", temperature), Free(), Pairs(), LogMean())
     values = torch.tensor(list(descend([free], lambda: uniformity(free), iterations)))

@@ -18,14 +18,13 @@ from contraport.embedding import Reader
 from contraport.errors import cannot_read, check, writing
 from contraport.files import write_arrays
 from contraport.pairs import NEIGHBORS, ItemPairs, NoiseRate, Sides, couples, estimated_noise, exchanged, scores
+from contraport.seeding import generator, torch_seed
 from contraport.training.build import build_objective, build_pipeline
 from contraport.training.callbacks import FiniteGuard
 from contraport.training.loop import Loop
 from contraport.training.optimization import make_optimizer, make_schedule
 from contraport.training.step.sides import read_sides
 from contraport.verbs.train import Settings
-
-LARGEST_SEED = 2**64
 
 
 class Round(NamedTuple):
@@ -130,7 +129,7 @@ def crossfit(
         kept = kept if found is None else found.kept()
         for repeat in range(repeats):
             place, own = (number, repeat), number * repeats + repeat
-            told = replace(settings, seed=(settings.seed + own) % LARGEST_SEED)
+            told = replace(settings, seed=torch_seed("audit.crossfit", settings.seed, own))
             for fold, part in enumerate(_parts(groups, folds, seed=(settings.seed, own))):
                 is_last = own == rounds * repeats - 1 and fold == folds - 1  # whose encoder proposes partners
                 if judgements.have(place, part) and not is_last:
@@ -144,7 +143,7 @@ def crossfit(
 
 def _parts(groups: tuple[Tensor, ...], folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
     """Return the items of each part; those that exchange partners are together."""
-    dealt = np.random.default_rng(seed).permutation(len(groups))
+    dealt = generator("audit.folds", *seed).permutation(len(groups))
     return [torch.cat([groups[group] for group in dealt[fold::folds]]) for fold in range(folds)]
 
 

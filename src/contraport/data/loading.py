@@ -19,6 +19,7 @@ from contraport import distributed
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.streams import Stream
 from contraport.errors import UsageError, check
+from contraport.seeding import generator
 
 _MOST_WORKERS = 8
 
@@ -139,7 +140,7 @@ class BatchOrder(Sampler[list[int]]):
         positions = np.arange(self.length) if self._drawn is None else self._drawn
         if not self.shuffle:
             return np.resize(positions, self.length)
-        random = np.random.default_rng([self.seed, self.epoch])
+        random = generator("data.order", self.seed, self.epoch)
         order = random.permutation(positions)
         while len(order) < self.length:
             again, begun = random.permutation(positions), order[len(order) // self.batch_size * self.batch_size :]

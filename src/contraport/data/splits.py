@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from contraport.errors import check
+from contraport.seeding import generator
 
 HELD_OUT = 0.2
 TEST_NAMES = ("test", "val", "valid", "validation")
@@ -28,7 +29,9 @@ def check_fraction(test_fraction: float | None) -> None:
     )
 
 
-def split_positions(classes: np.ndarray, split: str, *, fraction: float = HELD_OUT) -> Positions:
+def split_positions(
+    classes: np.ndarray, split: str, *, fraction: float = HELD_OUT, purpose: str = "data.split"
+) -> Positions:
     """Return the positions of one split, in order: a share of the items of each class, drawn at random, is held out.
 
     The split depends on nothing but the classes and the share, and holds out that of each class to within one item.
@@ -36,7 +39,7 @@ def split_positions(classes: np.ndarray, split: str, *, fraction: float = HELD_O
     >>> split_positions(np.array([0] * 10 + [1] * 10), "test", fraction=0.2).tolist()
     [2, 5, 16, 17]
     """
-    shuffled = np.random.default_rng(0).permutation(len(classes))
+    shuffled = generator(purpose).permutation(len(classes))
     by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
     held_out = np.zeros(len(classes), dtype=bool)
     passed = np.ceil(np.arange(len(classes) + 1) * fraction - 0.5)  # how many of the first so many are held out

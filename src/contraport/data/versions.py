@@ -20,7 +20,7 @@ from contraport.data.corruptions import NOISE, corrupt
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.stores import StoreOver
 from contraport.errors import UsageError, check
-from contraport.seeding import reseed
+from contraport.seeding import generator, reseed, torch_seed
 from contraport.texts import is_text
 
 Change = Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
@@ -73,7 +73,7 @@ def mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int) -> T
         not mismatch.likely or dataset.labels is not None,
         f"mismatch: partners of the same class need labels, and {dataset.name!r} has none.",
     )
-    partners, random = torch.arange(len(dataset)), np.random.default_rng([seed, len(dataset)])
+    partners, random = torch.arange(len(dataset)), generator("data.mismatch", seed)
     groups = dataset.labels if mismatch.likely else torch.zeros(len(dataset), dtype=torch.int64)
     assert groups is not None
     for group in groups.unique():
@@ -105,7 +105,7 @@ def imbalanced(dataset: Dataset, ratio: float) -> Dataset:
         raise UsageError(f"imbalance: expected items of at least two classes, {dataset.name!r} has none or one.")
     shares = ratio ** -(torch.arange(len(counts)) / (len(counts) - 1))
     allowed = (counts.max() * shares).round().clamp(min=1)
-    shuffled = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)))
+    shuffled = torch.from_numpy(generator("data.imbalance").permutation(len(labels)))
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     place = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[by_class]]  # within its class
     return dataset.only(by_class[place < allowed[labels[by_class]]].sort().values)
@@ -206,7 +206,7 @@ class _Corrupting:
         items = []
         with torch.random.fork_rng(devices=[]):
             for place, row in enumerate(self.rows[positions].tolist()):
-                reseed(row)
+                reseed(torch_seed("data.corruption", row))
                 of_item = (view[place : place + 1] for view in views)
                 items.append([self._worse(view, spread) for view, spread in zip(of_item, self.spread, strict=True)])
         return tuple(torch.cat(view) for view in zip(*items, strict=True))
@@ -236,7 +236,7 @@ def in_domains(dataset: Dataset, version: DomainVersion) -> Dataset:
     square = all(shape[1] == shape[2] for shape in dataset.shapes)
     check(not turned or square, f"domains: expected square images to turn, {dataset.name!r} has {dataset.shapes}.")
     names = DOMAINS[version.name]
-    drawn = np.random.default_rng(0).random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
+    drawn = generator("data.domains").random(int(dataset.rows.max()) + 1)[dataset.rows.numpy()]
     domains = torch.from_numpy((drawn * len(names)).astype(np.int64))
 
     whole = _changed(dataset, _Styling(domains, turned)).with_domains(domains, names)

@@ -26,6 +26,7 @@ from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simpl
 from contraport.objectives.affinities import affinities
 from contraport.objectives.divergences import Divergence
 from contraport.objectives.outcome import Outcome
+from contraport.seeding import reseed, torch_seed
 
 EARLY = 250
 """How many iterations are exaggerated, as in every implementation since the first."""
@@ -117,7 +118,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         wanted = Matrix(plan.float())
         data = data.float()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(check_random_state(self.random_state).randint(2**31))
+            reseed(torch_seed("estimators.neighbor", check_random_state(self.random_state).randint(2**31)))
             if self.encoder is None:
                 embedding = self._start(data.flatten(1)).requires_grad_()
                 self._minimize(wanted, lambda: embedding, _MomentumWithGains([embedding], *self._rates(len(data))))

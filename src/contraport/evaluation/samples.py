@@ -26,6 +26,7 @@ from contraport.measures.subject import Subject
 from contraport.objectives import Loss
 from contraport.pairs import Sides, scores
 from contraport.pairs.sides import FEWEST_PAIRS
+from contraport.seeding import torch_generator
 from contraport.texts import decoded, is_text
 
 POINTS = 1_000
@@ -123,7 +124,7 @@ def by_class(dataset: Dataset, chosen: Tensor) -> Tensor:
 
 def fixed_choice(items: int, most: int) -> Tensor:
     """Return the positions of all items, or of a random choice of `most` that is always the same, in order."""
-    return torch.randperm(items, generator=torch.Generator().manual_seed(0))[:most].sort().values
+    return torch.randperm(items, generator=torch_generator("evaluation.samples", items))[:most].sort().values
 
 
 def project_to_plane(features: Tensor) -> tuple[str, np.ndarray[Any, Any]]:

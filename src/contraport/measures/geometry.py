@@ -12,6 +12,7 @@ from torch import Tensor
 
 from contraport.errors import check
 from contraport.measures.retrieval import nearest_others
+from contraport.seeding import torch_generator
 
 UNIFORMITY_ITEMS = 10_000
 """Above this many items `uniformity` and `hubness` look at a fixed random subset of this many."""
@@ -168,7 +169,7 @@ def fixed_subset(items: int) -> Tensor:
     """Return the positions of all items, or of more than `UNIFORMITY_ITEMS` of a fixed random choice of so many."""
     if items <= UNIFORMITY_ITEMS:
         return torch.arange(items)
-    return torch.randperm(items, generator=torch.Generator().manual_seed(0))[:UNIFORMITY_ITEMS]
+    return torch.randperm(items, generator=torch_generator("metrics.uniformity", items))[:UNIFORMITY_ITEMS]
 
 
 def _some(z: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from contraport.errors import check
+from contraport.seeding import generator
 
 LEVEL = 0.95
 """How often an interval is to cover what it estimates."""
@@ -169,7 +170,7 @@ def resampled(
     check(len(sizes) <= 1, f"findings: expected as many items in each, got {sorted(sizes)}.")
     if not sizes:
         return {}
-    items, random = sizes.pop(), np.random.default_rng(seed)
+    items, random = sizes.pop(), generator("bootstrap.items", seed)
     step = max(1, _COUNTS_AT_ONCE // items)
     parts: dict[K, list[ByItem]] = {key: [] for key in findings}
     for start in range(0, resamples, step):

@@ -17,6 +17,7 @@ from torch import Tensor
 from contraport.data.splits import split_positions
 from contraport.errors import check, check_each, check_positive
 from contraport.measures.influence import by_item
+from contraport.seeding import generator, torch_generator
 
 PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """The penalties that a probe may have, strongest first."""
@@ -81,9 +82,13 @@ def chosen_penalty(train_x: Tensor, train_y: Tensor) -> float:
     strongest. An item that is the only one of its class tells nothing here. Where no class has items enough to spare
     one, or only one class is left, it is 1/n for n items, as scikit-learn's is by default.
     """
-    chosen = torch.randperm(len(train_x), generator=torch.Generator().manual_seed(0))[:PENALTY_ITEMS].sort().values
+    order = torch.randperm(len(train_x), generator=torch_generator("metrics.probe_penalty"))
+    chosen = order[:PENALTY_ITEMS].sort().values
     x, y = train_x[chosen.to(train_x.device)], train_y[chosen.to(train_y.device)]
-    seen, unseen = (torch.from_numpy(split_positions(y.cpu().numpy(), split)) for split in ("train", "test"))
+    seen, unseen = (
+        torch.from_numpy(split_positions(y.cpu().numpy(), split, purpose="metrics.probe_split"))
+        for split in ("train", "test")
+    )
     unseen = unseen[torch.isin(y[unseen], y[seen]).cpu()]
     if len(unseen) == 0 or len(y[seen].unique()) < 2:
         return 1 / len(train_x)
@@ -121,7 +126,7 @@ def few_labels_hits(
     """
     hits = []
     for seed in range(DRAWS):
-        few = choose(np.random.default_rng(seed))
+        few = choose(generator("metrics.few_labels", seed))
         hits.append(probe_hits(fitted_probe(train_x[few], train_y[few]), test_x, test_y))
     return np.asarray(np.mean(hits, axis=0))
 

@@ -6,13 +6,13 @@ are trained on, left out and judged with all others come to score too.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from contraport.data import Batch, Dataset
 from contraport.errors import check
 from contraport.pairs.sides import FEWEST_PAIRS, ItemPairs, check_number
+from contraport.seeding import generator
 
 SHARE = 0.1
 FEWEST, MOST, LARGEST_SHARE = 200, 2_000, 0.2
@@ -67,7 +67,7 @@ def with_decoys(dataset: Dataset, *, seed: int) -> Decoyed:
     check_pairs(dataset)
     items = len(dataset)
     number = int(min(max(SHARE * items, FEWEST), MOST, LARGEST_SHARE * items))
-    drawn = torch.from_numpy(np.random.default_rng([seed, items]).permutation(items)[:number])
+    drawn = torch.from_numpy(generator("audit.decoys", seed).permutation(items)[:number])
     decoys = ItemPairs(drawn, drawn.roll(1))
     decoyed = dataset.as_kind(Decoyed)
     decoyed.decoys = decoys

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from contraport.seeding import torch_generator
+
 
 def couples(items: int, *, seed: int) -> tuple[Tensor, ...]:
     """Return the items in groups of two, drawn at random; of an odd number the last has three.
@@ -12,7 +14,7 @@ def couples(items: int, *, seed: int) -> tuple[Tensor, ...]:
     >>> [len(group) for group in couples(7, seed=0)]
     [2, 2, 3]
     """
-    order = torch.randperm(items, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(items, generator=torch_generator("audit.exchange", seed))
     pairs = order[: items - items % 2 * 3].split(2)
     return (*pairs, order[items - 3 :]) if items % 2 else pairs
 

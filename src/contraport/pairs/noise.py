@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contraport.errors import check
+from contraport.seeding import generator
 
 LOWER_PARTS = np.arange(0.4, 0.91, 0.05)
 """The parts of the mismatches' scores that are tried; fewer would be told by too few mismatches."""
@@ -59,7 +60,7 @@ def estimated_noise(scores: Scores, mismatched: Scores, *, seed: int = 0) -> Noi
     for name, values in (("scores", scores), ("mismatched", mismatched)):
         good = len(values) > 0 and bool(np.isfinite(values).all())
         check(good, f"{name}: expected finite numbers, got {len(values)} of which not all are, or none.")
-    random, ranked, again = np.random.default_rng(seed), np.sort(scores), np.sort(mismatched)
+    random, ranked, again = generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatched)
     found = _shares(_below(ranked, _marks(again)), again)
     drawn = np.empty((DRAWS, len(LOWER_PARTS)))
     for draw in range(DRAWS):

@@ -15,7 +15,7 @@ from torch import Tensor
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.loading import Share
 from contraport.errors import UsageError, check, reason
-from contraport.seeding import reseed
+from contraport.seeding import reseed, torch_seed
 
 _ON_BATCHES = "kornia"
 
@@ -77,7 +77,7 @@ class OwnChange:
         """
         drawn = int(torch.randint(2**31, ()))
         with torch.random.fork_rng(devices=[items.device] if items.device.type == "cuda" else []):
-            reseed(drawn + (0 if share is None else share.start))
+            reseed(torch_seed("data.views.batch", drawn, 0 if share is None else share.start))
             try:
                 changed = self.change(items)
             except Exception as error:  # a stranger's code
@@ -147,7 +147,7 @@ class Changed(Dataset):
 @contextmanager
 def _seeded(change: Any, seeds: Sequence[int]) -> Iterator[None]:
     """Seed all that a callable may draw from, and leave the process's own generators as they were."""
-    seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
+    seed = torch_seed("data.views", *seeds) % 2**32  # NumPy takes no more
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         random.seed(seed)

@@ -149,17 +149,19 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
             given = given[dataset.rows]  # there is one for each row of the source, those of other splits too
         dataset = dataset.with_weights(given)
     if settings.validation is not None:
-        dataset = dataset.only(torch.from_numpy(_held_out(dataset, settings.validation, split)), split)
+        dataset = dataset.only(
+            torch.from_numpy(_held_out(dataset, settings.validation, split, purpose="data.validation")), split
+        )
     most = settings.items if split == "train" or settings.test_items is None else settings.test_items
     if most is not None and most < len(dataset):
-        dataset = dataset.only(torch.from_numpy(_held_out(dataset, most / len(dataset), "test")))
+        dataset = dataset.only(torch.from_numpy(_held_out(dataset, most / len(dataset), "test", purpose="data.items")))
     return _version(settings, dataset)
 
 
-def _held_out(dataset: Dataset, share: float, split: str) -> Positions:
+def _held_out(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
     """Return the positions of one split of some data of which a share of each class is held out."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
-    return split_positions(classes, split, fraction=share)
+    return split_positions(classes, split, fraction=share, purpose=purpose)
 
 
 def _check_as_it_comes(settings: Settings, stream: Stream) -> None:

@@ -13,6 +13,7 @@ from contraport.embedding import Reader
 from contraport.errors import check
 from contraport.measures.monitoring import parse_watches
 from contraport.objectives import Loss
+from contraport.seeding import torch_generator
 from contraport.training.build.dataset import build_views
 from contraport.training.build.whole import Built
 from contraport.verbs.train import Settings
@@ -52,7 +53,7 @@ def build_monitored(settings: Settings, built: Built, dataset: Dataset) -> Monit
 
     model, objective = built.pipeline.model, built.pipeline.objective
     whole = dataset.complete()  # of what lacks a view there is no representation
-    drawn = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))[:MONITORED].numpy()
+    drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:MONITORED].numpy()
     check(len(drawn) > 3, f"monitor: expected four training items or more, got {len(drawn)}.")
     learnt, judged = take(whole, drawn[::2], "train"), take(whole, drawn[1::2], "test")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +13,7 @@ from contraport.encoders import Model
 from contraport.objectives import Loss
 from contraport.objectives.schedules import Schedule
 from contraport.objectives.weighting import PlanWeights
-from contraport.seeding import reseed
+from contraport.seeding import reseed, torch_seed
 from contraport.training.step.comparison import Embedded, StepComparison
 from contraport.training.step.freezing import Freezing
 from contraport.training.step.gaps import Embed, of_those_present
@@ -161,7 +160,7 @@ class Pipeline(nn.Module):
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
     def _seed(self, *position: int) -> None:
-        reseed(int(np.random.SeedSequence([self.seed, *position]).generate_state(1, np.uint64)[0]))
+        reseed(torch_seed("training.step", self.seed, *position))
 
 
 def keyed(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:

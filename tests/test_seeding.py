@@ -1,0 +1,95 @@
+"""Random streams: every use of randomness has a purpose of its own, and no two streams are alike."""
+
+import ast
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import contraport
+from contraport.seeding import entropy, generator, torch_generator, torch_seed
+
+SOURCE = Path(contraport.__file__).parent
+STREAMS = {"entropy", "generator", "torch_generator", "torch_seed"}
+FORBIDDEN = {"default_rng", "manual_seed", "RandomState", "SeedSequence"}
+
+
+def _calls(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+            yield name, node
+
+
+def _named(path):
+    tree, names = ast.parse(path.read_text("utf-8")), set()
+    for name, call in _calls(tree):
+        if name in STREAMS and call.args and isinstance(call.args[0], ast.Constant):
+            names.add(call.args[0].value)
+        names |= {keyword.value.value for keyword in call.keywords if _names_purpose(keyword.arg, keyword.value)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            defaults = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            names |= {value.value for argument, value in defaults if _names_purpose(argument.arg, value)}
+    return names
+
+
+def _names_purpose(name, value):
+    return name == "purpose" and isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+PURPOSES = sorted({purpose for path in sorted(SOURCE.rglob("*.py")) for purpose in _named(path)})
+
+
+def test_purposes_are_found():
+    assert {"audit.decoys", "data.mismatch", "data.split", "data.order", "bootstrap.items"} <= set(PURPOSES)
+
+
+def test_each_purpose_has_one_use():
+    uses = Counter(purpose for path in sorted(SOURCE.rglob("*.py")) for purpose in _named(path))
+    assert [purpose for purpose, times in uses.items() if times > 1] == []
+
+
+def test_no_other_generator_is_made():
+    made = [
+        f"{path.relative_to(SOURCE)}:{call.lineno}: {name}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path.name != "seeding.py"
+        for name, call in _calls(ast.parse(path.read_text("utf-8")))
+        if name in FORBIDDEN
+    ]
+    assert made == []
+
+
+@pytest.mark.parametrize("keys", [(), (0,), (0, 1600), (3, 7)])
+def test_streams_of_all_purposes_are_uncorrelated(keys):
+    items = 2_000
+    draws = {purpose: generator(purpose, *keys).permutation(items) for purpose in PURPOSES}
+    draws |= {f"{purpose} (uniform)": generator(purpose, *keys).random(items) for purpose in PURPOSES}
+    draws |= {
+        f"{purpose} (torch)": torch.randperm(items, generator=torch_generator(purpose, *keys)).numpy()
+        for purpose in PURPOSES
+    }
+    centered = {name: (values - values.mean()) / values.std() for name, values in draws.items()}
+    for one, other in combinations(draws, 2):
+        same_purpose = one.split(" ")[0] == other.split(" ")[0]
+        if not same_purpose:
+            assert abs(centered[one] @ centered[other]) / items < 6 / items**0.5, (one, other)
+            first = len(np.intersect1d(draws[one][:200], draws[other][:200]))
+            assert first < 70, (one, other)  # 20 are expected of two independent permutations
+
+
+def test_keys_are_not_padded():
+    assert entropy("a", 1) != entropy("a", 1, 0) != entropy("a", 1, 0, 0)
+    assert entropy("a") != entropy("a", 0)
+
+
+def test_numpy_integers_are_keys():
+    assert torch_seed("a", np.int64(3)) == torch_seed("a", 3)
+
+
+def test_the_split_of_earlier_versions_stays():
+    assert generator("data.split").permutation(10).tolist() == np.random.default_rng(0).permutation(10).tolist()
