@@ -82,6 +82,16 @@ def test_streams_of_all_purposes_are_uncorrelated(keys):
             assert first < 70, (one, other)  # 20 are expected of two independent permutations
 
 
+def test_only_the_weights_of_a_model_take_a_bare_seed():
+    bare = [
+        path.name
+        for path in sorted(SOURCE.rglob("*.py"))
+        for name, call in _calls(ast.parse(path.read_text("utf-8")))
+        if name == "reseed" and not isinstance(call.args[0], ast.Call)
+    ]
+    assert sorted(bare) == ["networks.py", "own.py"]  # the second has made a seed by its purpose before
+
+
 def test_keys_are_not_padded():
     assert entropy("a", 1) != entropy("a", 1, 0) != entropy("a", 1, 0, 0)
     assert entropy("a") != entropy("a", 0)

@@ -135,7 +135,7 @@ def test_fine_tuning_reaches_what_a_probe_on_two_features_does_not() -> None:
     rows = np.stack([radii * np.cos(angles), radii * np.sin(angles)], axis=1)
     train, test = (from_arrays(rows[part], labels=labels[part]) for part in (slice(200), slice(200, None)))
     torch.manual_seed(0)
-    model = Model(nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2)), [(2,)])
+    model = Model(nn.Sequential(nn.Linear(2, 256), nn.ReLU(), nn.Linear(256, 2)), [(2,)])
     judged = Subject(model, train, test, Views(train), Reader())
     assert MEASURES["fine_tuning"](judged).mean() > 0.95 > MEASURES["linear_probe"](judged).mean()
 

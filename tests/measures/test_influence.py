@@ -128,7 +128,7 @@ def test_a_fixed_subset_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.mean() == pytest.approx(number(z))
         assert (abs(found - found.mean()) > 1e-9).sum() <= 100
     few = [of(z).std() for of in (influence.of_uniformity, influence.of_hubness)]
-    assert np.array(few) == pytest.approx(np.array(alone) * 3**0.5, rel=0.3)
+    assert np.array(few) == pytest.approx(np.array(alone) * 3**0.5, rel=0.4)
 
 
 def test_features_of_nothing_change_nothing() -> None:

@@ -127,7 +127,7 @@ def test_the_penalty_is_the_strongest_of_the_best_on_a_fifth_that_was_not_seen(s
     x = torch.randn(150, 30, generator=random)
     x[:, 0] += y
     unseen = torch.zeros(150, dtype=torch.bool)
-    unseen[split_positions(y.numpy(), "test")] = True
+    unseen[split_positions(y.numpy(), "test", purpose="metrics.probe_split")] = True
     assert unseen.sum() == 30
     right = [
         probe_hits(fitted_probe(x[~unseen], y[~unseen], penalty=penalty), x[unseen], y[unseen]).sum()

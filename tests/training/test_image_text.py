@@ -79,7 +79,7 @@ def test_what_shows_the_same_is_wanted(folder: Path) -> None:
     built = build(settings_of(given))
     batch = built.dataset.__getitems__([0, 1, 2, 7, 12])
     model = built.pipeline.eval().model  # nothing is left out at random
-    numbers = built.dataset.shown[batch.ids]
+    numbers = built.dataset.content_ids[batch.ids]
     with torch.no_grad():
         z = model.project(model.encode(built.pipeline.views(batch.views)))
         expected = contraport.info_nce(temperature=0.07)(*z, target=Shown(numbers))

@@ -21,7 +21,7 @@ from contraport.auditing.frozen import frozen_rounds
 from contraport.auditing.page import write_page
 from contraport.auditing.report import Audit, of_training
 from contraport.data import Dataset, from_arrays, load_undivided
-from contraport.data.mark import mark_of
+from contraport.data.fingerprint import fingerprint
 from contraport.data.streams import check_no_stream
 from contraport.errors import UsageError, check, unknown_name, writing
 from contraport.files import halves
@@ -100,7 +100,7 @@ def _judged(asked: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
         settings = Settings(data=dataset, device=_device(asked.device), **_training(asked, dataset))
         path = None if asked.out is None else folder / JUDGEMENTS
         shape = asked.rounds, asked.repeats, len(dataset)
-        judgements = Judgements(path, _kept(asked, dataset), shape, mark_of(dataset))
+        judgements = Judgements(path, _kept(asked, dataset), shape, fingerprint(dataset))
         rounds = crossfit(dataset, settings, judgements, statistic=asked.judged_by, folds=asked.folds)
     judged, sides = _last(rounds, asked)
     assert sides is not None

@@ -18,6 +18,7 @@ from contraport.embedding import Reader
 from contraport.errors import cannot_read, check, writing
 from contraport.files import write_arrays
 from contraport.pairs import NEIGHBORS, ItemPairs, NoiseRate, Sides, couples, estimated_noise, exchanged, scores
+from contraport.pairs.exchange import Couple
 from contraport.seeding import generator, torch_seed
 from contraport.training.build import build_objective, build_pipeline
 from contraport.training.callbacks import FiniteGuard
@@ -56,7 +57,7 @@ class Judgements:
         path: the file; None keeps nothing.
         asked: what the audit was asked, as plain values.
         shape: rounds, repeats and pairs.
-        mark: of the pairs, as `contraport.data.mark.mark_of` gives it.
+        mark: of the pairs, as `contraport.data.fingerprint.fingerprint` gives it.
 
     Attributes:
         scores: float32 ``(rounds, repeats, 2, n)``, of the pairs and of mismatches; NaN where none is known yet.
@@ -122,7 +123,7 @@ def crossfit(
         UsageError: parts that leave less than a batch to train on.
     """
     items, (rounds, repeats) = len(dataset), judgements.scores.shape[:2]
-    groups = couples(items, seed=settings.seed)
+    groups = couples(dataset, seed=settings.seed)
     partners = exchanged(groups)
     kept, sides, found = torch.arange(items), None, None
     for number in range(rounds):
@@ -141,10 +142,10 @@ def crossfit(
         yield found, sides
 
 
-def _parts(groups: tuple[Tensor, ...], folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
-    """Return the items of each part; those that exchange partners are together."""
+def _parts(groups: tuple[Couple, ...], folds: int, *, seed: tuple[int, int]) -> list[Tensor]:
+    """Return the items of each part; those that share content or exchange partners are together."""
     dealt = generator("audit.folds", *seed).permutation(len(groups))
-    return [torch.cat([groups[group] for group in dealt[fold::folds]]) for fold in range(folds)]
+    return [torch.cat([items for couple in dealt[fold::folds] for items in groups[couple]]) for fold in range(folds)]
 
 
 def _sides(dataset: Dataset, settings: Settings, trained_on: Tensor) -> Sides:

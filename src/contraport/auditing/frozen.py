@@ -23,7 +23,7 @@ def frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -
         f"method: frozen judges vectors, and the views of {dataset.name!r} have the shapes {dataset.shapes}.",
     )
     items = torch.arange(len(dataset))
-    partners = exchanged(couples(len(items), seed=seed))
+    partners = exchanged(couples(dataset, seed=seed))
     kept, found = items, None
     for _ in range(rounds):
         kept = kept if found is None else found.kept()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.shown import what_is_shown
+from contraport.data.digests import digest_rows
 from contraport.data.splits import Codes, Positions
 from contraport.data.stores import Store, as_one
 from contraport.data.text_store import TextStore
@@ -33,6 +34,11 @@ class ArrayStore:
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of one item of each view."""
         return tuple(map(shape_of, self.views))
+
+    @cached_property
+    def digests(self) -> Tensor:
+        """Digests of the rows of each view, int64 ``(n, views)``."""
+        return torch.stack([digest_rows(view) for view in self.views], dim=1)
 
     def __len__(self) -> int:
         return len(self.views[0])
@@ -114,15 +120,7 @@ def from_arrays(
         flips=flips,
         present=None if present is None else torch.from_numpy(present),
         view_names=[str(key) for key in views] if isinstance(views, Mapping) else None,
-        shown=_shown(list(given.values()), rows[0], present),
     )
-
-
-def _shown(views: Sequence[Any], items: int, present: np.ndarray | None) -> Tensor | None:
-    """Return what items show, of several views of which one is of texts: equal ones show the same."""
-    if len(views) == 1 or not any(map(_is_texts, views)):
-        return None
-    return torch.from_numpy(what_is_shown([view if _is_texts(view) else range(items) for view in views], present))
 
 
 def _texts_or(argument: str, values: Any) -> Any:

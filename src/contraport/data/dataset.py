@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from contraport.data.duplicate_groups import content_ids, has_repeats
 from contraport.data.stores import ChosenStore, ChosenViews, Store
 from contraport.data.values import least_and_most, mean_and_std
 from contraport.errors import check
@@ -18,7 +20,7 @@ STATISTICS_ITEMS = 10_000
 STATISTICS_FILES = 1_000
 _CHUNK_VALUES = 4_000_000
 _LARGEST_CHUNK = 500
-_OF_ITEMS = ("labels", "domains", "weights", "numbers", "present", "rows", "keys", "shown")
+_OF_ITEMS = ("labels", "domains", "weights", "numbers", "present", "rows", "keys")
 _OF_ALL = ("store", "name", "split", "view_names", "class_names", "domain_names", "flips", "skipped", "held_out")
 
 
@@ -76,8 +78,6 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         keys: what the source calls each item, such as the path of a file; None where it has only rows.
         paired: whether batches bring of the one given view each item's partner too, of which the views after the first
             are made; see `contraport.data.versions`.
-        shown: what each item shows in each view, int64 ``(n, views)``: two items show the same, such as one image with
-            two captions, where they have an equal number in a column; None where all differ in each view.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -110,7 +110,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         rows: Tensor | None = None,
         keys: Sequence[str] | None = None,
         view_names: Sequence[str] | None = None,
-        shown: Tensor | None = None,
+        digests: Tensor | None = None,
     ) -> None:
         items, views = len(store), len(store.shapes)
         check(items > 0, f"data: {name!r} has no item in its {split} split.")
@@ -120,7 +120,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             if values is not None:
                 found = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
                 check(found == (items,), f"{argument}: expected one for each of {items} items, got {found}.")
-        for argument, marks in (("present", present), ("shown", shown)):
+        for argument, marks in (("present", present), ("digests", digests)):
             if marks is not None:
                 found = tuple(marks.shape)
                 good = found == (items, views)
@@ -144,8 +144,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         self.keys = keys
         self.present = None if present is None or bool(present.all()) else present
         self._check_present()
-        repeats = shown is not None and any(len(column.unique()) < len(column) for column in shown.unbind(1))
-        self.shown = shown if repeats else None
+        self._digests = digests
 
     def _check_present(self) -> None:
         """Raise `UsageError` where an item lacks all views, or all items lack a view."""
@@ -161,6 +160,28 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of one item of each view."""
         return self.store.shapes
+
+    @property
+    def digests(self) -> Tensor | None:
+        """Digests of the content of each item in each view, int64 ``(n, views)``.
+
+        They are computed when they are first read, from all items. None where items are made anew at each fetch, as by
+        a torch dataset, which may change them at random. That of a view that an item lacks means nothing.
+        """
+        if self._digests is None:
+            self._digests = self.store.digests
+        return self._digests
+
+    @cached_property
+    def content_ids(self) -> Tensor | None:
+        """Numbers that are equal where two items have the same content in a view, int64 ``(n, views)``.
+
+        Such as one image with two captions. None where no content repeats, or where there are no digests.
+        """
+        if self.digests is None:
+            return None
+        ids = content_ids(self.digests, self.present)
+        return ids if has_repeats(ids) else None
 
     @property
     def is_image(self) -> bool:
@@ -191,11 +212,19 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """Return a batch of one item."""
         return self.__getitems__([range(len(self))[position]])
 
-    def with_store(self, store: Store, view_names: Sequence[str] | None = None) -> Dataset:
-        """Return the same items with their views in another store; as many views keep their names, unless told."""
+    def with_store(
+        self, store: Store, view_names: Sequence[str] | None = None, *, keep_digests: bool = True
+    ) -> Dataset:
+        """Return the same items with their views in another store.
+
+        Args:
+            store: the other store.
+            view_names: default: the same names, where there are as many views.
+            keep_digests: whether the content is that of before, however it is kept now; else it is the store's.
+        """
         as_many = len(store.shapes) == len(self.shapes)
         names = view_names or (self.view_names if as_many else None)
-        return self._but(store=store, view_names=names, shown=self.shown if as_many else None)
+        return self._but(store=store, view_names=names, digests=self._digests if as_many and keep_digests else None)
 
     def without_labels(self) -> Dataset:
         """Return the same items without classes."""
@@ -217,14 +246,16 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         check(good, f"{argument}: {self.name!r} has {there}, numbered from 0; got {list(views)}.")
         present = None if self.present is None else self.present[:, list(views)]
         names = [self.view_names[view] for view in views]
-        shown = None if self.shown is None else self.shown[:, list(views)]
-        return self._but(store=ChosenViews(self.store, tuple(views)), present=present, view_names=names, shown=shown)
+        digests = None if self._digests is None else self._digests[:, list(views)]
+        return self._but(
+            store=ChosenViews(self.store, tuple(views)), present=present, view_names=names, digests=digests
+        )
 
     def each_once(self) -> Dataset:
-        """Return the first of all items that show the same in each view."""
-        if self.shown is None:
+        """Return the first of all items that have the same content in each view."""
+        if self.content_ids is None:
             return self
-        _, which = torch.unique(self.shown, dim=0, return_inverse=True)
+        _, which = torch.unique(self.content_ids, dim=0, return_inverse=True)
         firsts = torch.full((int(which.max()) + 1,), len(self))
         first = firsts.scatter_reduce(0, which, torch.arange(len(self)), "amin").sort().values
         return self.only(first)
@@ -273,6 +304,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     def at(self, positions: Tensor | slice, store: Store, *, split: str, held_out: int | None) -> Dataset:
         """Return the items at some positions, whose views a store has; see `Dataset` for the rest."""
         kept = {name: getattr(self, name) for name in _OF_ITEMS}
+        kept["digests"] = self._digests
         of_items = {name: None if values is None else _some(values, positions) for name, values in kept.items()}
         return self._but(store=store, split=split, held_out=held_out, **of_items)
 
@@ -286,7 +318,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def _parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _OF_ALL + _OF_ITEMS}
+        return {name: getattr(self, name) for name in _OF_ALL + _OF_ITEMS} | {"digests": self._digests}
 
     def statistics(self, view: int = 0) -> tuple[list[float], list[float]]:
         """Return the mean and the standard deviation of one view.

@@ -38,6 +38,7 @@ class DecodedImages:
 
     pixels: np.ndarray
     in_memory: bool = True
+    digests: None = None  # those of the encoded images stand, which the dataset has
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:

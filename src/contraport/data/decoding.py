@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median_low
 from typing import Protocol
@@ -17,6 +17,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from contraport.data.digests import digest_images
 from contraport.data.splits import Positions
 from contraport.errors import UsageError, check, check_regular
 
@@ -89,6 +90,11 @@ class ImageStore:
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of one item of each view."""
         return ((3, self.size, self.size),)
+
+    @cached_property
+    def digests(self) -> Tensor:
+        """Digests of the encoded images, int64 ``(n, 1)``; all of them are read once."""
+        return digest_images(self.images, range(len(self.images)))[:, None]
 
     def __len__(self) -> int:
         return len(self.images)

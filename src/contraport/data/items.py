@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import EncodedImages, FileImages, ImageStore, common_size, unreadable
-from contraport.data.shown import what_is_shown
-from contraport.data.splits import Codes, Marks, Positions, count_held_out, items_of
+from contraport.data.decoding import EncodedImages, ImageStore, common_size, unreadable
+from contraport.data.digests import digest_images
+from contraport.data.duplicate_groups import content_groups, content_ids
+from contraport.data.splits import Codes, Marks, Positions, count_held_out, items_of, largest_group
 from contraport.data.stores import Store, as_one
-from contraport.data.text_store import Texts
 from contraport.errors import UsageError, check
 
 View: TypeAlias = EncodedImages | Callable[[Positions], Store]
@@ -39,8 +39,6 @@ class Items:
     numbers: Tensor | None = None  # what is to be told of the items
     rows: Positions | None = None  # of each item in its source; None: they are all of its rows
     keys: Sequence[str] | None = None  # what the source calls each
-    shown: np.ndarray | None = None  # what each shows in each view, (n, views), equal where it is the same
-    together: Codes | None = None  # what is equal there is of one split, such as an image with several captions
 
     def __post_init__(self) -> None:
         """Check that all names are text.
@@ -56,27 +54,13 @@ class Items:
                 f"{strange[0]!r}; rename them (convmv renames whole folders)."
             )
 
-    def positions(self, split: str) -> Positions:
-        """Return the positions of one split."""
-        first = which = np.arange(self.length)
-        if self.together is not None and self.is_test is None:
-            _, first, which = np.unique(self.together, return_index=True, return_inverse=True)
-        drawn = items_of(
-            split,
-            len(first),
-            is_test=self.is_test,
-            labels=None if self.labels is None else self.labels[first],
-            domains=None if self.domains is None else self.domains[first],
-            fraction=self.test_fraction,
-        )
-        chosen = np.flatnonzero(np.isin(which, drawn))
-        check(len(chosen) > 0, f"data: {self.length} items in {self.name} are too few to hold some out.")
-        return chosen
-
     def dataset(
         self, split: str, views: Sequence[View], *, image_size: int | None, view_names: Sequence[str] | None = None
     ) -> Dataset:
         """Return one split, without the items whose images cannot be decoded.
+
+        Where the source marks no test split, items that share content in a view are of one split: copies of a file, an
+        image with several captions.
 
         Args:
             split: "train" or "test".
@@ -87,13 +71,13 @@ class Items:
         Raises:
             UsageError: the split is empty, or none of its images can be decoded.
         """
-        if len(views) > 1 and self.shown is None:
-            return self._with_what_is_shown(views).dataset(split, views, image_size=image_size, view_names=view_names)
-        chosen = self.positions(split)
+        digests = self._digests(views) if self.is_test is None else None
+        chosen = self._positions(split, digests)
         encoded = [(view, self._having(number, chosen)) for number, view in enumerate(views) if not callable(view)]
         bad = unreadable(encoded, what=f"images of the {split} split") if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
-        stores = tuple(self._store(number, view, good, image_size) for number, view in enumerate(views))
+        training = chosen if split == "train" else self._positions("train", digests)
+        stores = tuple(self._store(number, view, good, training, image_size) for number, view in enumerate(views))
         return Dataset(
             as_one(stores),
             name=self.name,
@@ -111,32 +95,54 @@ class Items:
             rows=torch.from_numpy(good if self.rows is None else self.rows[good]),
             keys=None if self.keys is None else [self.keys[position] for position in good.tolist()],
             view_names=view_names,
-            shown=None if self.shown is None else torch.from_numpy(self.shown[good]),
+            digests=None if digests is None else digests[torch.from_numpy(good)],
         )
 
-    def _with_what_is_shown(self, views: Sequence[View]) -> Items:
-        """Return the same, and what each item shows in each view: the same file, the same text, or the same row."""
-        rows = range(self.length) if self.rows is None else self.rows.tolist()
-        names: list[Sequence[Hashable]] = [
-            view.files if isinstance(view, FileImages) else view.texts if isinstance(view, Texts) else rows
-            for view in views
-        ]
-        shown = what_is_shown(names, self.present)
-        of_files = [
-            column
-            for column, view in zip(shown.T, views, strict=True)
-            if not isinstance(view, Texts) and len(np.unique(column)) < len(column)
-        ]
-        return replace(self, shown=shown, together=of_files[0] if of_files else None)
+    def _positions(self, split: str, digests: Tensor | None) -> Positions:
+        """Return the positions of one split; items that share content are of one, given the digests of all."""
+        groups = None
+        if digests is not None:
+            ids = content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
+            groups = content_groups(ids, largest_group(self.length, self.test_fraction)).groups
+        chosen = items_of(
+            split,
+            self.length,
+            is_test=self.is_test,
+            labels=self.labels,
+            domains=self.domains,
+            fraction=self.test_fraction,
+            groups=groups,
+        )
+        check(len(chosen) > 0, f"data: {self.length} items in {self.name} are too few to hold some out.")
+        return chosen
+
+    def _digests(self, views: Sequence[View]) -> Tensor | None:
+        """Return the digests of all items in all views, int64 ``(n, views)``; None where a store has none."""
+        columns = []
+        for number, view in enumerate(views):
+            everything = np.arange(self.length)
+            if callable(view):
+                digests = view(everything).digests
+                if digests is None:
+                    return None
+                columns.append(digests[:, 0])
+                continue
+            having = self._having(number, everything)
+            column = torch.zeros(self.length, dtype=torch.int64)
+            column[torch.from_numpy(having)] = digest_images(view, having.tolist())
+            columns.append(column)
+        return torch.stack(columns, dim=1)
 
     def _having(self, number: int, positions: Positions) -> Positions:
         """Return those of some positions whose items have a view."""
         return positions if self.present is None else positions[self.present[positions, number]]
 
-    def _store(self, number: int, view: View, positions: Positions, image_size: int | None) -> Store:
+    def _store(
+        self, number: int, view: View, positions: Positions, training: Positions, image_size: int | None
+    ) -> Store:
         if callable(view):
             return view(positions)
-        size = image_size or common_size(view, self._having(number, self.positions("train")).tolist())
+        size = image_size or common_size(view, self._having(number, training).tolist())
         if self.present is not None and len(having := self._having(number, positions)) > 0:
             # An image that is there in place of each that is not: nobody will look at it, but it has to be readable.
             positions = np.where(self.present[positions, number], positions, having[0])

@@ -55,8 +55,19 @@ def items_of(
     labels: Codes | None,
     domains: Codes | None = None,
     fraction: float | None = None,
+    groups: Codes | None = None,
 ) -> Positions:
     """Return the positions of one split: the items marked so, or else a share of each class of each domain held out.
+
+    Args:
+        split: "train" or "test".
+        length: number of items.
+        is_test: which items the source marks as its test split; None if it marks none.
+        labels: class of each item.
+        domains: domain of each item.
+        fraction: share that is held out; default: `HELD_OUT`.
+        groups: numbers of groups of items that stay in one split, ``0..g-1``; a group counts as one item, of the class
+            of its first. One of more items than are to be held out is trained on. Default: each item by itself.
 
     Raises:
         UsageError: a share is given where items are marked, or the test split of data of which none is held out.
@@ -69,10 +80,21 @@ def items_of(
         return np.flatnonzero(is_test if split == "test" else ~is_test)
     none = split == "test" and fraction == 0
     check(not none, "data: there are no test items, as test_fraction is 0; expected a share that is held out.")
-    groups = np.zeros(length, dtype=np.int64) if labels is None else labels
+    classes = np.zeros(length, dtype=np.int64) if labels is None else labels
     if domains is not None:
-        groups = groups * (domains.max() + 1) + domains
-    return split_positions(groups, split, fraction=HELD_OUT if fraction is None else fraction)
+        classes = classes * (domains.max() + 1) + domains
+    share = HELD_OUT if fraction is None else fraction
+    if groups is None:
+        return split_positions(classes, split, fraction=share)
+    _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
+    small = np.flatnonzero(sizes <= largest_group(length, fraction))
+    held_out = small[split_positions(classes[first[small]], "test", fraction=share)]
+    return np.flatnonzero(np.isin(groups, held_out) == (split == "test"))
+
+
+def largest_group(length: int, fraction: float | None) -> float:
+    """Return how many items a group may have to be held out."""
+    return max((HELD_OUT if fraction is None else fraction) * length, 2.0)
 
 
 def count_held_out(split: str, length: int, chosen: Positions) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -20,6 +21,10 @@ class Store(Protocol):
     @property
     def in_memory(self) -> bool:
         """Whether a fetch only copies memory."""
+
+    @property
+    def digests(self) -> Tensor | None:
+        """Digests of the content of each item in each view, int64 ``(n, views)``; None where it is made anew."""
 
     def __len__(self) -> int: ...
 
@@ -47,6 +52,11 @@ class StoreOver(ABC):
         """Whether a fetch only copies memory."""
         return self.store.in_memory
 
+    @property
+    def digests(self) -> Tensor | None:
+        """Digests of the content of each item in each view: that of the other store, whatever is made of it."""
+        return self.store.digests
+
     def __len__(self) -> int:
         return len(self.store)
 
@@ -60,6 +70,11 @@ class ChosenStore(StoreOver):
     """Some of the items of another store, at the given positions."""
 
     positions: Tensor
+
+    @property
+    def digests(self) -> Tensor | None:
+        digests = self.store.digests
+        return None if digests is None else digests[self.positions]
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -77,6 +92,11 @@ class ChosenViews(StoreOver):
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(self.store.shapes[view] for view in self.views)
+
+    @property
+    def digests(self) -> Tensor | None:
+        digests = self.store.digests
+        return None if digests is None else digests[:, list(self.views)]
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         fetched = self.store.fetch(positions)
@@ -98,6 +118,12 @@ class JoinedStore:
     def in_memory(self) -> bool:
         """Whether a fetch only copies memory."""
         return all(store.in_memory for store in self.stores)
+
+    @property
+    def digests(self) -> Tensor | None:
+        """Digests of the content of each item in each view; None where one of the stores has none."""
+        columns = [digests for store in self.stores if (digests := store.digests) is not None]
+        return torch.cat(columns, dim=1) if len(columns) == len(self.stores) else None
 
     def __len__(self) -> int:
         return len(self.stores[0])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from contraport.data.digests import digest_contents
 from contraport.data.splits import Positions
 from contraport.texts import TEXT, as_bytes
 
@@ -62,6 +65,12 @@ class TextStore:
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of one item of each view."""
         return (TEXT,)
+
+    @cached_property
+    def digests(self) -> Tensor:
+        """Digests of the texts, int64 ``(n, 1)``."""
+        content, ends = self.content.numpy().tobytes(), self.ends.tolist()
+        return digest_contents(content[start:end] for start, end in pairwise(ends))[:, None]
 
     def __len__(self) -> int:
         return len(self.ends) - 1

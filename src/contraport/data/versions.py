@@ -18,6 +18,7 @@ from contraport.catalog.versions import DOMAINS, Corruption, DomainVersion, Mism
 from contraport.data.arrays import ArrayStore
 from contraport.data.corruptions import NOISE, corrupt
 from contraport.data.dataset import Batch, Dataset
+from contraport.data.duplicate_groups import exchange_partners
 from contraport.data.stores import StoreOver
 from contraport.errors import UsageError, check
 from contraport.seeding import generator, reseed, torch_seed
@@ -57,6 +58,11 @@ class MismatchedStore(StoreOver):
 
     partners: Tensor
 
+    @property
+    def digests(self) -> Tensor | None:
+        digests = self.store.digests
+        return None if digests is None else torch.cat([digests[:, :1], digests[self.partners, 1:]], dim=1)
+
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         first, *_ = self.store.fetch(positions)
         _, *others = self.store.fetch(self.partners[positions])
@@ -65,6 +71,8 @@ class MismatchedStore(StoreOver):
 
 def mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int) -> Tensor:
     """Return which item each is paired with, int64 ``(n,)``: a share of them, drawn at random, exchange partners.
+
+    Items that exchange partners differ in the content of each view.
 
     Raises:
         UsageError: partners are to be exchanged within classes, and there are none.
@@ -81,7 +89,7 @@ def mismatched_partners(dataset: Dataset, mismatch: Mismatch, *, seed: int) -> T
         number = round(mismatch.share * len(members))
         if number > 1:  # one alone has nobody to exchange with
             chosen = members[torch.from_numpy(random.permutation(len(members))[:number])]
-            partners[chosen] = chosen.roll(1)
+            partners[chosen] = exchange_partners(chosen, dataset.content_ids, random)
     return partners
 
 
@@ -140,7 +148,7 @@ def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
     """
     check(dataset.present is None, f"mismatch: expected all views of all items, some of {dataset.name!r} lack one.")
     if len(dataset.shapes) > 1:
-        return dataset.with_store(MismatchedStore(dataset.store, partners))
+        return dataset.with_store(MismatchedStore(dataset.store, partners), keep_digests=False)
     paired = dataset.as_kind(Mismatched)
     paired.partners = partners
     return paired

@@ -37,6 +37,7 @@ class Bench:
         views: their random views.
         reader: how items are read.
         objective: as it was at the training's end, or why none can be had.
+        notes: what a reader of the results should know about the items.
     """
 
     run: Run
@@ -49,6 +50,7 @@ class Bench:
     views: Views
     reader: Reader
     objective: Loss | str
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, run: Run, asked: EvaluateOptions) -> Bench:
@@ -60,11 +62,11 @@ class Bench:
         reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, Bars(shown=asked.progress))
         epochs = run.model_epochs()  # before the model, so that one that is saved meanwhile has other epochs at the end
         settings, model = run.settings(), run.model(trust=asked.trust)
-        train, test = load_splits(settings, model, asked)
+        train, test, notes = load_splits(run, settings, model, asked)
         views = build_views(settings, train)
         check_shapes(model, train, views)
         objective = objective_at_end(run, settings, epochs)
-        return cls(run, asked, settings, model, epochs, train, test, views, reader, objective)
+        return cls(run, asked, settings, model, epochs, train, test, views, reader, objective, notes)
 
     def subject(self, name: str, encoder: Model | RawInputs) -> Subject:
         """Return an encoder by its name as what is measured."""

@@ -18,7 +18,7 @@ from contraport.data.streams import Stream
 from contraport.embedding import Reader, embed_batches
 from contraport.encoders import Model
 from contraport.errors import check, check_new_file, writing
-from contraport.evaluation.opening import are_its_own, load_asked, open_device, view_in
+from contraport.evaluation.opening import Reading, are_its_own, open_device, splits_as_trained, view_in
 from contraport.evaluation.shards import this_process
 from contraport.features import Gathering, gathering, in_the_way, remove, suffixes, write_features, write_shards
 from contraport.progress import Bars
@@ -56,14 +56,20 @@ def embed(given: dict[str, Any]) -> Path:
     if caveat := run.caveat(settings):
         log.warning("%s", caveat)
     wanted: tuple[str, ...] = ("train", "test") if asked.split == "all" else (asked.split,)
-    if isinstance(asked.data, AnyDataset) or is_stream(asked.data):
+    is_one_split = isinstance(asked.data, AnyDataset) or is_stream(asked.data)
+    if is_one_split:
         wanted = wanted[:1]
     whole, view = model, None
     if asked.view is not None:
         model = whole.of_view(asked.view)
         (view,) = model.view_names
     sized = whole if is_stream(asked.data) else model  # images are read with each of its items, whatever the view
-    datasets = [load_asked(settings, sized, asked.data, part, asked.columns, asked.root) for part in wanted]
+    reading = Reading(settings, sized, asked.columns, asked.root)
+    if "test" in wanted and not is_one_split:
+        splits = splits_as_trained(run, reading, asked.data, leave_out=False)
+        datasets = [getattr(splits, part) for part in wanted]
+    else:
+        datasets = [reading.load(asked.data, part) for part in wanted]
     if asked.view is not None:
         datasets = [_of_view(dataset, whole, asked.view) for dataset in datasets]
     reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, Bars(shown=asked.progress))

@@ -212,7 +212,7 @@ def _caveats(
 ) -> list[str]:
     """Return what is to be known of the model, the raw inputs and the classes before the numbers are read."""
     caveat, raw = bench.run.caveat(), baselines.get("raw")
-    told = [] if caveat is None else [caveat]
+    told = [*bench.notes, *([] if caveat is None else [caveat])]
     if bench.asked.checkpoints == "all" and not kept_files(bench.run, before=None):
         told.append(f"{bench.run.path} kept no model on its way: it has the numbers of its last one alone.")
     unknown = sorted(bench.run.config().keys() - KEPT.keys())

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import Dataset as AnyDataset
 
 from contraport.data import Dataset
+from contraport.data.fingerprint import SplitRecord
 from contraport.data.streams import check_no_stream
 from contraport.encoders import Model, kind_of, view_called
 from contraport.errors import UsageError, check
 from contraport.evaluation.shards import this_process
 from contraport.options import is_object
+from contraport.runs import Run
 from contraport.training.build import build_dataset
 from contraport.verbs.evaluate import EvaluateOptions
 from contraport.verbs.train import KEPT, Settings
@@ -24,11 +26,26 @@ from contraport.wording import written_as
 log = logging.getLogger("contraport.evaluation")
 
 
-def load_splits(settings: Settings, model: Model, asked: EvaluateOptions) -> tuple[Dataset, Dataset]:
-    """Return the training and the test items that were asked for; a class and a domain is the same number in both.
+class Splits(NamedTuple):
+    """The items that an encoder is judged on.
+
+    Attributes:
+        train: what probes learn from.
+        test: what they are judged on; the encoder was trained on none of it.
+        notes: what a reader of the results should know about them.
+    """
+
+    train: Dataset
+    test: Dataset
+    notes: tuple[str, ...] = ()
+
+
+def load_splits(run: Run, settings: Settings, model: Model, asked: EvaluateOptions) -> Splits:
+    """Return the training and the test items; a class and a domain is the same number in both.
 
     Raises:
-        UsageError: they cannot be loaded, are a stream, do not fit together, or there are fewer than two test items.
+        UsageError: they cannot be loaded, are a stream, do not fit together, are the run's own data and have changed,
+            or there are fewer than two test items that the run was not trained on.
     """
     check(
         not isinstance(asked.data, AnyDataset),
@@ -38,21 +55,100 @@ def load_splits(settings: Settings, model: Model, asked: EvaluateOptions) -> tup
     if isinstance(data, tuple):
         check(len(data) == 2, f"data: expected a pair (train, test), got {len(data)}.")
     is_pair = isinstance(data, tuple)  # of data that are a split each
-    train_data, test_data = data if is_pair else (data, data)
-    train = load_asked(settings, model, train_data, "train", asked.columns, asked.root, undivided=is_pair)
-    if asked.test_data is None:
-        test = load_asked(settings, model, test_data, "test", asked.columns, asked.root, undivided=is_pair)
+    reading = Reading(settings, model, asked.columns, asked.root)
+    if is_pair or asked.test_data is not None:
+        train_data, test_data = data if is_pair else (data, asked.test_data)
+        train = reading.load(train_data, "train", undivided=is_pair)
+        test = reading.load(
+            test_data if asked.test_data is None else asked.test_data,
+            "test",
+            undivided=is_pair and asked.test_data is None,
+        )
+        check_no_stream(train)
+        check_no_stream(test)
+        record = run.split()
+        splits = Splits(train, test) if record is None else _without_trained(record, train, test)
     else:
-        test = load_asked(settings, model, asked.test_data, "test", asked.columns, asked.root)
-    check_no_stream(train)
-    check_no_stream(test)
+        splits = splits_as_trained(run, reading, data)
+    train, test, notes = splits
     check(
         train.shapes == test.shapes,
         f"data: expected splits of equal shapes, {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}.",
     )
     train, test = _with_all_views(train), _with_all_views(test)
     check(len(test) > 1, f"data: expected two test items or more, {test.name!r} has {len(test)}.")
-    return train, test.named_as(train)
+    return Splits(train, test.named_as(train), notes)
+
+
+def splits_as_trained(run: Run, reading: Reading, data: Any, *, leave_out: bool = True) -> Splits:
+    """Return both splits of some data; items that the run was trained on are in no test split.
+
+    Where the data hold all items of the run, as its own do under whatever name and options, the splits are those of its
+    training. Else they are drawn anew.
+
+    Args:
+        run: the folder.
+        reading: how data are loaded for it.
+        data: what to load; None: the run's own.
+        leave_out: whether test items that were trained on are left out, rather than only counted.
+
+    Raises:
+        UsageError: they cannot be loaded, or are the run's own data and have changed.
+    """
+    train, test = reading.load(data, "train"), reading.load(data, "test")
+    check_no_stream(train)
+    check_no_stream(test)
+    record, is_own = run.split(), are_its_own(reading.settings, data)
+    if record is None:
+        _check_no_copies(run, train, test, is_own=is_own)
+        return Splits(train, test)
+    if len(record.train) == 0 or record.holds(train, test):
+        return Splits(train, test)
+    parts = [reading.load(data, "train", undivided=True, complete=True)]
+    if train.held_out is None:
+        parts.append(reading.load(data, "test", complete=True))
+    divided = record.divide(parts)
+    some = any(getattr(reading.settings, name) for name in _CHOOSING_ITEMS)
+    good = not is_own or (divided is not None and (divided[2] == 0 or some))
+    check(
+        good,
+        f"data: {train.name!r} has changed since {run.path} was trained on it, so its held-out items are not known; "
+        "restore it, or give items that it has not seen as test_data (--test_data).",
+    )
+    if divided is not None:
+        return Splits(*divided[:2])
+    return _without_trained(record, train, test, leave_out=leave_out)
+
+
+def _without_trained(record: SplitRecord, train: Dataset, test: Dataset, *, leave_out: bool = True) -> Splits:
+    """Return the splits without the test items that the run was trained on.
+
+    Raises:
+        UsageError: it was trained on all of them.
+    """
+    trained_on = record.trained_on(test)
+    number = int(trained_on.sum())
+    if number == 0:
+        return Splits(train, test)
+    check(
+        number < len(test) or not leave_out,
+        f"data: the run was trained on all {number:,} test items of {test.name!r}; give items that it has not seen.",
+    )
+    told = f"The run was trained on {number:,} of {len(test):,} test items of {test.name!r}"
+    note = f"{told}, which are left out." if leave_out else f"{told}."
+    log.warning("%s", note)
+    return Splits(train, test.only((~trained_on).nonzero()[:, 0]) if leave_out else test, (note,))
+
+
+def _check_no_copies(run: Run, train: Dataset, test: Dataset, *, is_own: bool) -> None:
+    """Raise `UsageError` where a run of an earlier version may have been trained on copies of test items."""
+    drawn = train.held_out is not None
+    copies = train.content_ids is not None or test.content_ids is not None
+    check(
+        not (is_own and drawn and copies),
+        f"run: {run.path} was trained by an earlier version, which could put copies of an item into both splits, and "
+        f"{train.name!r} has copies; train it again, or give items that it has not seen as test_data (--test_data).",
+    )
 
 
 def _with_all_views(dataset: Dataset) -> Dataset:
@@ -65,9 +161,11 @@ def _with_all_views(dataset: Dataset) -> Dataset:
 
 
 def are_same_items(one: Dataset, other: Dataset) -> bool:
-    """Return whether two datasets are, by all that is known without reading them, the same items in the same order."""
+    """Return whether two datasets are, by all that is known of them, the same items in the same order."""
     same = (one.name, one.split, len(one), one.shapes) == (other.name, other.split, len(other), other.shapes)
     if not same or not torch.equal(one.rows, other.rows) or (one.labels is None) != (other.labels is None):
+        return False
+    if one.digests is not None and other.digests is not None and not torch.equal(one.digests, other.digests):
         return False
     return one.labels is None or other.labels is None or torch.equal(one.labels, other.labels)
 
@@ -84,60 +182,89 @@ def data_told(settings: Settings, test: Dataset, asked: EvaluateOptions) -> str:
 
 
 def are_its_own(settings: Settings, data: object) -> bool:
-    """Return whether the data that were asked for, or nothing, are those that a run was trained on."""
-    return data is None or (isinstance(data, str | Path) and str(data) == settings.data)
+    """Return whether data, or None, are called as those that a run was trained on, or are the same file or folder."""
+    if data is None:
+        return True
+    if not isinstance(data, str | Path) or settings.data is None:
+        return False
+    return str(data) == str(settings.data) or _is_same_file(Path(data), Path(settings.data))
 
 
-def load_asked(
-    settings: Settings,
-    model: Model,
-    data: str | Path | AnyDataset[Any] | None,
-    split: str,
-    columns: dict[str, Any] | None,
-    root: str | Path | None,
-    *,
-    undivided: bool = False,
-) -> Dataset:
-    """Load what was asked for, or else what the run was trained on, in the size that the model takes.
+def _is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):  # one of them is no file: a name, a pattern, a URL
+        return False
 
-    Undivided, data of which a share would be held out are taken whole: someone has split them before.
 
-    Raises:
-        UsageError: the data cannot be loaded, or nothing was asked for and the run's folder does not hold its own.
-    """
-    asked = replace(settings, root=root or settings.root, image_size=image_size_of(model))
-    if are_its_own(settings, data):
-        if settings.data is None:
-            raise UsageError(
-                f"data: the run's config.yaml does not say on what it was trained; pass {written_as(data=...)}."
-            )
-        check(
-            not is_object(settings.data),
-            f"data: the run was trained on the object {settings.data}, which is not in its folder; pass "
-            f"{written_as(data=...)}.",
-        )
-        own = settings.weights if settings.weighs_by_column else None  # a column of weights is none of features
-        return build_dataset(replace(asked, columns=columns or settings.columns, weights=own), split)
-    if columns is None and KEPT["data"].written(data) == settings.data:  # a data frame after a data frame
-        columns = settings.columns
-    other = replace(asked, data=data, columns=columns, weights=None, test_fraction=None, **_OF_ITS_DATA)
-    dataset = build_dataset(other, split)
-    if undivided and dataset.held_out and not isinstance(data, AnyDataset):
-        dataset = build_dataset(replace(other, test_fraction=0), "train")
-        return dataset.only(torch.arange(len(dataset)), split)
-    return dataset
-
+_CHOOSING_ITEMS = ("validation", "items", "test_items", "imbalance")
+"""Settings that choose among the items of a source."""
 
 _OF_ITS_DATA: dict[str, Any] = {
-    "validation": None,
-    "items": None,
-    "test_items": None,
+    **dict.fromkeys(_CHOOSING_ITEMS),
     "given_views": (),
-    "imbalance": None,
     "corrupt": None,
     "domains": None,
 }
 """What a training asks of its own data alone: other data are looked at as they are."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data are loaded for an encoder: in the size that it takes, as the run read its own.
+
+    Attributes:
+        settings: those of the training.
+        model: the encoder.
+        columns: what the columns of a table are for; default: as in the training, of its own data.
+        root: folder of named data; default: as in the training.
+    """
+
+    settings: Settings
+    model: Model
+    columns: dict[str, Any] | None = None
+    root: str | Path | None = None
+
+    def load(self, data: Any, split: str, *, undivided: bool = False, complete: bool = False) -> Dataset:
+        """Return a split of some data, or of those that the run was trained on.
+
+        Args:
+            data: what to load; None: what the run was trained on.
+            split: "train" or "test".
+            undivided: whether data of which a share would be held out are taken whole.
+            complete: whether settings that choose among the run's own items are passed over.
+
+        Raises:
+            UsageError: the data cannot be loaded, or none are given and the run's folder does not hold its own.
+        """
+        settings = self._settings(data)
+        if complete:
+            settings = replace(settings, validation=None, items=None, test_items=None, imbalance=None)
+        dataset = build_dataset(settings, split)
+        if undivided and dataset.held_out and not isinstance(data, AnyDataset):
+            dataset = build_dataset(replace(settings, test_fraction=0), "train")
+            return dataset.only(torch.arange(len(dataset)), split)
+        return dataset
+
+    def _settings(self, data: Any) -> Settings:
+        """Return the settings of the training, with which these data are read."""
+        settings, columns = self.settings, self.columns
+        asked = replace(settings, root=self.root or settings.root, image_size=image_size_of(self.model))
+        if are_its_own(settings, data):
+            if settings.data is None:
+                raise UsageError(
+                    f"data: the run's config.yaml does not say on what it was trained; pass {written_as(data=...)}."
+                )
+            check(
+                not is_object(settings.data),
+                f"data: the run was trained on the object {settings.data}, which is not in its folder; pass "
+                f"{written_as(data=...)}.",
+            )
+            own = settings.weights if settings.weighs_by_column else None  # a column of weights is none of features
+            return replace(asked, columns=columns or settings.columns, weights=own)
+        if columns is None and KEPT["data"].written(data) == settings.data:  # a data frame after a data frame
+            columns = settings.columns
+        return replace(asked, data=data, columns=columns, weights=None, test_fraction=None, **_OF_ITS_DATA)
 
 
 def view_in(dataset: Dataset, model: Model, called: object) -> int:

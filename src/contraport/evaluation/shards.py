@@ -72,6 +72,11 @@ class _Neighbours(StoreOver):
     first: int
     last: int
 
+    @property
+    def digests(self) -> Tensor | None:
+        digests = self.store.digests
+        return None if digests is None else digests[self.first : self.last]
+
     def __len__(self) -> int:
         return self.last - self.first
 

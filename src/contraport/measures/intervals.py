@@ -195,7 +195,7 @@ def interval(finding: Finding, *, level: float = LEVEL, resamples: int = RESAMPL
     width, which says nothing of rarer ones than 1 in n.
 
     >>> interval(Finding(np.arange(100) % 10 > 0))
-    Interval(low=0.83, high=0.95)
+    Interval(low=0.84, high=0.95)
     """
     return percentiles(resampled({"": finding}, resamples=resamples, seed=seed)[""], level)
 

@@ -227,7 +227,7 @@ class Subject:
     @cached_property
     def ranks(self) -> np.ndarray[Any, Any]:
         """Which place an item's other view has among those of all test items, `(m, k)`, one column a direction."""
-        return ranks(*self.compared, shown=self.test.shown if self.directions else None)
+        return ranks(*self.compared, shown=self.test.content_ids if self.directions else None)
 
     @cached_property
     def judged(self) -> Tensor:

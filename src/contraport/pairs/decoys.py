@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from contraport.data import Batch, Dataset
+from contraport.data.duplicate_groups import exchange_partners
 from contraport.errors import check
 from contraport.pairs.sides import FEWEST_PAIRS, ItemPairs, check_number
 from contraport.seeding import generator
@@ -27,12 +28,13 @@ class Decoyed(Dataset):
     Attributes:
         decoys: which items they are made of.
 
+    >>> import numpy as np
     >>> from contraport.data import from_arrays
     >>> pairs = from_arrays((np.arange(60.0)[:, None], np.arange(60.0)[:, None]))
     >>> decoyed = with_decoys(pairs, seed=0)
     >>> len(decoyed), len(decoyed.decoys.first)
     (60, 12)
-    >>> first, second = decoyed.__getitems__([3, 60]).views
+    >>> first, second = decoyed.__getitems__([5, 60]).views
     >>> (first == second).flatten().tolist()
     [True, False]
     """
@@ -67,8 +69,10 @@ def with_decoys(dataset: Dataset, *, seed: int) -> Decoyed:
     check_pairs(dataset)
     items = len(dataset)
     number = int(min(max(SHARE * items, FEWEST), MOST, LARGEST_SHARE * items))
-    drawn = torch.from_numpy(generator("audit.decoys", seed).permutation(items)[:number])
-    decoys = ItemPairs(drawn, drawn.roll(1))
+    random = generator("audit.decoys", seed)
+    drawn = torch.from_numpy(random.permutation(items)[:number])
+    partners = exchange_partners(drawn, dataset.content_ids, random)
+    decoys = ItemPairs(drawn[partners != drawn], partners[partners != drawn])
     decoyed = dataset.as_kind(Decoyed)
     decoyed.decoys = decoys
     return decoyed

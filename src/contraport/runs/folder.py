@@ -16,6 +16,7 @@ DIR/config.yaml        the keyword arguments of `contraport.train`
     samples.npz        the points, thumbnails and plans that the page draws
     pairs.npz          what a training with `audit` found of its pairs
     mismatched.npz     who is paired with whom, where pairs were mismatched on purpose
+    split.npz          digests of the items that are trained on and of those that are held out
     train.log          what the training said
     profile/           where the time of some steps went, where that was asked for
     loggers/           what TensorBoard, MLflow or Weights & Biases keep, where they were asked for
@@ -67,6 +68,7 @@ class RunFolder:
         self.items_path = self.path / "items.npz"
         self.pairs_path = self.path / "pairs.npz"
         self.mismatched_path = self.path / "mismatched.npz"
+        self.split_path = self.path / "split.npz"
         self.log_path = self.path / "train.log"
         self.loggers_path = self.path / "loggers"
         self.nonfinite_path = self.path / "nonfinite.json"
@@ -91,7 +93,7 @@ class RunFolder:
     def written(self) -> tuple[Path, ...]:
         """All that belongs to one training, but `config.yaml`."""
         measured = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
-        files = (*measured, self.mismatched_path, self.log_path, self.nonfinite_path)
+        files = (*measured, self.mismatched_path, self.split_path, self.log_path, self.nonfinite_path)
         return (*self.folders, *files)
 
     def check_free(self, *, overwrite: bool = False) -> None:

@@ -147,6 +147,9 @@ _ARRAYS = {
     "partners": (1, "iu"),
     "partner_scores": (1, "f"),
     "epoch": (0, "iu"),
+    "train": (1, "iu"),
+    "test": (1, "iu"),
+    "fingerprint": (0, "U"),
     **dict.fromkeys(("rate", "low", "high", "remembered"), (0, "f")),
 }
 

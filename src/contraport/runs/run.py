@@ -22,6 +22,7 @@ from contraport.runs.reading import AGAIN, MetricsRow, read, read_arrays, read_e
 from contraport.verbs.train import KEPT, Settings, check_kept
 
 if TYPE_CHECKING:
+    from contraport.data.fingerprint import SplitRecord
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
 
@@ -311,6 +312,28 @@ class Run(RunFolder):
         self.check_is_run()
         found: dict[str, np.ndarray] = read(self.pairs_path, read_arrays)
         return found
+
+    def save_split(self, record: SplitRecord) -> None:
+        """Write which items are trained on and which are held out."""
+        with self.writing():
+            write_arrays(self.split_path, record.arrays())
+
+    def split(self) -> SplitRecord | None:
+        """Return which items the run was trained on and which it held out.
+
+        None of a stream, and of a run of an earlier version, which kept no record.
+
+        Raises:
+            UsageError: the folder is no run, or its `split.npz` is corrupt.
+        """
+        # Here, not above, as in `model`.
+        from contraport.data.fingerprint import SplitRecord
+
+        self.check_is_run()
+        if not self.split_path.exists():
+            return None
+        record: SplitRecord = read(self.split_path, lambda path: SplitRecord.from_arrays(read_arrays(path)))
+        return record
 
     def save_partners(self, partners: np.ndarray) -> None:
         """Write which item each is paired with, where pairs were mismatched on purpose."""

@@ -51,7 +51,6 @@ def fit(
     loggers: Sequence[Logger],
     console: Console,
     monitored: Callable[[torch.device], Subject] | None = None,
-    mark: str | None = None,
 ) -> Meter:
     """Train until all epochs are done, from the last checkpoint if some steps are, and return the meter.
 
@@ -63,7 +62,6 @@ def fit(
         loggers: to which the rows of metrics go too.
         console: on which the progress is shown.
         monitored: makes what `monitor` measures, on a device.
-        mark: of the items.
 
     Raises:
         FloatingPointError: the loss or its gradient is not finite.
@@ -77,8 +75,13 @@ def fit(
             compile_encoders(model)
     unsharded = copy.deepcopy(pipeline.model).cpu() if settings.strategy == "fsdp" else None
     forward = parallel(pipeline, device, settings.strategy)
+<<<<<<< HEAD
     file, stop, succeeded = CheckpointFile(run, mark), StopRequest(), False
     read_every = steps_between_readings(device, settings)
+=======
+    file, stop = CheckpointFile(run), StopRequest()
+    read_every, succeeded = steps_between_readings(device, settings), False
+>>>>>>> 55ba6ee (Keep held-out items apart by content, and with the run)
     with _interruptible(run), torch.random.fork_rng(devices=_current_gpu()):
         try:
             while not succeeded:

@@ -7,12 +7,12 @@ epoch, batch, step     the progress: whole epochs, batches of the next one, and 
 pipeline               the state of all that learns or remembers
 optimizer, schedule    their states
 callbacks              by the name of its class, the state of each callback that has one
-items                  the mark of the items that are trained on
 ```
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import yaml
 
+from contraport.data.fingerprint import SplitRecord
 from contraport.distributed import is_first
 from contraport.errors import check, explained
 from contraport.files import check_checksum, halves, write_text
@@ -31,15 +32,17 @@ from contraport.training.sharding import part_optimizer, parted, whole
 from contraport.verbs.train import Settings
 from contraport.wording import written_as
 
+log = logging.getLogger("contraport.training")
+
 
 @explained("contraport docs troubleshooting resume-is-refused")
-def open_run(run: Run, settings: Settings, mark: str | None = None) -> Position:
+def open_run(run: Run, settings: Settings, record: SplitRecord | None = None) -> Position:
     """Make the run's folder; or, to resume, take it back to its last checkpoint.
 
     Args:
         run: the folder.
         settings: of the training.
-        mark: of its items; None: they are not compared with those that it began with.
+        record: of its items, which on resume are to be those that it began with; None of a stream.
 
     Raises:
         UsageError: the folder is in the way or cannot be written to, or the checkpoint is corrupt or of other items;
@@ -49,13 +52,19 @@ def open_run(run: Run, settings: Settings, mark: str | None = None) -> Position:
         with run.writing():
             _remove_halves(run)
             Run.create(run.path, settings.kept(), overwrite=settings.overwrite)
+            if record is not None:
+                run.save_split(record)
         return Position()
     with run.writing():
         run.replaced.settle()
-    position, known = _position(run)
+    position, before = _position(run), run.split()
+    if record is not None and before is None:
+        log.warning("%s is of an earlier version: whether its items are those of before is not checked", run.path)
+        run.save_split(record)
     check(
-        mark is None or known is None or mark == known,
-        f"data: the run in {run.path} began with other items than those that came; on resume they are to be the same.",
+        record is None or before is None or record.fingerprint == before.fingerprint,
+        f"data: the run in {run.path} was trained on other items than those that came; on resume they must be the "
+        "same.",
     )
     check(
         position.epoch <= settings.epochs,
@@ -154,7 +163,6 @@ def _of_lightning(state: dict[str, Any]) -> dict[str, Any]:
     epochs, batches = (loop[name]["current"] for name in ("epoch_progress", "epoch_loop.batch_progress"))
     is_within = epochs["ready"] > epochs["processed"]
     (optimizer,), (schedule,) = state["optimizer_states"], state["lr_schedulers"]
-    mark = callbacks.pop("items", {}).get("items")
     if "Looking" in callbacks:
         callbacks["AuditCallback"] = callbacks.pop("Looking")
     return {
@@ -165,7 +173,6 @@ def _of_lightning(state: dict[str, Any]) -> dict[str, Any]:
         "optimizer": optimizer,
         "schedule": schedule,
         "callbacks": callbacks,
-        "items": mark,
     }
 
 
@@ -176,17 +183,17 @@ def without_checkpoint(run: Run) -> str:
     return f"; {other}train anew with {written_as(overwrite=True)}."
 
 
-def _position(run: Run) -> tuple[Position, str | None]:
-    """Return the progress of the last checkpoint, and the mark of its items where it has one."""
+def _position(run: Run) -> Position:
+    """Return the progress of the last checkpoint."""
     if not run.last_checkpoint.exists():
-        return Position(), None
+        return Position()
 
-    def reader(path: Path) -> tuple[Position, str | None]:
+    def reader(path: Path) -> Position:
         state = read_checkpoint(path)
         position = Position(state["epoch"], state["batch"], state["step"])
         if not all(isinstance(number, int) and number >= 0 for number in position):
             raise ValueError(f"expected whole numbers of epochs, batches and steps, got {tuple(position)}")
-        return position, state.get("items")
+        return position
 
-    found: tuple[Position, str | None] = read(run.last_checkpoint, reader, without_checkpoint(run))
+    found: Position = read(run.last_checkpoint, reader, without_checkpoint(run))
     return found

@@ -15,8 +15,8 @@ from contraport._version import __version__
 from contraport.catalog.recipes import settings_of_recipe
 from contraport.data import Dataset
 from contraport.data.decoded import decoded_once, holds_encoded
+from contraport.data.fingerprint import SplitRecord
 from contraport.data.loading import StreamLoader
-from contraport.data.mark import mark_of
 from contraport.data.streams import Stream
 from contraport.data.versions import with_partners
 from contraport.data.views.own import OwnChange
@@ -31,6 +31,7 @@ from contraport.training.build import (
     build,
     build_batches,
     build_dataset,
+    build_held_out,
     build_initial,
     build_monitored,
     check_parts,
@@ -98,18 +99,18 @@ def train(given: dict[str, Any]) -> Run:
                 return run
             if not settings.resume:
                 run.check_free(overwrite=settings.overwrite)
-            mark = mark_of(dataset)
+            record = SplitRecord.of(dataset, build_held_out(settings))
         with together():
-            _check_same_items(dataset, mark)
+            _check_same_items(dataset, record)
         with _locked(run), replacing_run(run):
             with together():
                 kept = replace(settings, freeze=given_freeze)  # so that the same can be given to go on
-                done = open_run(run, kept, mark) if is_first() else Position()
+                done = open_run(run, kept, record) if is_first() else Position()
                 if is_first() and done.step == 0:
                     run.save_initial(merged(built.pipeline.model), drawn=begun is None)
                 if built.partners is not None and is_first():
                     run.save_partners(built.partners.numpy())
-            _fit(settings, built, run, from_first(done), monitored, given, mark)
+            _fit(settings, built, run, from_first(done), monitored, given)
     return run
 
 
@@ -123,11 +124,12 @@ def _locked(run: Run) -> Iterator[None]:
         yield
 
 
-def _check_same_items(dataset: Dataset, mark: str | None) -> None:
+def _check_same_items(dataset: Dataset, record: SplitRecord | None) -> None:
     """Raise `UsageError` where this process has other items than the first: their steps would not fit together."""
-    items, known = from_first((len(dataset), mark))
+    own = None if record is None else record.fingerprint
+    items, first = from_first((len(dataset), own))
     told = f"data: process {world().rank} found other items than the first, {len(dataset):,} and {items:,} in number"
-    check(known == mark, f"{told}; expected the same {dataset.name!r} on each machine, readable everywhere.")
+    check(first == own, f"{told}; expected the same {dataset.name!r} on each machine, readable everywhere.")
 
 
 def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Settings, tuple[str, ...]]:
@@ -174,7 +176,6 @@ def _fit(
     done: Position,
     monitored: Monitored | None,
     given: Mapping[str, Any],
-    mark: str | None,
 ) -> None:
     steps = settings.epochs * built.epoch
     with run_logging(run, progress=settings.progress) as console:
@@ -194,7 +195,6 @@ def _fit(
                 loggers=loggers,
                 console=console,
                 monitored=monitored,
-                mark=mark,
             )
         with together():
             if is_first():

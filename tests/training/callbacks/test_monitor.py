@@ -9,6 +9,7 @@ from contraport.data import from_arrays
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.measures import tuning
+from contraport.seeding import torch_generator
 from contraport.training.build import build, build_monitored
 from contraport.training.callbacks.progress import row_in_words
 from contraport.verbs.train import Settings
@@ -94,7 +95,7 @@ def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: in
     data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, monitor=["knn"], mismatch=1.0)
     judged = build_monitored(settings, build(settings), data)(torch.device("cpu"))
-    drawn = torch.randperm(90, generator=torch.Generator().manual_seed(0))
+    drawn = torch.randperm(90, generator=torch_generator("training.monitor"))
     expected = data.__getitems__(drawn[1::2].tolist()).views
     assert same(judged.test.__getitems__(list(range(45))).views, expected)
     assert len(judged.test.shapes) == views
@@ -102,7 +103,7 @@ def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: in
 
 def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
     run = train(tmp_path / "run", monitor=["effective_rank"])
-    drawn = torch.randperm(120, generator=torch.Generator().manual_seed(0))
+    drawn = torch.randperm(120, generator=torch_generator("training.monitor"))
     batch = pictures().__getitems__(drawn[1::2].tolist())
     judged = from_arrays(batch.views[0].numpy(), labels=batch.labels)
     told = evaluate(run, data=(pictures(), judged), measures=["effective_rank"], progress=False)

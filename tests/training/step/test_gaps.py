@@ -75,7 +75,7 @@ def test_the_loss_is_that_of_the_embeddings_that_are_there(objective: str) -> No
         expected = torch.stack([loss(z[v], z[w], present=present[:, [v, w]]) for v, w in pairs]).mean()
     expected.backward()
     torch.testing.assert_close(value, expected.detach(), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(slopes, gradients(pipeline), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(slopes, gradients(pipeline), rtol=1e-4, atol=3e-5)
 
 
 def test_chunks_are_the_whole_batch() -> None:

@@ -10,8 +10,9 @@ import numpy as np
 
 from contraport.data.arrays import array_of, from_arrays, take
 from contraport.data.dataset import Dataset
+from contraport.data.duplicate_groups import content_groups
 from contraport.data.formats.format import data_format
-from contraport.data.splits import Marks, count_held_out, items_of
+from contraport.data.splits import Marks, count_held_out, items_of, largest_group
 from contraport.errors import UsageError, cannot_read, check, unknown_name
 
 _OF_ITEMS = ("labels", "domains", "weights", "numbers")
@@ -101,7 +102,12 @@ def _split_of(
     except UsageError as error:
         raise UsageError(f"data: {path}: {error}") from error
     labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
-    chosen = items_of(split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction)
+    groups = None
+    if is_test is None and whole.content_ids is not None:
+        groups = content_groups(whole.content_ids, largest_group(len(whole), test_fraction)).groups
+    chosen = items_of(
+        split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
+    )
     return take(whole, chosen, split, held_out=count_held_out(split, len(whole), chosen) if is_test is None else None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from contraport.data.arrays import ArrayStore, as_view, codes_of, numbers_of, weights_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import FileImages
+from contraport.data.digests import digest_fetched
 from contraport.data.formats.columns import (
     a_series_each,
     empty_rows,
@@ -99,6 +101,11 @@ class RowStore:
     where: str
     shapes: tuple[tuple[int, ...], ...]
     in_memory: bool = False
+
+    @cached_property
+    def digests(self) -> Tensor:
+        """Digests of the rows, int64 ``(n, 1)``; all of them are read once."""
+        return digest_fetched(self)
 
     def __len__(self) -> int:
         return len(self.rows)

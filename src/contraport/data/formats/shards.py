@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from contraport.data.arrays import as_view, codes_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES
+from contraport.data.digests import digest_fetched
 from contraport.data.formats.folder import files_below
 from contraport.data.formats.format import data_format
 from contraport.data.formats.roles import DOMAIN_NAMES, LABEL_NAMES
@@ -133,6 +135,11 @@ class ArrayMembers:
     shapes: tuple[tuple[int, ...], ...]
     in_memory: bool = False
 
+    @cached_property
+    def digests(self) -> Tensor:
+        """Digests of the arrays, int64 ``(n, 1)``; all of them are read once."""
+        return digest_fetched(self)
+
     def __len__(self) -> int:
         return len(self.members)
 
@@ -152,6 +159,11 @@ class TextMembers:
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of one item of each view."""
         return (TEXT,)
+
+    @cached_property
+    def digests(self) -> Tensor:
+        """Digests of the texts, int64 ``(n, 1)``; all of them are read once."""
+        return digest_fetched(self)
 
     def __len__(self) -> int:
         return len(self.members)

@@ -31,6 +31,7 @@ class TorchStore:
     shapes: tuple[tuple[int, ...], ...]
     image_size: int | None
     in_memory: bool = False
+    digests: None = None  # the other dataset may change items at random when they are fetched
 
     def __len__(self) -> int:
         return len(cast(Sized, self.dataset))

@@ -237,6 +237,11 @@ class _ColourStore(StoreOver):
         _, height, width = self.store.shapes[0]
         return (1, height, width), (2, height, width)
 
+    @property
+    def digests(self) -> Tensor | None:
+        digests = self.store.digests
+        return None if digests is None else digests.expand(-1, 2)
+
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         return _split_colours(*_floats(self.store.fetch(positions)))
 

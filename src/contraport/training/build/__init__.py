@@ -6,6 +6,7 @@ Here alone they are made, for `contraport.train`, its replay, the evaluation of 
 from contraport.training.build.dataset import (
     build_batches,
     build_dataset,
+    build_held_out,
     build_plain_views,
     build_views,
     draws_kept,
@@ -25,6 +26,7 @@ __all__ = [
     "build",
     "build_batches",
     "build_dataset",
+    "build_held_out",
     "build_initial",
     "build_monitored",
     "build_objective",

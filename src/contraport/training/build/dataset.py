@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,7 +34,10 @@ from contraport.encoders.view_names import each_view
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss
 from contraport.options import is_object
+from contraport.runs import Run
 from contraport.verbs.train import Settings
+
+log = logging.getLogger("contraport.training")
 
 DRAWS = 4
 """How many random views of each kind and item are kept, unless it is said."""
@@ -158,6 +162,18 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     return _version(settings, dataset)
 
 
+def build_held_out(settings: Settings) -> Dataset | None:
+    """Return the items that a training holds out, or None where nothing is held out or known."""
+    one_split = isinstance(settings.data, torch.utils.data.Dataset) or is_stream(settings.data)
+    if one_split or settings.test_fraction == 0:
+        return None
+    try:
+        return build_dataset(settings, "test")
+    except UsageError as error:  # a training does not need them
+        log.info("no held-out items are recorded: %s", error)
+        return None
+
+
 def _held_out(dataset: Dataset, share: float, split: str, *, purpose: str) -> Positions:
     """Return the positions of one split of some data of which a share of each class is held out."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
@@ -187,15 +203,21 @@ def _version(settings: Settings, dataset: Dataset) -> Dataset:
     return dataset
 
 
-def mismatched(settings: Settings, dataset: Dataset) -> tuple[Dataset, Tensor | None]:
-    """Return the training pairs of which some are wrong, and who is paired with whom, where that is asked for."""
+def mismatched(settings: Settings, dataset: Dataset, run: Run | None = None) -> tuple[Dataset, Tensor | None]:
+    """Return the training pairs, of which `mismatch` makes some wrong, and the partner of each, if it does.
+
+    A run that goes on keeps the partners that it began with.
+    """
     mismatch = None if settings.mismatch is None else parse_mismatch(settings.mismatch)
     if mismatch is None or mismatch.share == 0:
         return dataset, None
     frozen = settings.freezes_all and len(dataset.shapes) == 1
     told = f"mismatch: {settings.held_by} keeps features of each item by itself; expected no mismatch of random views."
     check(not frozen, told)
-    partners = mismatched_partners(dataset, mismatch, seed=settings.seed)
+    if run is not None and run.mismatched_path.exists():
+        partners = torch.from_numpy(run.partners())
+    else:
+        partners = mismatched_partners(dataset, mismatch, seed=settings.seed)
     return with_partners(dataset, partners), partners
 
 

@@ -21,7 +21,7 @@ from contraport.encoders.model import CONFIG_FILE, Encoders
 from contraport.encoders.view_names import each_view
 from contraport.errors import UsageError, check, reason
 from contraport.runs import Run
-from contraport.seeding import reseed, torch_seed
+from contraport.seeding import reseed
 from contraport.texts import blank, is_text
 from contraport.training.optimization import check_layers
 from contraport.verbs.train import Settings
@@ -103,7 +103,7 @@ def build_untrained(settings: Settings, model: Model, encoder: Encoders = None) 
 def as_seeded(settings: Settings) -> Iterator[None]:
     """Draw weights by the seed of the training, on the CPU."""
     with torch.random.fork_rng(devices=[]):
-        reseed(torch_seed("model.weights", settings.seed))
+        reseed(settings.seed)  # bare, which no other use is: the untrained weights of existing runs must not change
         yield
 
 

@@ -7,6 +7,7 @@ from torch import nn
 from contraport.catalog import objective
 from contraport.course import is_learned, parse_temperature
 from contraport.data import Dataset
+from contraport.data.streams import Stream
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective, Pairs, Temperature
 from contraport.objectives.schedules import Schedule, parse_constraint
@@ -54,7 +55,10 @@ def build_schedules(settings: Settings, compared: nn.Module | None, *, steps: in
 
 
 def target_of(settings: Settings, dataset: Dataset, compared: nn.Module, views: int) -> str | None:
-    """Return which plan is wanted: the one asked for; of pairs of which some show the same, those that do so too."""
+    """Return the target: the one of the settings; else, where items share content, the pairs that do so too."""
+    if settings.target is not None or isinstance(dataset, Stream):
+        return settings.target
     pairs = isinstance(compared, Objective) and compared.target == Pairs() and compared.layout.traits.matches_views
-    known = dataset.shown is not None and len(dataset.shapes) == views
-    return "shown" if settings.target is None and pairs and known else settings.target
+    # Of three views or more, equal content in one, such as coarse features, says nothing of a pair of two others.
+    comparable = len(dataset.shapes) == 1 or len(dataset.shapes) == views == 2
+    return "shown" if pairs and comparable and dataset.content_ids is not None else None

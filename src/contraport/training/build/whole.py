@@ -73,7 +73,7 @@ def build(
     dataset = build_dataset(settings) if dataset is None else dataset
     if isinstance(dataset, Stream):
         check_stream(settings, dataset, compared)
-    dataset, partners = mismatched(settings, dataset)
+    dataset, partners = mismatched(settings, dataset, run)
     if settings.audit:
         dataset = with_decoys(dataset, seed=settings.seed)
     if settings.cache_chunk is not None:

@@ -22,12 +22,10 @@ class CheckpointFile:
 
     Args:
         run: the folder.
-        mark: of the items; a resumed run is refused where its items have another.
     """
 
-    def __init__(self, run: Run, mark: str | None = None) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._mark = mark
 
     def write(self, loop: Loop, path: Path) -> None:
         """Write the state of a training beside its place, then move it there with its checksum; all processes call it.
@@ -36,7 +34,7 @@ class CheckpointFile:
             UsageError: it cannot be written.
         """
         with together():
-            state = state_of(loop) | {"items": self._mark}
+            state = state_of(loop)
             if not is_first():
                 return
             with self._run.writing():

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from contraport.data import BatchOrder
+from contraport.data.duplicate_groups import exchange_partners
 from contraport.distributed import from_first, is_first
 from contraport.embedding import Reader
 from contraport.pairs import (
@@ -38,6 +39,7 @@ from contraport.pairs import (
     scores,
     sum_in_units,
 )
+from contraport.seeding import generator
 from contraport.training.step.pipeline import Pipeline
 from contraport.training.step.sides import read_sides
 
@@ -181,8 +183,11 @@ class Auditor:
     def _judged(self) -> tuple[Tensor, ...]:
         """Return the scores of the pairs, of the decoys, and of as many mismatches that were not trained on."""
         sides, decoys = self.sides(), self._dataset.decoys
-        redrawn = ItemPairs(decoys.first, decoys.first.roll(2))
-        together = ItemPairs(*map(torch.cat, zip(sides.given, decoys, redrawn, strict=True)))
+        random = generator("audit.fresh_mismatches", len(decoys.first))
+        partners = exchange_partners(decoys.first, self._dataset.content_ids, random, by=2)
+        differ = partners != decoys.first
+        fresh = ItemPairs(decoys.first[differ], partners[differ])
+        together = ItemPairs(*map(torch.cat, zip(sides.given, decoys, fresh, strict=True)))
         seen = [sides]
         if are_vectors(self._dataset, widest=WIDEST):
             seen.append(as_sides(self._dataset, kept=sides.kept))

@@ -20,6 +20,7 @@ class KeptFeatures:
 
     views: tuple[np.ndarray, ...]
     in_memory: bool = True
+    digests: None = None  # those of the items stand, which the dataset has
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -112,7 +112,7 @@ def _constant(name: str, known: str | None = None) -> Callable[[dict[str, Any], 
 
 
 def _shown(settings: dict[str, Any], dataset: Dataset) -> Wanted:
-    numbers = dataset.shown
+    numbers = dataset.content_ids
     if numbers is None:
         raise UsageError(f"target: shown expects items that show the same; those of {dataset.name!r} all differ.")
     repeats = [column for column in numbers.unbind(1) if len(column.unique()) < len(column)]

@@ -29,10 +29,10 @@ def captions(dataset: Dataset) -> list[str]:
     return decoded(dataset.store.fetch(torch.arange(len(dataset)))[1])
 
 
-def check_shown(dataset: Dataset, images: list[str], texts: list[str]) -> None:
+def check_content_ids(dataset: Dataset, images: list[str], texts: list[str]) -> None:
     """Two numbers are equal where the images are, or the texts."""
-    assert dataset.shown is not None
-    for column, names in zip(dataset.shown.T.numpy(), (images, texts), strict=True):
+    assert dataset.content_ids is not None
+    for column, names in zip(dataset.content_ids.T.numpy(), (images, texts), strict=True):
         assert ((column[:, None] == column) == (np.array(names)[:, None] == np.array(names))).all()
 
 
@@ -46,7 +46,7 @@ def test_rows_of_an_image_and_rows_of_a_caption(folder: Path) -> None:
     rows = [(f"{number}.png", text) for number in range(IMAGES) for text in (f"thing {number}", f"{number % 3} again")]
     dataset = load(written(folder, rows), "train", image_size=8)
     assert dataset.view_names == ("image", "caption")
-    check_shown(dataset, [Path(key).name for key in dataset.keys], captions(dataset))
+    check_content_ids(dataset, [Path(key).name for key in dataset.keys], captions(dataset))
 
 
 def test_an_image_is_held_out_with_all_its_captions(folder: Path) -> None:
@@ -59,7 +59,7 @@ def test_an_image_is_held_out_with_all_its_captions(folder: Path) -> None:
 
 def test_items_that_all_differ_show_nothing_twice(folder: Path) -> None:
     dataset = load(written(folder, [(f"{number}.png", f"thing {number}") for number in range(IMAGES)]), image_size=8)
-    assert dataset.shown is None
+    assert dataset.content_ids is None
     assert dataset.each_once() is dataset
 
 
@@ -72,7 +72,7 @@ def test_a_column_of_lists_of_captions(folder: Path) -> None:
     expected = [(row, text) for row, texts in enumerate(lists) for text in texts]
     chosen = [one for one in expected if one[0] in set(dataset.rows.tolist())]
     assert list(zip(dataset.rows.tolist(), captions(dataset), strict=True)) == chosen
-    check_shown(dataset, [str(row) for row, _ in chosen], [text for _, text in chosen])
+    check_content_ids(dataset, [str(row) for row, _ in chosen], [text for _, text in chosen])
     other = load(str(folder / "all.parquet"), "test", image_size=8)
     assert not {*dataset.rows.tolist()} & {*other.rows.tolist()}
 
@@ -81,7 +81,7 @@ def test_what_is_lacking_is_not_the_same(folder: Path) -> None:
     rows = [(f"{number}.png", "" if number < 6 else f"thing {number}") for number in range(IMAGES)]
     dataset = load(written(folder, rows), "train", image_size=8)
     assert dataset.present is not None
-    assert dataset.shown is None
+    assert dataset.content_ids is None
 
 
 def test_each_image_once(folder: Path) -> None:
@@ -89,13 +89,13 @@ def test_each_image_once(folder: Path) -> None:
     images = load(written(folder, rows), "train", image_size=8).of_views([0]).each_once()
     assert len(images) == len(set(images.keys)) == 16
     assert images.rows.tolist() == sorted(images.rows.tolist())
-    assert images.shown is None
+    assert images.content_ids is None
 
 
 def test_texts_of_arrays_are_the_same_where_they_are_equal() -> None:
     images = np.random.default_rng(0).integers(0, 255, (4, 8, 8), dtype=np.uint8)
     dataset = from_arrays({"image": images, "caption": ["a bag", "a coat", "a bag", ""]})
-    assert dataset.shown is not None
-    assert dataset.shown[:, 0].tolist() == [0, 1, 2, 3]
-    assert dataset.shown[:, 1].tolist() == [0, 1, 0, -4]
-    assert from_arrays((images, np.ones((4, 2)))).shown is None
+    assert dataset.content_ids is not None
+    assert dataset.content_ids[:, 0].tolist() == [0, 1, 2, 3]
+    assert dataset.content_ids[:, 1].tolist() == [0, 1, 0, -4]
+    assert from_arrays((images, np.arange(4.0)[:, None])).content_ids is None

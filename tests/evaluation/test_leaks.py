@@ -1,0 +1,312 @@
+"""Leaks between training and test: no test item is, by content, one that was trained on."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import contraport
+from contraport.catalog.versions import parse_mismatch
+from contraport.data import Dataset, from_arrays, load
+from contraport.data.versions import mismatched_partners
+from contraport.errors import UsageError
+from contraport.evaluation import evaluate
+from contraport.evaluation.bench import Bench
+from contraport.evaluation.embed import embed
+from contraport.pairs import couples, exchanged, with_decoys
+from contraport.runs import Run
+from contraport.training.build.objective import target_of
+from contraport.verbs.evaluate import EvaluateOptions
+
+ROWS, FEATURES = 120, 4
+
+
+def table(path: Path, rows: np.ndarray, labels: np.ndarray) -> Path:
+    names = ",".join(f"x{number}" for number in range(FEATURES))
+    lines = [
+        ",".join([*(f"{value:.6f}" for value in row), str(label)]) for row, label in zip(rows, labels, strict=True)
+    ]
+    path.write_text("\n".join([f"{names},kind", *lines]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def numbers() -> tuple[np.ndarray, np.ndarray]:
+    return np.random.default_rng(0).normal(size=(ROWS, FEATURES)), np.arange(ROWS) % 3
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: tuple[np.ndarray, np.ndarray]) -> Run:
+    monkeypatch.chdir(tmp_path)
+    table(Path("g.csv"), *numbers)
+    return train("g.csv", columns={"labels": "kind"}, test_fraction=0.5)
+
+
+def train(data: Any, **settings: Any) -> Run:
+    given = {"epochs": 1, "batch_size": 16, "encoder": "mlp", "progress": False, "out": "run", "seed": 0} | settings
+    return contraport.train(data, **given)
+
+
+def judged(run: Run, **asked: Any) -> Bench:
+    return Bench.of(run, EvaluateOptions(run=run, progress=False, **asked))
+
+
+def shared(one: Dataset, other: Dataset) -> int:
+    """Return how many items of one have content in a view that an item of the other has there."""
+    assert one.digests is not None
+    assert other.digests is not None
+    pairs = zip(one.digests.unbind(1), other.digests.unbind(1), strict=True)
+    return int(torch.stack([torch.isin(*pair) for pair in pairs]).any(dim=0).sum())
+
+
+def check_as_trained(bench: Bench) -> None:
+    held_out = load("g.csv", "test", columns={"labels": "kind"}, test_fraction=0.5)
+    assert bench.test.digests is not None
+    assert held_out.digests is not None
+    assert sorted(bench.test.digests[:, 0].tolist()) == sorted(held_out.digests[:, 0].tolist())
+    assert shared(bench.test, bench.train) == 0
+    assert bench.notes == ()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"columns": {"labels": "kind", "views": ["x*"]}},
+        {"columns": {"domains": "kind"}},
+        {"data": "./g.csv"},
+        {"data": "copy.csv", "columns": {"labels": "kind"}},
+        {"data": "g.csv", "columns": {"domains": "kind"}},
+    ],
+)
+def test_held_out_items_are_those_of_the_run(trained: Run, asked: dict[str, Any]) -> None:
+    Path("copy.csv").write_text(Path("g.csv").read_text())
+    check_as_trained(judged(trained, **asked))
+
+
+def test_absolute_path_of_the_own_data(trained: Run) -> None:
+    check_as_trained(judged(trained, data=Path("g.csv").absolute()))
+
+
+def test_refuses_own_data_that_have_changed(trained: Run, numbers: tuple[np.ndarray, np.ndarray]) -> None:
+    more = np.random.default_rng(1).normal(size=(7, FEATURES))
+    table(Path("g.csv"), np.concatenate([more, numbers[0]]), np.concatenate([np.zeros(7, dtype=int), numbers[1]]))
+    with pytest.raises(UsageError, match=r"^data: .* has changed"):
+        judged(trained)
+    with pytest.raises(UsageError, match=r"^data: .* has changed"):
+        embed(trained, out="features.npz", split="test", progress=False)
+    table(Path("g.csv"), numbers[0][7:], numbers[1][7:])
+    with pytest.raises(UsageError, match=r"^data: .* has changed"):
+        judged(trained)
+
+
+def test_leaves_out_items_of_other_data_that_were_trained_on(
+    trained: Run, numbers: tuple[np.ndarray, np.ndarray]
+) -> None:
+    more = np.random.default_rng(1).normal(size=(60, FEATURES))
+    table(Path("other.csv"), np.concatenate([more, numbers[0][:60]]), np.arange(120) % 3)
+    run_items = load("g.csv", columns={"labels": "kind"}, test_fraction=0.5)
+    bench = judged(trained, data="other.csv", columns={"labels": "kind"})
+    assert shared(bench.test, run_items) == 0
+    assert len(bench.notes) == 1
+    assert bench.notes[0] in evaluate(trained, data="other.csv", columns={"labels": "kind"}, progress=False)["notes"]
+    bench = judged(trained, test_data=(rows := from_arrays(more[:20], labels=np.arange(20) % 3, split="test")))
+    assert len(bench.test) == len(rows)
+    with pytest.raises(UsageError, match=r"^data: the run was trained on all"):
+        judged(trained, test_data=run_items)
+
+
+def test_embed_takes_the_split_of_the_run(trained: Run) -> None:
+    held_out = load("g.csv", "test", columns={"labels": "kind"}, test_fraction=0.5)
+    out = embed(trained, data="./g.csv", out="features.npz", split="test", progress=False)
+    assert sorted(np.load(out)["rows"].tolist()) == held_out.rows.tolist()
+
+
+@pytest.mark.parametrize("settings", [{"validation": 0.25}, {"items": 40}, {"items": 40, "test_items": 20}])
+def test_subsets_of_the_items_keep_their_split(trained: Run, settings: dict[str, Any]) -> None:
+    own = {"columns": {"labels": "kind"}, "test_fraction": 0.5, "batch_size": 8}
+    run = train("g.csv", out="subset", **own, **settings)
+    plain, moved = judged(run), judged(run, columns={"domains": "kind"})
+    for bench in (plain, moved):
+        assert shared(bench.test, bench.train) == 0
+        assert int(run.split().trained_on(bench.test).sum()) == 0
+    assert moved.test.rows.tolist() == plain.test.rows.tolist()
+
+
+def test_refuses_a_run_of_an_earlier_version_whose_data_have_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: tuple[np.ndarray, np.ndarray]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table(Path("g.csv"), np.repeat(numbers[0][:60], 2, axis=0), np.repeat(numbers[1][:60], 2))
+    run = train("g.csv", columns={"labels": "kind"})
+    run.split_path.unlink()
+    with pytest.raises(UsageError, match=r"^run: .* earlier version"):
+        judged(run)
+
+
+def test_a_run_of_an_earlier_version_is_still_judged(trained: Run) -> None:
+    trained.split_path.unlink()
+    check_as_trained(judged(trained))
+
+
+def test_resume_refuses_one_changed_item(trained: Run, numbers: tuple[np.ndarray, np.ndarray]) -> None:
+    rows = numbers[0].copy()
+    position = int(load("g.csv", columns={"labels": "kind"}, test_fraction=0.5).rows[7])
+    rows[position, 0] += 1
+    table(Path("g.csv"), rows, numbers[1])
+    with pytest.raises(UsageError, match=r"^data: "):
+        contraport.train(resume=True, out="run", epochs=2, progress=False)
+
+
+# Several rows of one item, in every format
+
+
+IMAGES, CAPTIONS = 30, 3
+
+
+def png(number: int) -> bytes:
+    pixels, file = np.random.default_rng(number).integers(0, 255, (8, 8), dtype=np.uint8), io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def captioned() -> list[tuple[int, str]]:
+    return [(image, f"picture {image} seen {caption}") for image in range(IMAGES) for caption in range(CAPTIONS)]
+
+
+def parquet_of_bytes(folder: Path) -> Any:
+    rows = captioned()
+    columns = {"image": [png(image) for image, _ in rows], "caption": [text for _, text in rows]}
+    pq.write_table(pa.table(columns), folder / "bytes.parquet")
+    return folder / "bytes.parquet"
+
+
+def parquet_of_dicts(folder: Path) -> Any:
+    rows = captioned()
+    images = [{"bytes": png(image), "path": f"{row}.png"} for row, (image, _) in enumerate(rows)]
+    pq.write_table(pa.table({"image": images, "caption": [text for _, text in rows]}), folder / "dicts.parquet")
+    return folder / "dicts.parquet"
+
+
+def archive(folder: Path) -> Any:
+    with tarfile.open(folder / "all.tar", "w") as tar:
+        for row, (image, text) in enumerate(captioned()):
+            for suffix, content in (("png", png(image)), ("txt", text.encode())):
+                info = tarfile.TarInfo(f"{row:04}.{suffix}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return folder / "all.tar"
+
+
+def arrays(folder: Path) -> Any:
+    images = np.stack([np.asarray(Image.open(io.BytesIO(png(image)))) for image, _ in captioned()])
+    texts = np.array([text for _, text in captioned()])
+    np.savez(folder / "all.npz", image=images, caption=texts)
+    return folder / "all.npz"
+
+
+def spellings(folder: Path) -> Any:
+    (folder / "images").mkdir()
+    lines = []
+    for image, text in captioned():
+        (folder / "images" / f"{image}.png").write_bytes(png(image))
+        spelled = (f"images/{image}.png", f"./images/{image}.png", f"images/../images/{image}.png")
+        lines.append(f"{spelled[int(text[-1])]},{text}")
+    (folder / "all.csv").write_text("\n".join(["image,caption", *lines]) + "\n")
+    return folder / "all.csv"
+
+
+def queries(folder: Path) -> Any:
+    lines = [f"what is {query},it is the answer {query} of {number}" for query in range(30) for number in range(3)]
+    (folder / "pairs.csv").write_text("\n".join(["query,answer", *lines]) + "\n")
+    return folder / "pairs.csv"
+
+
+def copies(folder: Path) -> Any:
+    (folder / "photos").mkdir()
+    for image in range(IMAGES):
+        for copy in range(CAPTIONS):
+            (folder / "photos" / f"{copy}-{image}.png").write_bytes(png(image))
+    return folder / "photos"
+
+
+FORMATS: list[Callable[[Path], Any]] = [
+    parquet_of_bytes,
+    parquet_of_dicts,
+    archive,
+    arrays,
+    spellings,
+    queries,
+    copies,
+]
+
+
+@pytest.mark.parametrize("make", FORMATS)
+def test_copies_are_of_one_split(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    data = make(tmp_path)
+    parts = [load(data, split, image_size=8 if make not in (queries, arrays) else None) for split in ("train", "test")]
+    assert [len(part) for part in parts] == [72, 18]
+    assert shared(*parts) == 0
+    for part in parts:
+        assert part.content_ids is not None
+
+
+@pytest.mark.parametrize("make", FORMATS)
+def test_copies_are_positives_and_retrieved_as_one(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    """In training no copy is a negative of another, and the run's own evaluation keeps train and test apart."""
+    sizes = {} if make in (queries, arrays) else {"image_size": 8}
+    run = train(make(tmp_path), out=tmp_path / "run", batch_size=24, encoder=None, objective="info-nce", **sizes)
+    bench = judged(run)
+    assert shared(bench.test, bench.train) == 0
+    batch_target = target_of(run.settings(), bench.train, contraport.info_nce(), 2)
+    assert batch_target == "shown"
+
+
+def test_captions_that_name_a_class_do_not_join_all_items(tmp_path: Path) -> None:
+    data = {"image": np.random.default_rng(0).normal(size=(60, 4)), "caption": [f"a {i % 3}" for i in range(60)]}
+    parts = [load(data, split) for split in ("train", "test")]
+    assert [len(part) for part in parts] == [48, 12]
+
+
+def pairs_with_copies() -> Dataset:
+    random = np.random.default_rng(0)
+    return from_arrays((np.repeat(random.normal(size=(100, 4)), 5, axis=0), random.normal(size=(500, 4))))
+
+
+def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
+    dataset = pairs_with_copies()
+    ids = dataset.content_ids
+    assert ids is not None
+    decoys = with_decoys(dataset, seed=0).decoys
+    assert len(decoys.first) == 100
+    assert not (ids[decoys.first] == ids[decoys.second]).any()
+    partners = mismatched_partners(dataset, parse_mismatch(0.4), seed=0)
+    moved = (partners != torch.arange(500)).nonzero()[:, 0]
+    assert len(moved) == 200
+    assert not (ids[moved] == ids[partners[moved]]).any()
+    groups = couples(dataset, seed=0)
+    exchange = exchanged(groups)
+    assert not (ids == ids[exchange]).any()
+    for couple in groups:
+        assert all(len(ids[group, 0].unique()) == 1 for group in couple), "a group is one item's content"
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.4])
+def test_decoys_are_drawn_apart_from_mismatches(share: float) -> None:
+    """Of the decoys about as many come from mismatched items as of all items."""
+    random = np.random.default_rng(0)
+    dataset = from_arrays((random.normal(size=(1_600, 2)), random.normal(size=(1_600, 2))))
+    partners = mismatched_partners(dataset, parse_mismatch(share), seed=0)
+    mismatched = partners != torch.arange(1_600)
+    decoys = with_decoys(dataset, seed=0).decoys.first
+    assert abs(float(mismatched[decoys].float().mean()) - share) < 4 * (share * (1 - share) / len(decoys)) ** 0.5
