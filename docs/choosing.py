@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from suites import anchor, claim, measured, paragraph, together, verdicts_on, words_table
+from suites import RUN_AGAIN, anchor, claim, measured, paragraph, together, verdicts_on, words_table
 
 from contraport.catalog.choosing import SITUATIONS, Advice
 from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED
@@ -26,7 +26,8 @@ def choosing() -> str:
                 continue
             runs = found[evidence.suite]
             says = claim(*evidence).rstrip(".")
-            told.append(f"[{says}](results.md#{anchor(*evidence)}): {verdicts_on(runs, evidence.number)}")
+            again = " (to be run again)" if evidence.suite in RUN_AGAIN else ""
+            told.append(f"[{says}](results.md#{anchor(*evidence)}): {verdicts_on(runs, evidence.number)}{again}")
         return "; ".join(dict.fromkeys(told)) or "not measured here"
 
     rows = [

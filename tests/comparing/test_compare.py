@@ -412,6 +412,21 @@ def test_data_that_cannot_be_read_leave_nothing_and_may_be_mended(tmp_path: Path
     assert compare(**asked | {"settings": ["noise:0.2"]}, out=out).lacking == 0
 
 
+def test_refuses_to_fill_up_a_table_whose_data_have_changed(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(120, 4))
+    own = {"data": [str(tmp_path / "rows.npz")], "objectives": ["info-nce"], "out": tmp_path / "out", "epochs": 1}
+    own |= {"encoder": "mlp", "train": {"batch_size": 16}, "measures": ["effective_rank"], "progress": False}
+    np.savez(tmp_path / "rows.npz", x=rows)
+    compare(**own, seeds=1)
+    rows[:50] += 1
+    np.savez(tmp_path / "rows.npz", x=rows)
+    with pytest.raises(UsageError, match=r"^data: .* has changed"):
+        compare(**own, seeds=2)
+    rows[:50] -= 1
+    np.savez(tmp_path / "rows.npz", x=rows)
+    assert compare(**own, seeds=2).lacking == 0
+
+
 def test_one_that_refuses_its_settings_is_told_beside_the_others(tmp_path: Path) -> None:
     rows = ["info-nce", {"too wide": {"recipe": "direct-clr", "objective_settings": {"dimensions": 100000}}}]
     found = compare(**SMALL | {"objectives": rows, "seeds": 1}, out=tmp_path)

@@ -27,7 +27,7 @@ from contraport.comparing.results import (
     verdicts_of,
     waypoints_of,
 )
-from contraport.comparing.running import Clock, Found, Job, carried_out, job_of
+from contraport.comparing.running import Clock, Found, Job, carried_out, check_data, job_of
 from contraport.comparing.tables import Comparison
 from contraport.comparing.tuning import as_text, best_trial, settled, space_of, trials_of, unequal
 from contraport.errors import UsageError, check, lacks_memory, writing
@@ -72,6 +72,7 @@ def compare(given: dict[str, Any]) -> Comparison:
     trials = {(row.name, column.name): trials_of(grid, row, column) for row, column in searched}
     plan = [*(cell for of in trials.values() for cell in of), *grid.cells]
     _check_each(plan)
+    check_data(job_of(grid, cell) for cell in plan)
     with _shown(asked.progress) as console:
         lacking = [cell for cell in _known_of(grid, trials, measure) if job_of(grid, cell).found is None]
         known = console is not None or asked.budget is not None

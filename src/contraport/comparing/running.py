@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -17,14 +17,17 @@ from typing import Any, Literal
 import torch
 
 from contraport.comparing.grid import Cell, Grid
+from contraport.data.fingerprint import SplitRecord
 from contraport.errors import InUseError, UsageError, lacks_memory
 from contraport.evaluation.evaluate import evaluate
 from contraport.files import write_json
 from contraport.locks import locked
-from contraport.options import plain
+from contraport.options import options_of, plain
 from contraport.runs import Run
+from contraport.training.build import build_dataset, build_held_out
 from contraport.training.given import settings_of
 from contraport.training.train import train
+from contraport.verbs._of_training import DataSettings, ReadingSettings
 from contraport.wording import as_flags
 
 Found = dict[str, Any]
@@ -75,6 +78,12 @@ class Job:
         return None if lacks else values
 
     @property
+    def reading(self) -> dict[str, Any]:
+        """The options that say which items are trained on and which are held out."""
+        names = {*options_of(DataSettings), *options_of(ReadingSettings)} - {"mismatch"}
+        return {name: value for name, value in {**self.machine, **self.options}.items() if name in names}
+
+    @property
     def command(self) -> str:
         """The command lines that train and judge it by themselves."""
         where = {name: self.machine[name] for name in ("root", "decoded") if self.machine[name] is not None}
@@ -82,6 +91,24 @@ class Job:
         asked = {"measures": list(self.measures), "checkpoints": self.checkpoints, "alone": True}
         judged = as_flags({name: value for name, value in asked.items() if value != "last"})
         return f"contraport train {trained}\ncontraport evaluate {shlex.quote(str(self.path))} {judged}"
+
+
+def check_data(jobs: Iterable[Job]) -> None:
+    """Raise `UsageError` where a cell that is finished was trained on other items than its data have now."""
+    digests: dict[str, str | None] = {}
+    for job in jobs:
+        found, reading = job.found, json.dumps(job.reading, sort_keys=True)
+        if found is None or "data" not in found:
+            continue
+        if reading not in digests:
+            settings = settings_of(job.reading)
+            record = SplitRecord.of(build_dataset(settings), build_held_out(settings))
+            digests[reading] = None if record is None else record.digest
+        if found["data"] != digests[reading]:
+            raise UsageError(
+                f"data: {job.options['data']!r} has changed since {job.path} was trained on it; restore it, or compare "
+                "in a new folder (--out)."
+            )
 
 
 def job_of(grid: Grid, cell: Cell) -> Job:
@@ -144,6 +171,7 @@ def _carried_out(job: Job) -> Found:
             "not_measured": judged["not_measured"],
             "references": {name: values for name, values in judged["rows"].items() if name not in kept},
             **({"course": {**kept, f"{_KEPT}{judged['epochs']}": trained}} if kept else {}),
+            "data": None if (record := run.split()) is None else record.digest,
             "train_items": judged["train_items"],
             "test_items": judged["test_items"],
             "seconds": {"training": round(rows[-1]["seconds"], 2) if rows else None, "judging": judged["seconds"]},

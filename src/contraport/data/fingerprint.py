@@ -77,6 +77,12 @@ class SplitRecord:
         """Return the record of what `arrays` gave."""
         return cls(arrays["train"], arrays["test"], str(arrays["fingerprint"]))
 
+    @property
+    def digest(self) -> str:
+        """A digest of the whole record, hexadecimal."""
+        parts = self.train.tobytes(), self.test.tobytes(), self.fingerprint.encode()
+        return hashlib.sha256(b"|".join(parts)).hexdigest()
+
     def arrays(self) -> dict[str, Any]:
         """Return the record as arrays by name, for a file."""
         return {"train": self.train, "test": self.test, "fingerprint": np.array(self.fingerprint)}
