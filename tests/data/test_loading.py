@@ -150,7 +150,7 @@ def test_what_a_worker_cannot_read_is_told_in_its_own_words(workers):
 
 def test_workers_end_when_the_loader_is_closed(tmp_path: Path) -> None:
     for number in range(4):
-        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / f"{number}.png")
+        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
     before = set(multiprocessing.active_children())
     batches = loader(load(tmp_path), 1, workers=1)
     next(iter(batches))

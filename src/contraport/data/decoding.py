@@ -17,7 +17,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from contraport.data.digests import digest_images
+from contraport.data.digests import digest_encoded
 from contraport.data.splits import Positions
 from contraport.errors import UsageError, check, check_regular
 
@@ -94,7 +94,7 @@ class ImageStore:
     @cached_property
     def digests(self) -> Tensor:
         """Digests of the encoded images, int64 ``(n, 1)``; all of them are read once."""
-        return digest_images(self.images, range(len(self.images)))[:, None]
+        return digest_encoded(self.images, range(len(self.images)))[:, None]
 
     def __len__(self) -> int:
         return len(self.images)

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from contraport.data.stores import Store
+from contraport.errors import check_regular
 from contraport.texts import are_texts
 
 if TYPE_CHECKING:
     from contraport.data.decoding import EncodedImages
 
-_READ_TOGETHER = 1024
+_READ_TOGETHER, _FETCHED_TOGETHER = 1024, 64
 
 
 def digest_contents(contents: Iterable[bytes]) -> Tensor:
@@ -50,12 +51,12 @@ def digest_rows(view: Tensor) -> Tensor:
 
 def digest_fetched(store: Store) -> Tensor:
     """Return the digests of what a store fetches, block by block, int64 ``(n, views)``."""
-    blocks = torch.arange(len(store)).split(_READ_TOGETHER)
+    blocks = torch.arange(len(store)).split(_FETCHED_TOGETHER)
     return torch.cat([torch.stack([digest_rows(view) for view in store.fetch(block)], dim=1) for block in blocks])
 
 
-def digest_images(images: EncodedImages, positions: Sequence[int]) -> Tensor:
-    """Return a digest of the encoded bytes of the images at some positions, int64 ``(m,)``.
+def digest_encoded(images: EncodedImages, positions: Sequence[int]) -> Tensor:
+    """Return a digest of the bytes of the images, or other members of archives, at some positions, int64 ``(m,)``.
 
     What cannot be read is known by its name: whether it is left out is decided where images are decoded.
     """
@@ -69,8 +70,10 @@ def digest_images(images: EncodedImages, positions: Sequence[int]) -> Tensor:
 
 def _digest_image(images: EncodedImages, position: int) -> int:
     try:
-        image = images[position]
-        content = image.read_bytes() if isinstance(image, Path) else image
+        content = images[position]
+        if isinstance(content, Path):
+            check_regular("data", content)  # a pipe or a device would be read for ever
+            content = content.read_bytes()
     except Exception:  # a missing file, or a corrupt archive or table, in as many ways as there are formats
         content = f"unreadable: {images.name(position)}".encode()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)

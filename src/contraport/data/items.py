@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import EncodedImages, ImageStore, common_size, unreadable
-from contraport.data.digests import digest_images
+from contraport.data.digests import digest_encoded
 from contraport.data.duplicate_groups import content_groups, content_ids
 from contraport.data.splits import Codes, Marks, Positions, count_held_out, items_of, largest_group
 from contraport.data.stores import Store, as_one
@@ -129,7 +129,7 @@ class Items:
                 continue
             having = self._having(number, everything)
             column = torch.zeros(self.length, dtype=torch.int64)
-            column[torch.from_numpy(having)] = digest_images(view, having.tolist())
+            column[torch.from_numpy(having)] = digest_encoded(view, having.tolist())
             columns.append(column)
         return torch.stack(columns, dim=1)
 

@@ -26,7 +26,7 @@ def test_an_npz_file_holds_out_a_fifth_of_each_class(tmp_path):
 
 def test_an_npz_file_holds_out_a_fifth_of_each_class_in_each_domain(tmp_path):
     labels, domains = np.repeat([0, 0, 1, 1], 10), np.repeat([0, 1, 0, 1], 10)
-    test = load(save(tmp_path, x=np.ones((40, 2)), labels=labels, domains=domains), "test")
+    test = load(save(tmp_path, x=np.arange(80.0).reshape(40, 2), labels=labels, domains=domains), "test")
     assert (2 * test.labels + test.domains).bincount().tolist() == [2, 2, 2, 2]
 
 
@@ -130,7 +130,9 @@ def test_too_few_rows_to_hold_some_out(tmp_path):
         load(save(tmp_path, x=np.ones((2, 2))), "test")
 
 
-@pytest.mark.parametrize(("array", "shape"), [(np.ones((10, 3)), (3,)), (np.ones((10, 2, 7), np.float32), (2, 7))])
+@pytest.mark.parametrize(
+    ("array", "shape"), [(np.eye(10, 11), (11,)), (np.eye(10, 14, dtype=np.float32).reshape(10, 2, 7), (2, 7))]
+)
 def test_an_npy_file_is_one_view_of_which_a_fifth_is_held_out(tmp_path, array, shape):
     np.save(tmp_path / "data.npy", array)
     train, test = load(tmp_path / "data.npy"), load(tmp_path / "data.npy", "test")

@@ -114,10 +114,10 @@ def test_arrays_by_name_and_alone() -> None:
 
 
 def test_a_tuple_of_arrays_is_views_and_a_list_items() -> None:
-    one, other = np.ones((30, 5), dtype=np.float32), np.zeros((30, 7), dtype=np.float32)
+    one, other = np.eye(30, 5, dtype=np.float32), np.eye(30, 7, dtype=np.float32)
     assert load((one, torch.from_numpy(other))).shapes == ((5,), (7,))
     assert load((one,)).shapes == ((5,),)
-    assert len(load([one, one, one], test_fraction=0.34)) == 2
+    assert len(load([one, one + 1, one + 2], test_fraction=0.34)) == 2
     with pytest.raises(UsageError, match=r"items of one shape, got \(30, 5\) and \(30, 7\); views are a tuple"):
         load([one, other])
 
@@ -197,9 +197,9 @@ def test_random_views_of_any_range_are_those_of_pixels() -> None:
 
 
 def test_a_folder_of_classes_and_others_says_how_to_go_on(tmp_path: Path) -> None:
-    for place in ("cats/0", "cats/1", "cats/2", "3", "4", "5"):
+    for number, place in enumerate(("cats/0", "cats/1", "cats/2", "3", "4", "5")):
         (tmp_path / place).parent.mkdir(exist_ok=True)
-        Image.new("RGB", (9, 9)).save(tmp_path / f"{place}.png")
+        Image.new("RGB", (9, 9), (number, 0, 0)).save(tmp_path / f"{place}.png")
     with pytest.raises(UsageError, match=r"3 of 6 outside; move these, or pass ignore_labels=True to take all"):
         load(tmp_path)
     assert len(load(tmp_path, ignore_labels=True)) == 5

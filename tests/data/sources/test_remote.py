@@ -43,7 +43,7 @@ def bucket() -> Any:
     system.store.clear()
     for shard in range(2):
         system.pipe(f"/bucket/train-{shard:03d}.tar", archive(range(10 * shard, 10 * shard + 10)))
-    system.pipe("/bucket/table.csv", b"a,b,label\n" + b"1,2,x\n3,4,y\n" * 5)
+    system.pipe("/bucket/table.csv", b"a,b,label\n" + b"".join(b"1,%d,x\n3,%d,y\n" % (row, row) for row in range(5)))
     for number in range(10):
         image = io.BytesIO()
         Image.new("RGB", (9, 9), (number, 0, 0)).save(image, "PNG")

@@ -21,7 +21,7 @@ from torch import Tensor
 from contraport.data.arrays import as_view, codes_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES
-from contraport.data.digests import digest_fetched
+from contraport.data.digests import digest_encoded
 from contraport.data.formats.folder import files_below
 from contraport.data.formats.format import data_format
 from contraport.data.formats.roles import DOMAIN_NAMES, LABEL_NAMES
@@ -138,7 +138,7 @@ class ArrayMembers:
     @cached_property
     def digests(self) -> Tensor:
         """Digests of the arrays, int64 ``(n, 1)``; all of them are read once."""
-        return digest_fetched(self)
+        return digest_encoded(self.members, range(len(self.members)))[:, None]
 
     def __len__(self) -> int:
         return len(self.members)
@@ -163,7 +163,7 @@ class TextMembers:
     @cached_property
     def digests(self) -> Tensor:
         """Digests of the texts, int64 ``(n, 1)``; all of them are read once."""
-        return digest_fetched(self)
+        return digest_encoded(self.members, range(len(self.members)))[:, None]
 
     def __len__(self) -> int:
         return len(self.members)
