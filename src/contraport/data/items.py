@@ -113,7 +113,11 @@ class Items:
             fraction=self.test_fraction,
             groups=groups,
         )
-        check(len(chosen) > 0, f"data: {self.length} items in {self.name} are too few to hold some out.")
+        check(
+            len(chosen) > 0,
+            f"data: {self.length} items in {self.name} are too few to hold some out; items that share content count as "
+            "one.",
+        )
         return chosen
 
     def _digests(self, views: Sequence[View]) -> Tensor | None:

@@ -126,7 +126,7 @@ def test_corrupt_images_are_left_out_counted_and_named(classes, caplog):
     whole = (classes / "dog" / "deep" / "0.jpg").read_bytes()
     (classes / "dog" / "cut.jpg").write_bytes(whole[: len(whole) * 2 // 3])
     png = (classes / "cat" / "0.png").read_bytes()
-    (classes / "cat" / "cut.png").write_bytes(png[: len(png) // 2])
+    (classes / "cat" / "cut.png").write_bytes(png[: png.index(b"IEND") - 12])
     with caplog.at_level(logging.WARNING):
         datasets = [load(classes), load(classes, "test")]
     skipped = sorted(name for dataset in datasets for name in dataset.skipped)

@@ -266,7 +266,7 @@ def test_texts_are_views(tmp_path, caplog):
 
 
 def test_a_member_that_is_no_text_is_told(tmp_path):
-    write(tmp_path / "data.tar", [(f"{i}.txt", b"\xff\xfe" if i == 2 else b"text") for i in range(9)])
+    write(tmp_path / "data.tar", [(f"{i}.txt", b"\xff\xfe" if i == 2 else b"text %d" % i) for i in range(9)])
     dataset = load(tmp_path / "data.tar", test_fraction=0.2)
     whole = [load(tmp_path / "data.tar", split) for split in ("train", "test")]
     assert dataset.shapes == ((),)
