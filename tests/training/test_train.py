@@ -22,6 +22,7 @@ from .conftest import Pull
 FILES = {
     "config.yaml",
     "metrics.jsonl",
+    "split.npz",
     "train.log",
     "checkpoints/last.ckpt",
     "checkpoints/last.ckpt.sha256",

@@ -43,10 +43,10 @@ def full_at(call: int, function: Any) -> Any:
     ("owner", "name", "call"),
     [
         pytest.param(torch, "save", 2, id="a checkpoint"),
-        pytest.param(os, "fsync", 6, id="a checkpoint, late"),
+        pytest.param(os, "fsync", 7, id="a checkpoint, late"),
         pytest.param(Run, "append_metrics", 3, id="a row"),
-        pytest.param(os, "replace", 4, id="the checksum of a checkpoint"),
-        pytest.param(os, "replace", 10, id="the model"),
+        pytest.param(os, "replace", 5, id="the checksum of a checkpoint"),
+        pytest.param(os, "replace", 11, id="the model"),
     ],
 )
 def test_a_full_disk(

@@ -5,10 +5,11 @@ import pytest
 import torch
 
 import contraport
-from contraport.data import from_arrays
+from contraport.data import Views, from_arrays
+from contraport.embedding import Reader
 from contraport.errors import UsageError
-from contraport.evaluation import evaluate
-from contraport.measures import tuning
+from contraport.measures import MEASURES, tuning
+from contraport.measures.subject import Subject
 from contraport.seeding import torch_generator
 from contraport.training.build import build, build_monitored
 from contraport.training.callbacks.progress import row_in_words
@@ -106,8 +107,8 @@ def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
     drawn = torch.randperm(120, generator=torch_generator("training.monitor"))
     batch = pictures().__getitems__(drawn[1::2].tolist())
     judged = from_arrays(batch.views[0].numpy(), labels=batch.labels)
-    told = evaluate(run, data=(pictures(), judged), measures=["effective_rank"], progress=False)
-    assert run.metrics()[-1]["effective_rank"] == pytest.approx(told["rows"]["trained"]["effective_rank"], rel=1e-6)
+    subject = Subject(run.model(), pictures(), judged, Views(pictures()), Reader())
+    assert run.metrics()[-1]["effective_rank"] == pytest.approx(MEASURES["effective_rank"](subject), rel=1e-6)
 
 
 @pytest.mark.parametrize(

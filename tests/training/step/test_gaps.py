@@ -84,7 +84,7 @@ def test_chunks_are_the_whole_batch() -> None:
     one, many = (frozen_norms(pipeline_of(dataset, objective="cmc", cache_chunk=chunk)) for chunk in (None, 8))
     (value, slopes), (chunked, others) = found(one, batch), found(many, batch)
     torch.testing.assert_close(chunked, value)
-    torch.testing.assert_close(others, slopes, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(others, slopes, rtol=1e-4, atol=3e-5)
 
 
 def test_a_view_that_one_item_has_is_left_out_of_the_batch() -> None:
