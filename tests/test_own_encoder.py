@@ -22,6 +22,7 @@ from contraport.training.build import build_untrained
 
 VECTORS = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)
 DATA = from_arrays(VECTORS, name="vectors")
+UNSEEN = from_arrays(-VECTORS, name="vectors")
 
 
 class Net(nn.Module):
@@ -88,7 +89,7 @@ def test_it_is_measured_embedded_and_exported(net: Net, run: Run, tmp_path: Path
     opened = Run(run.path, encoder=net)
     untrained = build_untrained(opened.settings(), opened.model(), opened.encoder)
     assert torch.equal(untrained.tower(0).encoder.first.weight, net.first.weight)
-    rows = [evaluate(one, data=(DATA, DATA), progress=False)["rows"] for one in (run, opened)]
+    rows = [evaluate(one, data=(DATA, UNSEEN), progress=False)["rows"] for one in (run, opened)]
     assert rows[0] == rows[1]
     features = np.load(embed(opened, data=DATA, out=tmp_path / "f.npz", progress=False))["features"]
     path = export(opened, format="safetensors", out=tmp_path / "exported")

@@ -42,7 +42,7 @@ SMALL: dict[str, Any] = {
     "epochs": 1,
     "encoder": "mlp",
     "items": 128,
-    "train": {"batch_size": 64},
+    "train": {"batch_size": 64, "lr": 0.02},
     "measures": ["knn", "uniformity"],
     "device": "cpu",
     "progress": False,

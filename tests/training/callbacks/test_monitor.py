@@ -9,6 +9,7 @@ from contraport.data import Views, from_arrays
 from contraport.embedding import Reader
 from contraport.errors import UsageError
 from contraport.measures import MEASURES, tuning
+from contraport.measures.intervals import finding_of
 from contraport.measures.subject import Subject
 from contraport.seeding import torch_generator
 from contraport.training.build import build, build_monitored
@@ -108,7 +109,9 @@ def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
     batch = pictures().__getitems__(drawn[1::2].tolist())
     judged = from_arrays(batch.views[0].numpy(), labels=batch.labels)
     subject = Subject(run.model(), pictures(), judged, Views(pictures()), Reader())
-    assert run.metrics()[-1]["effective_rank"] == pytest.approx(MEASURES["effective_rank"](subject), rel=1e-6)
+    assert run.metrics()[-1]["effective_rank"] == pytest.approx(
+        finding_of(MEASURES["effective_rank"](subject)).value, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
