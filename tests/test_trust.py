@@ -25,7 +25,7 @@ from pathlib import Path
 from contraport.encoders.networks import MLP as Net
 Path("code-was-run").touch()
 """
-NAMED = r"names code to run, 'their_nets:Net', which may do anything; .* it pass trust=True \(--trust\)"
+NAMED = r"names code to run, 'their_nets:Net', which may do anything; .* it pass trust=True"
 
 
 @pytest.fixture(scope="module")

@@ -75,13 +75,8 @@ def fit(
             compile_encoders(model)
     unsharded = copy.deepcopy(pipeline.model).cpu() if settings.strategy == "fsdp" else None
     forward = parallel(pipeline, device, settings.strategy)
-<<<<<<< HEAD
-    file, stop, succeeded = CheckpointFile(run, mark), StopRequest(), False
+    file, stop, succeeded = CheckpointFile(run), StopRequest(), False
     read_every = steps_between_readings(device, settings)
-=======
-    file, stop = CheckpointFile(run), StopRequest()
-    read_every, succeeded = steps_between_readings(device, settings), False
->>>>>>> 55ba6ee (Keep held-out items apart by content, and with the run)
     with _interruptible(run), torch.random.fork_rng(devices=_current_gpu()):
         try:
             while not succeeded:
