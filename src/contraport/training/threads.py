@@ -18,7 +18,7 @@ from contraport.training.parallel import device_of
 from contraport.training.step.pipeline import Pipeline
 from contraport.verbs.train import Settings
 
-LARGE = 0.1
+LARGE = 1.0
 """Seconds of a step on one thread from which on all threads are taken: each has enough to do."""
 
 MANY_WEIGHTS = 20_000_000
@@ -26,6 +26,9 @@ MANY_WEIGHTS = 20_000_000
 
 TIMED = 5
 """Steps that are timed with each number of threads, after one that is not."""
+
+BUDGET = 1.0
+"""Seconds after which no further step is timed with a number of threads, if one was."""
 
 GAIN = 0.9
 """More threads are taken where a step takes at most this part of its time with fewer."""
@@ -85,12 +88,12 @@ def seconds_of_step(pipeline: Pipeline, batch: Batch, settings: Settings, *, thr
     """Return how long the loss of a batch and its gradient take, the median; of a large network, of its first step."""
     seconds: list[float] = []
     with limited_threads(threads):
-        for _ in range(1 + TIMED):
+        while len(seconds) <= TIMED and (len(seconds) < 2 or sum(seconds) < BUDGET):
             start = time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=settings.amp):
                 loss = pipeline(batch, 0)
             loss.backward()
             seconds.append(time.perf_counter() - start)
-            if seconds[-1] >= 10 * LARGE:
-                return seconds[-1]
+            if seconds[0] >= 2 * LARGE:
+                return seconds[0]
     return statistics.median(seconds[1:])
