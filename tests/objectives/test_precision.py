@@ -63,3 +63,25 @@ def test_errors_are_below_the_tolerance_and_below_torchs(name, dtype, backend):
     for error, tolerance, other in zip(ours, TOLERANCES[dtype], torchs, strict=True):
         assert error <= tolerance
         assert error <= other
+
+
+@pytest.mark.parametrize("backend", ["dense", "stored", "streamed"])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_gradient_taken_within_autocast_is_in_single_precision(name, backend):
+    loss, z = contraport.objective(name, **SETTINGS.get(name, {})).eval(), views(torch.float32, n=20)
+    known = {key: v.float() if v.is_floating_point() else v for key, v in needed(name, 20).items()}
+    with contraport.engine.backend(backend):
+        expected = outcome(lambda *z: loss(*z, **known), z)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = outcome(lambda *z: loss(*z, **known), z)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_a_matrix_that_is_wanted_within_autocast():
+    loss, z, target = contraport.info_nce(), views(torch.float32, n=20), torch.rand(20, 20)
+    expected = outcome(lambda *z: loss(*z, target=target), z)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = outcome(lambda *z: loss(*z, target=target), z)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)

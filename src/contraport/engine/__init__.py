@@ -1,6 +1,6 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
-from contraport.engine.autocast import without_autocast
+from contraport.engine.autocast import products_without_autocast, without_autocast
 from contraport.engine.backends.choose import BACKENDS, PRECISIONS, backend, choose, explain, precision
 from contraport.engine.constants import CacheEntry, constant, log_of, remembered
 from contraport.engine.custom_op import HostLoop, run_loop
@@ -55,6 +55,7 @@ __all__ = [
     "log_sums",
     "normalize",
     "precision",
+    "products_without_autocast",
     "remembered",
     "run_loop",
     "scale",

@@ -192,7 +192,8 @@ class _Applied(torch.autograd.Function):
         requires = ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
             operation: Operation = unflatten(ctx.structure, tensors)
-            return None, None, *operation.second_gradient(ctx.structure, tensors, outputs, seeds, requires)
+            with without_autocast(tensors[0]):
+                return None, None, *operation.second_gradient(ctx.structure, tensors, outputs, seeds, requires)
         return None, None, *_pull(ctx.structure, tensors, outputs, seeds, requires)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import world
-from contraport.engine.autocast import without_autocast
+from contraport.engine.autocast import products_without_autocast, without_autocast
 from contraport.engine.constants import constant
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel, MatrixLogKernel
@@ -385,7 +385,7 @@ class Bilinear(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the cost, (n, m), between x (n, p) and y (m, q)."""
-        return -x @ self.weight @ y.T
+        return products_without_autocast(products_without_autocast(-x @ self.weight) @ y.T)
 
 
 def normalize(z: Tensor) -> Tensor:

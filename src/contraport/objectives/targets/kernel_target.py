@@ -10,7 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Geometry, by_row_blocks, constant, log_of, log_sums, within_transform
+from contraport.engine import (
+    Geometry,
+    by_row_blocks,
+    constant,
+    log_of,
+    log_sums,
+    within_transform,
+    without_autocast,
+)
 from contraport.errors import check
 from contraport.objectives.targets.target_plan import TargetPlan
 
@@ -56,7 +64,7 @@ class KernelTarget(TargetPlan):
         def of(rows: slice) -> Tensor:
             return function(torch.exp(self.geometry.restrict(rows).dense() + self.f[rows, None] + self.g))
 
-        with torch.no_grad():
+        with torch.no_grad(), without_autocast(self.f):
             return torch.cat(by_row_blocks(of, self.geometry.shape))
 
     def apply(self, y: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import LogKernel, by_row_blocks, constant
+from contraport.engine import LogKernel, by_row_blocks, constant, products_without_autocast
 from contraport.objectives.equality import Indicator
 
 
@@ -182,7 +182,7 @@ class DenseTarget(TargetPlan):
     matrix: Tensor
 
     def apply(self, y: Tensor) -> Tensor:
-        return self.matrix.to(y.dtype) @ y
+        return products_without_autocast(self.matrix.to(y.dtype) @ y)
 
     def row_mass(self) -> Tensor:
         return self.matrix.sum(1)
