@@ -27,7 +27,7 @@ def test_sigmoid_is_open_clips(backend):
         value = loss(*z)
     torch.testing.assert_close(value, expected, rtol=1e-7, atol=0)
     learned = [loss.kernel.log_temperature, loss.divergence.bias]
-    ours = torch.autograd.grad(value, [*z, *learned])
+    ours = [slope.squeeze() for slope in torch.autograd.grad(value, [*z, *learned])]
     *theirs, by_scale, by_bias = torch.autograd.grad(expected, [*z, scale, bias])
     # The temperature is one over the scale, and its logarithm is what is learned.
     for a, b in zip(ours, [*theirs, -10 * by_scale, by_bias], strict=True):

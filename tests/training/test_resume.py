@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import uuid
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
+from contraport.files import checksum_of
 from contraport.runs import Run
 from contraport.training import train
 
@@ -229,3 +231,28 @@ def test_an_unknown_key_in_the_config(settings: dict[str, Any], vectors: Dataset
     run.config_path.write_text(yaml.safe_dump({**run.config(), "epohcs": 3}))
     with pytest.raises(UsageError, match=r"config\.yaml: unknown name 'epohcs'; did you mean 'epochs'"):
         train(out=run.path, resume=True, data=vectors)
+
+
+def test_a_learned_temperature_of_before_is_resumed(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Older checkpoints hold it, and what the optimizer keeps of it, without dimensions."""
+    settings.update({"epochs": 2, "temperature": "learn"})
+    run = train(**settings)
+    shutil.copytree(run.path, tmp_path / "as it was")
+    state = torch.load(run.last_checkpoint, weights_only=True)
+    changed = scalars(state)
+    assert str(changed) != str(state)
+    torch.save(changed, run.last_checkpoint)
+    checksum_of(run.last_checkpoint).unlink()
+    again = {"data": settings["data"], "resume": True, "epochs": 3, "progress": False}
+    resumed, expected = (train(out=path, **again) for path in (run.path, tmp_path / "as it was"))
+    assert losses(resumed) == losses(expected)
+    assert same(weights_of(resumed), weights_of(expected))
+
+
+def scalars(value: Any) -> Any:
+    """Return a state in which tensors of shape (1,) have no dimension."""
+    if isinstance(value, dict):
+        return {name: scalars(part) for name, part in value.items()}
+    if isinstance(value, Tensor) and value.shape == (1,):
+        return value.reshape(())
+    return value

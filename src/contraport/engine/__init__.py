@@ -7,6 +7,7 @@ from contraport.engine.custom_op import HostLoop, run_loop
 from contraport.engine.geometry import Geometry, Mask, Threshold
 from contraport.engine.half_steps import OTHER, Axis, Slack, Step
 from contraport.engine.kernels import Bilinear, Gibbs, Kernel, Learned, RationalQuadratic, StudentT, Tempered, normalize
+from contraport.engine.learned_numbers import learned_number, number_of
 from contraport.engine.links import Doubled, Link, LogDecay, LogHinge, LogOf, LogPower, LogSoftplus, TimesCost
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
 from contraport.engine.operations import converge, held_sums, log_sums, scale
@@ -51,9 +52,11 @@ __all__ = [
     "converge",
     "explain",
     "held_sums",
+    "learned_number",
     "log_of",
     "log_sums",
     "normalize",
+    "number_of",
     "precision",
     "products_without_autocast",
     "remembered",

@@ -24,7 +24,7 @@ def products_without_autocast(value: Tensor) -> Tensor:
 
     torch restores the state of autocast before the next node of the graph. A compiled graph has its own.
     """
-    if value.grad_fn is not None and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and value.grad_fn is not None:
         value.grad_fn.register_prehook(partial(_turn_off, value.device.type))
     return value
 

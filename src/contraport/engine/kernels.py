@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from contraport.distributed import world
 from contraport.engine.autocast import products_without_autocast, without_autocast
 from contraport.engine.constants import constant
+from contraport.engine.learned_numbers import learned_number, number_of
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel, MatrixLogKernel
 from contraport.engine.transforms import within_transform
@@ -71,7 +72,7 @@ class Kernel(nn.Module, ABC):
         self._fixed = number
         learned = self._owned is None and (learnable or isinstance(temperature, Learned))
         check(not learned or number >= COLDEST, _too_cold(number))
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(number))) if learned else None
+        self.log_temperature = learned_number(self, math.log(number)) if learned else None
 
     @property
     def learns(self) -> bool:
@@ -87,7 +88,7 @@ class Kernel(nn.Module, ABC):
         """
         if self._owned is not None:
             return self._owned[0].item()
-        return self._fixed if self.log_temperature is None else math.exp(self.log_temperature.item())
+        return self._fixed if self.log_temperature is None else math.exp(number_of(self.log_temperature))
 
     @temperature.setter
     def temperature(self, value: float) -> None:
@@ -105,13 +106,14 @@ class Kernel(nn.Module, ABC):
             return world().shared(_checked(self._owned[0]).reshape(()))
         if self.log_temperature is None:
             return self._fixed
-        learned, coldest = self.log_temperature, math.log(COLDEST)
+        coldest = math.log(COLDEST)
         # A projection, not a clamp in the graph: at the bound the gradient still leads back up.
         if within_transform():
+            learned = self.log_temperature.reshape(())
             return (learned + (learned.clamp_min(coldest) - learned).detach()).exp()
         with torch.no_grad():
-            learned.clamp_(min=coldest)
-        return world().shared(learned.exp())
+            self.log_temperature.clamp_(min=coldest)
+        return world().shared(self.log_temperature.reshape(()).exp())
 
     def _temperature_in(self, dtype: torch.dtype, given: float | Tensor | None) -> float | Tensor:
         """Return the temperature of a call, its own or the one given, in the precision of the embeddings."""

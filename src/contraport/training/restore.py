@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 import yaml
+from torch import Tensor
+from torch.optim import Optimizer
 
 from contraport.data.fingerprint import SplitRecord
 from contraport.distributed import is_first
@@ -135,12 +137,21 @@ def restore(loop: Loop, state: dict[str, Any]) -> None:
     loop.place(Position(state["epoch"], state["batch"], state["step"]))
     loop.trained.load_state_dict(parted(state["pipeline"], like=loop.trained.state_dict()))
     loop.optimizer.load_state_dict(state["optimizer"])
+    _shape_as_weights(loop.optimizer)
     part_optimizer(loop.optimizer)
     loop.schedule.load_state_dict(state["schedule"])
     for callback in loop.callbacks:
         kept = state["callbacks"].get(type(callback).__name__)
         if kept is not None:
             callback.restore(kept)
+
+
+def _shape_as_weights(optimizer: Optimizer) -> None:
+    """Give what an optimizer keeps of a learned number its shape, (1,): older checkpoints have ()."""
+    for weights, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if name != "step" and isinstance(value, Tensor) and value.ndim == 0 and weights.shape == (1,):
+                kept[name] = value.reshape(1)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import world
-from contraport.engine import LogSoftplus, log_sums
+from contraport.engine import LogSoftplus, learned_number, log_sums, number_of
 from contraport.errors import check, is_number
 from contraport.objectives.divergences.divergence import Divergence, moves_averages
 from contraport.objectives.divergences.penalties import log_mean
@@ -47,14 +47,14 @@ class Logistic(nn.Module, Divergence):
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
         check(is_number(bias) and math.isfinite(bias), f"bias: expected a finite number, got {bias!r}.")
-        self.bias = nn.Parameter(torch.tensor(float(bias)))
+        self.bias = learned_number(self, float(bias))
 
     def forward(self, outcome: Outcome) -> Tensor:
         """Return the cross-entropy of each row."""
         return _cross_entropy(outcome, world().shared(self.bias))
 
     def __repr__(self) -> str:
-        return f"Logistic({self.bias.item():g})"
+        return f"Logistic({number_of(self.bias):g})"
 
 
 class NoiseContrast(nn.Module, Divergence):

@@ -1,0 +1,48 @@
+"""Learned numbers, a temperature and a bias: of one element, as FSDP2 takes them, and loaded from states of before."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from tests.processes import reports_of
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import contraport
+
+LOSSES = {
+    "temperature": lambda: contraport.info_nce("learn"),
+    "temperature and bias": lambda: contraport.sigmoid("learn"),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_states_of_before_are_loaded(loss):
+    old = {name: (value + 0.25).reshape(()) for name, value in loss().state_dict().items()}
+    kept, new = dict(old), copy.deepcopy(pickle.loads(pickle.dumps(loss())))
+    new.load_state_dict(old)
+    assert {name: value.shape for name, value in new.state_dict().items()} == dict.fromkeys(old, (1,))
+    assert all(new.state_dict()[name] == value for name, value in kept.items())
+    torch.nn.ModuleDict({"loss": loss()}).load_state_dict({f"loss.{name}": value for name, value in old.items()})
+
+
+def share(rank, report, name, z, expected):
+    loss = LOSSES[name]()
+    fully_shard(loss, mesh=init_device_mesh("cpu", (2,)))
+    optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
+    loss(*(view[2 * rank : 2 * rank + 2] for view in z)).backward()
+    optimizer.step()
+    learned = torch.cat([parameter.full_tensor() for parameter in loss.parameters()])
+    torch.testing.assert_close(learned, expected)
+    report(loss.temperature)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_sharded_loss_learns_what_one_process_does(name):
+    z = torch.randn(2, 4, 3)
+    loss = LOSSES[name]()
+    loss(*z).backward()
+    torch.optim.SGD(loss.parameters(), lr=1.0).step()
+    expected = torch.cat([parameter.detach() for parameter in loss.parameters()])
+    assert reports_of(share, 2, name, z, expected) == pytest.approx(2 * [loss.temperature])
