@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from contraport.errors import UsageError, bound, check, check_positive, check_whole, unknown_name
 
@@ -163,11 +163,26 @@ def options_of(kind: Callable[..., object]) -> Mapping[str, Option]:
 
 
 class Options:
-    """What a dataclass of options has in common with others: each value is judged when it is made."""
+    """Base of a dataclass of options: checks each value that is not the option's default."""
 
     def __post_init__(self) -> None:
         for name, one in options_of(cast(Callable[..., object], type(self))).items():
-            one.judge(getattr(self, name))
+            value = getattr(self, name)
+            if value is not one.default:  # defaults are checked once, by the tests
+                one.judge(value)
+
+    def derive(self, **values: Any) -> Self:
+        """Return a copy with other values, unchecked: for values that the library computes, not for a user's.
+
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Walk(Options):
+        ...     steps: int = option(1, "how many.", check=whole(1), group="the way")
+        >>> Walk(steps=3).derive(steps=4)
+        Walk(steps=4)
+        """
+        derived = object.__new__(type(self))
+        vars(derived).update({name: getattr(self, name) for name in options_of(type(self))} | values)
+        return derived
 
 
 def keywords_of(
@@ -300,18 +315,41 @@ def fits(value: Any, kind: Any, *, objects: bool = True) -> bool:
     >>> fits(3, float | None), fits(True, float), fits("ab", Sequence[str]), fits(["a", "b"], Sequence[str])
     (True, False, False, True)
     """
-    origin, parts = get_origin(kind), get_args(kind)
-    if kind is Any:
+    classes, of_bool, forms = _alternatives(kind)
+    if isinstance(value, of_bool if isinstance(value, bool) else classes):
+        return True
+    return bool(forms) and any(_fits_form(value, form, objects=objects) for form in forms)
+
+
+@functools.cache
+def _alternatives(kind: Any) -> tuple[tuple[type, ...], tuple[type, ...], tuple[Any, ...]]:
+    """Return the classes that a type allows, those of them that allow true and false, and its other alternatives.
+
+    It is cached, as a run folder has some seventy options and most types are unions.
+    """
+    classes: list[type] = []
+    of_bool: list[type] = []
+    forms: list[Any] = []
+    for part in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
+        origin = get_origin(part)
+        if part is Any or origin in (list, Sequence, Literal):
+            forms.append(part)
+        elif part in (int, float):
+            classes += [int, part]
+        else:
+            classes.append(Mapping if origin is dict else origin or part)
+            of_bool.append(classes[-1])
+    return tuple(classes), tuple(of_bool), tuple(forms)
+
+
+def _fits_form(value: Any, form: Any, *, objects: bool) -> bool:
+    """Return whether a value is of `Any`, a list of a type, or one of some literals."""
+    if form is Any:
         return objects
-    if origin in (Union, UnionType):
-        return any(fits(value, part, objects=objects) for part in parts)
-    if origin in (list, Sequence):
-        return isinstance(value, list | tuple) and all(fits(item, parts[0], objects=objects) for item in value)
-    if origin is Literal:
+    parts = get_args(form)
+    if get_origin(form) is Literal:
         return value in parts
-    if kind in (int, float):
-        return isinstance(value, int | kind) and not isinstance(value, bool)
-    return isinstance(value, Mapping if origin is dict else origin or kind)
+    return isinstance(value, list | tuple) and all(fits(item, parts[0], objects=objects) for item in value)
 
 
 def in_words(kind: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -130,7 +129,7 @@ def crossfit(
         kept = kept if found is None else found.kept()
         for repeat in range(repeats):
             place, own = (number, repeat), number * repeats + repeat
-            told = replace(settings, seed=torch_seed("audit.crossfit", settings.seed, own))
+            told = settings.derive(seed=torch_seed("audit.crossfit", settings.seed, own))
             for fold, part in enumerate(_parts(groups, folds, seed=(settings.seed, own))):
                 is_last = own == rounds * repeats - 1 and fold == folds - 1  # whose encoder proposes partners
                 if judgements.have(place, part) and not is_last:

@@ -30,7 +30,7 @@ from contraport.errors import UsageError, check
 from contraport.estimators.arrays import unreadable_columns
 from contraport.pairs import Decoyed, with_decoys
 from contraport.texts import strings_in
-from contraport.training.build import build_objective, build_pipeline, check_parts
+from contraport.training.build import build_pipeline, check_parts
 from contraport.training.callbacks import AuditCallback, FiniteGuard
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import make_optimizer, make_schedule
@@ -360,9 +360,9 @@ class ContrastiveEncoder(_OfGivenViews, ClassNamePrefixFeaturesOutMixin, Transfo
     def _start(self, dataset: Dataset) -> None:
         """Make what is trained."""
         settings = self._settings()
-        check_parts(settings)
+        compared = check_parts(settings)
         check(self.device != "auto", "device: expected cpu, cuda or mps, got 'auto'.")
-        criterion = copy.deepcopy(build_objective(settings))
+        criterion = copy.deepcopy(compared)
         self.pipeline_ = build_pipeline(settings, dataset, criterion, epoch=self._batches(len(dataset)))
         self.pipeline_.to(self.device).views.release()
         self.loss_curve_ = []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,15 @@ _MAIN = ("data", "objective", "epochs", "batch_size")
 """The settings that a notebook shows even where they are the defaults."""
 
 
+@dataclass
+class _Config:
+    """Contents of `config.yaml`, and the settings that they are once these were asked for."""
+
+    version: tuple[int, int, int] | None
+    values: dict[str, Any]
+    settings: Settings | None = None
+
+
 class Run(RunFolder):
     """One training, by what its folder holds.
 
@@ -48,6 +58,7 @@ class Run(RunFolder):
     def __init__(self, path: str | Path, encoder: Encoders = None) -> None:
         super().__init__(path)
         self.encoder = encoder
+        self._read: _Config | None = None
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -126,11 +137,7 @@ class Run(RunFolder):
         Raises:
             UsageError: the folder is missing or no run, or its `config.yaml` is corrupt.
         """
-        self.check_is_run()
-        config = read(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
-        check(isinstance(config, dict), f"run: {self.config_path} is corrupt: expected keys and values.")
-        check_kept(config, self.config_path)
-        return dict(config)
+        return copy.deepcopy(self._config().values)
 
     def settings(self, **given: Any) -> Settings:
         """Return the settings of the training, with some that are given in place of its own.
@@ -138,12 +145,25 @@ class Run(RunFolder):
         Raises:
             UsageError: the folder is missing or no run, or its `config.yaml` is corrupt.
         """
-        config = self.config()
-        try:
-            kept = Settings(**{name: config[name] for name in KEPT.keys() & config.keys()})
-        except UsageError as error:
-            raise UsageError(f"run: {self.config_path} is corrupt: {error}") from error
-        return replace(kept, **given)
+        config = self._config()
+        if config.settings is None:
+            own = {name: config.values[name] for name in KEPT.keys() & config.values.keys()}
+            try:
+                config.settings = Settings(**own)
+            except UsageError as error:
+                raise UsageError(f"run: {self.config_path} is corrupt: {error}") from error
+        return replace(config.settings, **given) if given else config.settings
+
+    def _config(self) -> _Config:
+        """Return what `config.yaml` holds; it is read and checked again only if the file changed."""
+        version = _version(self.config_path)
+        if self._read is None or version is None or self._read.version != version:
+            self.check_is_run()
+            values = read(self.config_path, lambda path: yaml.safe_load(path.read_text("utf-8")))
+            check(isinstance(values, dict), f"run: {self.config_path} is corrupt: expected keys and values.")
+            check_kept(values, self.config_path)
+            self._read = _Config(version, values)
+        return self._read
 
     def metrics(self) -> list[MetricsRow]:
         """Return one row per logged step; a last line that was cut off while it was written is left out.
@@ -349,6 +369,18 @@ class Run(RunFolder):
         self.check_is_run()
         found: np.ndarray = read(self.mismatched_path, read_arrays)["partners"]
         return found
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    """Return what differs between two versions of a file, or None if there is no file.
+
+    The inode too: a file is replaced as a whole, maybe within one tick of the clock.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _save(model: Model, place: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -166,7 +166,7 @@ def _data_of_run(features: Features, split: str) -> Dataset | None:
         settings = Run(str(features.run)).settings()
         if features.data not in (None, settings.data):  # whose rows are others
             return None
-        return build_dataset(replace(settings, weights=None), split)
+        return build_dataset(settings.derive(weights=None), split)
     except (UsageError, OSError) as error:
         log.debug("no pictures of %s: %s", features.run, error)
         return None

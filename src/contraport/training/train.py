@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,7 @@ def train(given: dict[str, Any]) -> Run:
     with joined(given.get("device", "auto")), first_process_logs():
         with together():
             settings = settings_of(given)
-            check_parts(settings)
+            compared = check_parts(settings)
             goes_on = Run(settings.out) if settings.resume and settings.out else None
             begun = build_initial(settings, goes_on)
             settings = fitted(settings, begun)
@@ -89,9 +88,9 @@ def train(given: dict[str, Any]) -> Run:
             settings = held_at_once(settings, dataset)
             settings, notes = _of_size(settings, dataset, chosen="batch_size" in given)
             settings = in_epochs(settings, dataset, chosen="epochs" in given)
-            built = build(settings, begun, dataset, run=goes_on)._replace(notes=notes)
+            built = build(settings, begun, dataset, compared=compared, run=goes_on)._replace(notes=notes)
             monitored = build_monitored(settings, built, dataset)
-            settings = replace(settings, threads=threads_of(settings, built))
+            settings = settings.derive(threads=threads_of(settings, built))
             path = settings.out or default_path(built.dataset.name, settings.method)
             run = Run(path, settings.own_encoder)
             if settings.dry_run:
@@ -104,7 +103,7 @@ def train(given: dict[str, Any]) -> Run:
             _check_same_items(dataset, record)
         with _locked(run), replacing_run(run):
             with together():
-                kept = replace(settings, freeze=given_freeze)  # so that the same can be given to go on
+                kept = settings.derive(freeze=given_freeze)  # so that the same can be given to go on
                 done = open_run(run, kept, record) if is_first() else Position()
                 if is_first() and done.step == 0:
                     run.save_initial(merged(built.pipeline.model), drawn=begun is None)
@@ -143,12 +142,12 @@ def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Set
             told = f"the audit leaves out {left} of {items} pairs at most, as a batch has {size}; --batch_size {most}"
             return settings, (f"{told} lets it leave out more",)
         told = f"a batch has {most} of the {items} pairs, so that the audit can leave out most of them; --batch_size"
-        return replace(settings, batch_size=most), (f"{told} says otherwise",)
+        return settings.derive(batch_size=most), (f"{told} says otherwise",)
     smaller = fitting_batch(items, size)
     if chosen or settings.resume or smaller == size or items < 2:
         return settings, ()
     told = f"a batch has {smaller} items, not the usual {size}, as there are only {items:,} items in all"
-    return replace(settings, batch_size=smaller), (f"{told}; --batch_size changes it",)
+    return settings.derive(batch_size=smaller), (f"{told}; --batch_size changes it",)
 
 
 def _where(own: OwnChange, built: Built) -> str:

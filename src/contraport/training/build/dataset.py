@@ -89,7 +89,7 @@ def held_at_once(settings: Settings, dataset: Dataset) -> Settings:
     """
     if isinstance(settings.freeze, Mapping):
         if all(each_view("freeze", settings.freeze, dataset.view_names, dataset.shapes)):
-            return replace(settings, freeze=True)
+            return settings.derive(freeze=True)
         settings.check_kept("freeze of all views with it")
     return settings
 

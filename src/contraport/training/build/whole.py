@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from contraport.data import BatchOrder, Dataset
 from contraport.data.loading import Loader, StreamLoader
@@ -56,7 +56,12 @@ class Built(NamedTuple):
 
 
 def build(
-    settings: Settings, begun: Initial | None = None, dataset: Dataset | None = None, *, run: Run | None = None
+    settings: Settings,
+    begun: Initial | None = None,
+    dataset: Dataset | None = None,
+    *,
+    compared: nn.Module | None = None,
+    run: Run | None = None,
 ) -> Built:
     """Return what the settings say; torch's random state stays as it is.
 
@@ -64,12 +69,13 @@ def build(
         settings: of the training.
         begun: the weights that the encoders begin with, as `build_initial` gives them.
         dataset: what is trained on; default: it is built too.
+        compared: the objective, as `check_parts` returns it; default: it is built too.
         run: the one that goes on, if one does; its folder keeps what encoders of transformers are built of.
 
     Raises:
         UsageError: settings that do not fit the data or one another.
     """
-    compared = build_objective(settings)
+    compared = build_objective(settings) if compared is None else compared
     dataset = build_dataset(settings) if dataset is None else dataset
     if isinstance(dataset, Stream):
         check_stream(settings, dataset, compared)
@@ -91,8 +97,11 @@ def build(
     return Built(dataset, batches, pipeline, epoch, auditor, partners=partners)
 
 
-def check_parts(settings: Settings) -> None:
+def check_parts(settings: Settings) -> nn.Module | None:
     """Check what only the parts of a training can judge, and this machine, before any data are read.
+
+    Returns:
+        The objective, which is built for it, or None where nothing is compared.
 
     Raises:
         UsageError: one of them refuses its setting.
@@ -119,3 +128,4 @@ def check_parts(settings: Settings) -> None:
     check_strategy(settings)
     check_loggers(settings.logger)
     draws_kept(settings)
+    return compared
