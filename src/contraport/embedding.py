@@ -16,7 +16,7 @@ from contraport.data import Batch, Dataset, Views, loader
 from contraport.data.streams import Stream
 from contraport.encoders import Model
 from contraport.encoders.texts import bags_of_pieces
-from contraport.errors import check
+from contraport.errors import UsageError, check
 from contraport.progress import Bars
 from contraport.seeding import reseed, torch_seed
 from contraport.texts import are_texts, is_text
@@ -84,7 +84,7 @@ class Reader(NamedTuple):
 
     def moved(self, batch: Batch) -> tuple[Tensor, ...]:
         """Return the views of a batch on the device."""
-        return tuple(view.to(self.device) for view in batch.views)
+        return tuple([view.to(self.device) for view in batch.views])
 
     def apply(
         self, function: Callable[..., Tensor], model: nn.Module, views: Prepare, dataset: Dataset, description: str
@@ -94,7 +94,7 @@ class Reader(NamedTuple):
         Raises:
             UsageError: `batch_size` is no positive whole number.
         """
-        return torch.cat(list(self.parts(function, model, views, dataset, description)))
+        return torch.cat([part for part, _ in self.of_batches(function, model, views, dataset, description)])
 
     def parts(
         self, function: Callable[..., Tensor], model: nn.Module, views: Prepare, dataset: Dataset, description: str
@@ -115,8 +115,8 @@ class Reader(NamedTuple):
         Raises:
             UsageError: `batch_size` is no positive whole number.
         """
-        good = isinstance(self.batch_size, int) and self.batch_size > 0
-        check(good, f"batch_size: expected a positive whole number, got {self.batch_size!r}.")
+        if not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise UsageError(f"batch_size: expected a positive whole number, got {self.batch_size!r}.")
         # Whole blocks, so that an item has one place in its block whatever is fetched at a time.
         fetched = math.ceil(self.batch_size / BLOCK) * BLOCK
         loaded = loader(dataset, fetched, workers=self.workers)
@@ -147,7 +147,7 @@ def in_blocks(
     >>> in_blocks(lambda x: x.new_full((len(x), 1), len(x)), [torch.zeros(3, 2)], model=nn.Identity()).flatten()
     tensor([64., 64., 64.])
     """
-    blocks = list(zip(*(view.split(BLOCK) for view in items), strict=True))
+    blocks = list(zip(*[view.split(BLOCK) for view in items], strict=True))
 
     @torch.inference_mode()
     def prepared(block: tuple[Tensor, ...]) -> Sequence[Tensor]:
@@ -195,11 +195,11 @@ def _compute_alone() -> None:
 
 def _is_shared(model: nn.Module) -> bool:
     """Return whether several threads may use a model at once, as nothing of it keeps anything of a pass."""
-    return all(
-        type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
-        and not (part._forward_hooks or part._forward_pre_hooks)
-        for part in model.modules()
-    )
+    for part in model.modules():
+        is_pure = type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
+        if not is_pure or part._forward_hooks or part._forward_pre_hooks:
+            return False
+    return True
 
 
 @contextmanager

@@ -219,7 +219,8 @@ def check_whole(argument: str, value: object, least: int = 1) -> None:
     Traceback (most recent call last):
     contraport.errors.UsageError: iterations: expected a whole number from 1 on, got 0.
     """
-    check(is_whole(value) and value >= least, f"{argument}: expected a whole number from {least} on, got {value!r}.")
+    if not is_whole(value) or value < least:
+        raise UsageError(f"{argument}: expected a whole number from {least} on, got {value!r}.")
 
 
 def check_positive(argument: str, value: float, *, allow_infinity: bool = False) -> None:
@@ -300,10 +301,10 @@ def check_regular(argument: str, path: str | Path) -> None:
     contraport.errors.UsageError: data: /dev/zero is no regular file (but a pipe, a device, ...), so it is not opened.
     """
     mode = os.stat(path).st_mode
+    if stat.S_ISREG(mode):
+        return
     check(not stat.S_ISDIR(mode), f"{argument}: {path} is a folder, no file.")
-    check(
-        stat.S_ISREG(mode), f"{argument}: {path} is no regular file (but a pipe, a device, ...), so it is not opened."
-    )
+    raise UsageError(f"{argument}: {path} is no regular file (but a pipe, a device, ...), so it is not opened.")
 
 
 def check_file(argument: str, path: str | Path) -> None:

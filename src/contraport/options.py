@@ -264,7 +264,8 @@ def whole(least: int, most: int = MOST_COUNTED) -> Check:
 
     def judge(name: str, value: Any) -> None:
         check_whole(name, value, least)
-        check(value <= most, f"{name}: expected at most {most}, got {value!r}.")
+        if value > most:
+            raise UsageError(f"{name}: expected at most {most}, got {value!r}.")
 
     return judge
 

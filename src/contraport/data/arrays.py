@@ -30,7 +30,7 @@ class ArrayStore:
     views: tuple[Tensor, ...]
     in_memory: bool = True
 
-    @property
+    @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of one item of each view."""
         return tuple(map(shape_of, self.views))
@@ -45,7 +45,7 @@ class ArrayStore:
 
     def fetch(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the views at some positions, stacked."""
-        return tuple(view[positions] for view in self.views)
+        return tuple([view[positions] for view in self.views])
 
 
 def from_arrays(

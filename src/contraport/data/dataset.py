@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport.data.duplicate_groups import content_ids, has_repeats
 from contraport.data.stores import ChosenStore, ChosenViews, Store
 from contraport.data.values import least_and_most, mean_and_std
-from contraport.errors import check
+from contraport.errors import UsageError, check
 from contraport.texts import is_text
 
 STATISTICS_ITEMS = 10_000
@@ -119,7 +119,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         for argument, values in (*of_items, ("rows", rows), ("keys", keys)):
             if values is not None:
                 found = tuple(values.shape) if isinstance(values, Tensor) else (len(values),)
-                check(found == (items,), f"{argument}: expected one for each of {items} items, got {found}.")
+                if found != (items,):
+                    raise UsageError(f"{argument}: expected one for each of {items} items, got {found}.")
         for argument, marks in (("present", present), ("digests", digests)):
             if marks is not None:
                 found = tuple(marks.shape)

@@ -183,25 +183,23 @@ def loader(
     >>> [len(batch.ids) for batch in loader(from_arrays(np.ones((10, 2))), batch_size=4)]
     [4, 4, 2]
     """
-    good = isinstance(batch_size, int) and batch_size > 0
-    check(good, f"batch_size: expected a positive whole number, got {batch_size!r}.")
-    check(seed >= 0, f"seed: expected a number of at least 0, got {seed}.")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise UsageError(f"batch_size: expected a positive whole number, got {batch_size!r}.")
+    if seed < 0:
+        raise UsageError(f"seed: expected a number of at least 0, got {seed}.")
     if isinstance(dataset, Stream):
         return StreamLoader(dataset, batch_size, batches=batches, shared=shared)
     cores = _cores()
-    check(
-        workers is None or 0 <= workers <= cores,
-        f"workers: expected a number from 0 to {cores}, one for each core that this process may use, got {workers}.",
-    )
-    check(
-        not drop_last or batch_size <= len(dataset),
-        f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {batch_size}.",
-    )
-    _, processes = distributed.world()
-    check(
-        not shared or batch_size >= processes,
-        f"batch_size: expected an item for each of {processes} processes at least, got {batch_size}.",
-    )
+    if workers is not None and not 0 <= workers <= cores:
+        raise UsageError(
+            f"workers: expected a number from 0 to {cores}, one for each core that this process may use, got {workers}."
+        )
+    if drop_last and batch_size > len(dataset):
+        raise UsageError(
+            f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {batch_size}."
+        )
+    if shared and batch_size < (processes := distributed.world().size):
+        raise UsageError(f"batch_size: expected an item for each of {processes} processes at least, got {batch_size}.")
     if workers is None:
         workers = 0 if dataset.in_memory else min(cores - 1, _MOST_WORKERS)
     order = BatchOrder(

@@ -9,7 +9,7 @@ from contraport.data import Dataset, Views
 from contraport.embedding import RawInputs, Reader, check_shapes
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.evaluation.objective import objective_at_end
+from contraport.evaluation.objective import objective_after, objective_of
 from contraport.evaluation.opening import load_splits, open_device
 from contraport.evaluation.planned import plans
 from contraport.evaluation.samples import Arrays
@@ -36,7 +36,8 @@ class Bench:
         test: the test items.
         views: their random views.
         reader: how items are read.
-        objective: as it was at the training's end, or why none can be had.
+        built: the objective as the training began with it, or why no plan of it can be drawn.
+        objective: as it was at the training's end, or why no plan of it can be drawn.
         notes: what a reader of the results should know about the items.
     """
 
@@ -49,6 +50,7 @@ class Bench:
     test: Dataset
     views: Views
     reader: Reader
+    built: Loss | str
     objective: Loss | str
     notes: tuple[str, ...] = ()
 
@@ -65,8 +67,9 @@ class Bench:
         train, test, notes = load_splits(run, settings, model, asked)
         views = build_views(settings, train)
         check_shapes(model, train, views)
-        objective = objective_at_end(run, settings, epochs)
-        return cls(run, asked, settings, model, epochs, train, test, views, reader, objective, notes)
+        built = objective_of(settings)
+        objective = built if isinstance(built, str) else objective_after(built, run, settings, epochs)
+        return cls(run, asked, settings, model, epochs, train, test, views, reader, built, objective, notes)
 
     def subject(self, name: str, encoder: Model | RawInputs) -> Subject:
         """Return an encoder by its name as what is measured."""
@@ -96,7 +99,9 @@ class Bench:
 
     def plans_of(self, model: Model, epoch: int) -> list[tuple[int, Arrays]]:
         """Return the plans of a model that was kept at an epoch: none where the page has none to draw."""
-        objective = objective_at_end(self.run, self.settings, epoch)
+        if isinstance(self.built, str):
+            return []
+        objective = objective_after(self.built, self.run, self.settings, epoch)
         if isinstance(objective, Loss):
             with suppress(UsageError):  # what it lacks is told of the last epoch
                 return [(epoch, plans(model, objective, self.test, self.views, self.reader))]

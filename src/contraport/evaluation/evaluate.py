@@ -41,7 +41,7 @@ from contraport.measures.intervals import (
     percentiles,
     resampled,
 )
-from contraport.measures.measure import CLASSES
+from contraport.measures.measure import CLASSES, Need
 from contraport.measures.probes import check_neighbors
 from contraport.measures.subject import Subject
 from contraport.progress import NextStep
@@ -133,7 +133,8 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
     trained, baselines = bench.subject("trained", bench.model), bench.baselines()
     if asked.classes:
         _check_classes(trained, asked.classes, run)
-    possible = [measure for measure in measures if measure.lacks(trained) is None]
+    needs = {measure.key: measure.lacks(trained) for measure in measures}
+    possible = [measure for measure in measures if needs[measure.key] is None]
     if any(measure.key == "knn" for measure in possible):
         check_neighbors(asked.neighbors, len(bench.train))
     kept = kept_files(run, before=bench.epochs) if asked.checkpoints == "all" else {}
@@ -152,11 +153,14 @@ def _judge(run: Run, asked: EvaluateOptions) -> Evaluated:
         if not asked.alone:
             step(f"{run.path.name}: what the page draws")
             samples, undrawn = _drawn(bench, trained, planned, probed="linear_probe" in found["trained"])
-    rows = {name: {key: _value(finding) for key, finding in of.items()} for name, of in found.items()}
+    rows = {
+        name: {key: one.value if isinstance(one, Finding) else one for key, one in of.items()}
+        for name, of in found.items()
+    }
     numbers = _numbers(found)
     differences = {name: _differences(numbers["trained"], numbers[name]) for name in baselines}
     not_measured = [
-        *_not_measured(measures, trained, by_name=len(asked.measures) > 0),
+        *_not_measured(measures, needs, by_name=len(asked.measures) > 0),
         *_no_numbers(possible, found["trained"]),
     ]
     notes = [
@@ -256,10 +260,6 @@ def _measured(subject: Subject, measures: Sequence[Measure], run: Run, step: Nex
     return found
 
 
-def _value(finding: Finding | float) -> float:
-    return finding.value if isinstance(finding, Finding) else finding
-
-
 def _numbers(found: Mapping[str, Mapping[str, Finding | float]]) -> dict[str, dict[str, tuple[float, ByItem]]]:
     """Return the numbers that are of test items, encoder by encoder, under the same draws of these for all."""
     by_item = {
@@ -333,11 +333,11 @@ def _no_numbers(measures: Sequence[Measure], found: Mapping[str, Any]) -> list[s
     return [f"Left out, as NaN or infinity came out: {', '.join(families(lacking).values())}."] if lacking else []
 
 
-def _not_measured(measures: Sequence[Measure], subject: Subject, *, by_name: bool) -> list[str]:
-    """Say which measures the subject does not allow, and why, a sentence for each reason."""
+def _not_measured(measures: Sequence[Measure], needs: Mapping[str, Need | None], *, by_name: bool) -> list[str]:
+    """Say which measures lack what they need, and what that is, a sentence for each need."""
     lacking: dict[str, list[Measure]] = {}
     for measure in measures:
-        need = measure.lacks(subject)
+        need = needs[measure.key]
         if need is not None and (by_name or not need.rare):
             lacking.setdefault(need.otherwise, []).append(measure)
     return [f"Not measured, as {reason}: {', '.join(families(of).values())}." for reason, of in lacking.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -239,17 +239,17 @@ class Reading:
         """
         settings = self._settings(data)
         if complete:
-            settings = replace(settings, validation=None, items=None, test_items=None, imbalance=None)
+            settings = settings.derive(validation=None, items=None, test_items=None, imbalance=None)
         dataset = build_dataset(settings, split)
         if undivided and dataset.held_out and not isinstance(data, AnyDataset):
-            dataset = build_dataset(replace(settings, test_fraction=0), "train")
+            dataset = build_dataset(settings.derive(test_fraction=0), "train")
             return dataset.only(torch.arange(len(dataset)), split)
         return dataset
 
     def _settings(self, data: Any) -> Settings:
         """Return the settings of the training, with which these data are read."""
         settings, columns = self.settings, self.columns
-        asked = replace(settings, root=self.root or settings.root, image_size=image_size_of(self.model))
+        asked = settings.derive(root=self.root or settings.root, image_size=image_size_of(self.model))
         if are_its_own(settings, data):
             if settings.data is None:
                 raise UsageError(
@@ -261,10 +261,10 @@ class Reading:
                 f"{written_as(data=...)}.",
             )
             own = settings.weights if settings.weighs_by_column else None  # a column of weights is none of features
-            return replace(asked, columns=columns or settings.columns, weights=own)
+            return asked.derive(columns=columns or settings.columns, weights=own)
         if columns is None and KEPT["data"].written(data) == settings.data:  # a data frame after a data frame
             columns = settings.columns
-        return replace(asked, data=data, columns=columns, weights=None, test_fraction=None, **_OF_ITS_DATA)
+        return asked.derive(data=data, columns=columns, weights=None, test_fraction=None, **_OF_ITS_DATA)
 
 
 def view_in(dataset: Dataset, model: Model, called: object) -> int:

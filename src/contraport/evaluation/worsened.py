@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from contraport.measures import Measure, measures_of
@@ -19,6 +19,9 @@ def worsened(rows: _Rows, differences: Differences = MappingProxyType({})) -> li
     A difference within its interval, as `differences` from the baselines tell it, is none.
     """
     told = []
+    known = measures_of([rows["trained"]])
+    accuracy = [measure for measure in known if measure.group == "accuracy"]
+    of_the_sphere = [measure for measure in known if measure.key in ("alignment", "uniformity")]
     for row, name, advice in (
         ("given", BEFORE["given"], "more epochs, another --augment or a smaller --encoder_lr_scale may help"),
         ("untrained", BEFORE["untrained"], "more epochs, another --augment or another --temperature may help"),
@@ -26,30 +29,26 @@ def worsened(rows: _Rows, differences: Differences = MappingProxyType({})) -> li
     ):
         if row not in rows:
             continue
-        if worse := _compared(rows, differences, row, lambda measure: measure.group == "accuracy", worse=True):
+        if worse := _compared(rows, differences, row, accuracy, worse=True):
             told.append(f"Training left the features worse than {name} by {worse}; {advice}.")
     # One is bought with the other, so that the two are told together.
     before = next((row for row in BEFORE if row in rows), None)
     if before is None:
         return told
-    if worse := _compared(rows, differences, before, _is_of_the_sphere, worse=True):
-        gained = _compared(rows, differences, before, _is_of_the_sphere, worse=False)
+    if worse := _compared(rows, differences, before, of_the_sphere, worse=True):
+        gained = _compared(rows, differences, before, of_the_sphere, worse=False)
         why = f"which is the price of {gained}" if gained else "and nothing was gained for it"
         told.append(f"Training worsened {worse}, {why}.")
     return told
 
 
-def _is_of_the_sphere(measure: Measure) -> bool:
-    return measure.key in ("alignment", "uniformity")
-
-
-def _compared(rows: _Rows, differences: Differences, row: str, asked: Callable[[Measure], bool], *, worse: bool) -> str:
+def _compared(rows: _Rows, differences: Differences, row: str, measures: Sequence[Measure], *, worse: bool) -> str:
     """Return those of some measures that are worse, or better, of the trained encoder than of a baseline, in words."""
     after, before, sure = rows["trained"], rows[row], differences.get(row, {})
     pairs = [
         (measure, after[measure.key], before[measure.key])
-        for measure in measures_of([after.keys() & before.keys()])
-        if asked(measure) and (measure.key not in sure or sure[measure.key].is_sure)
+        for measure in measures
+        if measure.key in before and (measure.key not in sure or sure[measure.key].is_sure)
     ]
     return " and ".join(
         f"{measure.title} ({measure.written(value)} against {measure.written(other)})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 from typing import Any, NamedTuple, TypeVar
 
@@ -115,7 +116,7 @@ class Finding:
     statistic: _Statistic = mean
     parts: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def value(self) -> float:
         """The number, where each item counts once."""
         return float(self.statistic(self.items, np.ones((1, len(self.items))))[0])
@@ -127,8 +128,9 @@ class Finding:
 
     def by_part(self) -> dict[str, Finding]:
         """Return the finding of each part alone."""
-        columns = self.items.T if self.parts else ()
-        return {part: Finding(column, self.statistic) for part, column in zip(self.parts, columns, strict=True)}
+        if not self.parts:
+            return {}
+        return {part: Finding(column, self.statistic) for part, column in zip(self.parts, self.items.T, strict=True)}
 
 
 def finding_of(said: ByItem | Finding | float) -> Finding | float:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from contraport.errors import check, unknown_name
@@ -25,43 +26,41 @@ class Need(NamedTuple):
     """What a subject must have for a measure.
 
     Attributes:
-        met: whether it has it.
+        met: returns what is true where it has it.
         otherwise: what is said where it has it not.
         rare: whether most data or runs have it not, so that it is said only where the measure was asked for by name.
     """
 
-    met: Callable[[Subject], bool]
+    met: Callable[[Subject], object]
     otherwise: str
     rare: bool = False
 
 
-LABELS = Need(lambda subject: subject.labelled, "there are no labels")
+LABELS = Need(attrgetter("labelled"), "there are no labels")
 CLASSES = Need(lambda subject: subject.classes > 1, "the labels are of one class only")
-NUMBERS = Need(lambda subject: subject.numbered, "there are no numbers to be told", rare=True)
+NUMBERS = Need(attrgetter("numbered"), "there are no numbers to be told", rare=True)
 DIFFERENT_NUMBERS = Need(lambda subject: len(subject.numbers[1].unique()) > 1, "all test items have one number")
 DOMAINS = Need(lambda subject: subject.domains > 1, "there are not two domains", rare=True)
-SEEN_DOMAINS = Need(
-    lambda subject: subject.domains_seen, "the test items are of domains that no training item is of", rare=True
-)
+SEEN_DOMAINS = Need(attrgetter("domains_seen"), "the test items are of domains that no training item is of", rare=True)
 SHARED_CLASSES = Need(
     lambda subject: subject.classes_beside_domains > 1, "domains have classes of their own", rare=True
 )
-IMAGES = Need(lambda subject: bool(subject.channels), "the items are no images with pixels in [0, 1]", rare=True)
+IMAGES = Need(attrgetter("channels"), "the items are no images with pixels in [0, 1]", rare=True)
 GREY_OR_RGB = Need(lambda subject: subject.channels <= {1, 3}, "JPEG has 1 or 3 channels", rare=True)
-ONE_TOWER = Need(lambda subject: subject.shares_tower, "each view has an encoder of its own")
+ONE_TOWER = Need(attrgetter("shares_tower"), "each view has an encoder of its own")
 CHANGES = Need(
     lambda subject: subject.views.forgotten is None,
     "the random changes were an object, which no folder holds",
     rare=True,
 )
-COMPARABLE = Need(lambda subject: subject.comparable, "the views have embeddings of different sizes")
+COMPARABLE = Need(attrgetter("comparable"), "the views have embeddings of different sizes")
 INFO_NCE = Need(lambda subject: subject.temperature is not None, "the objective is not InfoNCE", rare=True)
 TEXTS = Need(
-    lambda subject: subject.names_classes,
+    attrgetter("names_classes"),
     "the run has no encoder of texts beside another one to compare with",
     rare=True,
 )
-WEIGHTS = Need(lambda subject: subject.trainable, "there are no weights to tune", rare=True)
+WEIGHTS = Need(attrgetter("trainable"), "there are no weights to tune", rare=True)
 SEVERAL_OF_A_CLASS = Need(lambda subject: subject.largest_class > 1, "no class has two test items")
 AS_MANY_AS_CLASSES = Need(
     lambda subject: len(subject.test) >= subject.classes, "there are fewer test items than classes"
@@ -124,11 +123,14 @@ class Measure:
 
     def each(self) -> tuple[Measure, ...]:
         """Return the measure at each of its numbers, or itself where it has none."""
-        return tuple(self.at(number) for number in self.numbers) or (self,)
+        return tuple(map(self.at, self.numbers)) or (self,)
 
     def lacks(self, subject: Subject) -> Need | None:
         """Return what the subject lacks for this measure, if it lacks something."""
-        return next((need for need in self.needs if not need.met(subject)), None)
+        for need in self.needs:
+            if not need.met(subject):
+                return need
+        return None
 
     @property
     def in_percent(self) -> bool:
@@ -238,14 +240,17 @@ def measure_of(key: str) -> Measure | None:
 def measures_of(rows: Iterable[Iterable[str]]) -> list[Measure]:
     """Return the measures that some keys stand for, in the order of the registry; keys of no measure are left out."""
     keys = {key for row in rows for key in row}
-    known = [found for key in keys if (found := measure_of(key)) is not None]
+    return _in_order(found for key in keys if (found := measure_of(key)) is not None)
+
+
+def _in_order(measures: Iterable[Measure]) -> list[Measure]:
+    """Return measures in the order of the registry, and those of one function by their numbers."""
     order = {name: place for place, name in enumerate(MEASURES)}
-
-    def place(found: Measure) -> tuple[int, int]:
-        name, _, number = found.key.partition(_AT)
-        return order[name], int(number or 0)
-
-    return sorted(known, key=place)
+    placed = []
+    for one in measures:
+        name, _, number = one.key.partition(_AT)
+        placed.append((order[name], int(number or 0), one))
+    return [one for _, _, one in sorted(placed, key=itemgetter(0, 1))]
 
 
 def families(measures: Iterable[Measure]) -> dict[str, str]:
@@ -282,8 +287,11 @@ def chosen(names: Sequence[str] = ()) -> list[Measure]:
     groups = {row.group for row in MEASURES.values()}
     found: dict[str, Measure] = {}
     for name in names or [row for row, entry in MEASURES.items() if entry.usual]:
-        asked, one = _key_of(name), measure_of(_key_of(name))
-        rows = [one] if one else [row for key, row in MEASURES.items() if asked in (key, _key_of(row.group), "all")]
+        asked = _key_of(name)
+        one = measure_of(asked)
+        if one is None and asked in MEASURES:  # without its number
+            one = MEASURES[asked]
+        rows = [one] if one else [row for row in MEASURES.values() if asked in (_key_of(row.group), "all")]
         if not rows:
             apart = [part.strip() for part in name.split(",")]
             check(
@@ -291,4 +299,4 @@ def chosen(names: Sequence[str] = ()) -> list[Measure]:
             )
             raise unknown_name("measures", name, {*MEASURES, *groups, "all"})
         found |= {single.key: single for row in rows for single in row.each()}
-    return measures_of([found])
+    return _in_order(found.values())

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport.data.splits import split_positions
-from contraport.errors import check, check_each, check_positive
+from contraport.errors import UsageError, check, check_each, check_positive
 from contraport.measures.influence import by_item
 from contraport.seeding import generator, torch_generator
 
@@ -65,7 +65,8 @@ def fitted_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None = No
         UsageError: the labels are of one class only.
     """
     classes = train_y.unique()
-    check(len(classes) > 1, f"labels: a linear probe needs two classes or more; all are of class {classes[0].item()}.")
+    if len(classes) < 2:
+        raise UsageError(f"labels: a linear probe needs two classes or more; all are of class {classes[0].item()}.")
     penalty = chosen_penalty(train_x, train_y) if penalty is None else penalty
     # What scikit-learn calls C weighs the sum of the losses against half of the squared weights.
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (penalty * len(train_x)), tol=1e-3, max_iter=2000))

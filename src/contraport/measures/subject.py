@@ -65,45 +65,45 @@ class Subject:
         """Where the encoder computes."""
         return self.reader.device
 
-    @property
+    @cached_property
     def labelled(self) -> bool:
         """Whether both splits have labels."""
         return self.train.labels is not None and self.test.labels is not None
 
-    @property
+    @cached_property
     def classes(self) -> int:
         """How many classes the training items have; 0 without labels."""
         return 0 if self.train.labels is None else len(self.train.labels.unique())
 
-    @property
+    @cached_property
     def largest_class(self) -> int:
         """How many test items the class with the most of them has; only where there are labels."""
         return int(self.test_y.bincount().max())
 
-    @property
+    @cached_property
     def classes_beside_domains(self) -> int:
         """How many classes the training items of all domains but one have at least; only where there are domains."""
         beside = [self.train_y[self.train_domains != domain] for domain in self.test_domains.unique()]
         return min(len(labels.unique()) for labels in beside)
 
-    @property
+    @cached_property
     def domains_seen(self) -> bool:
         """Whether test items are of domains that training items are of; only where there are domains."""
         return bool(torch.isin(self.test_domains, self.train_domains).any())
 
-    @property
+    @cached_property
     def domains(self) -> int:
         """How many domains the training items have; 0 where they, or the test items, are of none."""
         if self.train.domains is None or self.test.domains is None:
             return 0
         return len(self.train.domains.unique())
 
-    @property
+    @cached_property
     def numbered(self) -> bool:
         """Whether the items of both splits have numbers that are to be told."""
         return self.train.numbers is not None and self.test.numbers is not None
 
-    @property
+    @cached_property
     def channels(self) -> set[int]:
         """How many channels the images have, each number once; empty where not all views are images in [0, 1]."""
         shapes = self.test.shapes
@@ -111,14 +111,14 @@ class Subject:
         known = known and all(self.test.pixel_range(view) is None for view in range(len(shapes)))
         return {shape[0] for shape in shapes} if known else set()
 
-    @property
+    @cached_property
     def shares_tower(self) -> bool:
         """Whether all views go through one encoder, so that the features of two views can be compared."""
         if isinstance(self.encoder, RawInputs):
             return len(set(self.encoder.shapes)) == 1
         return len(self.encoder.towers) == 1
 
-    @property
+    @cached_property
     def comparable(self) -> bool:
         """Whether the views can be compared: they are features of one encoder, or projections of one size."""
         if self.shares_tower or isinstance(self.encoder, RawInputs):
@@ -126,7 +126,7 @@ class Subject:
         sizes = {self.encoder.tower(view).num_projections for view in range(len(self.encoder.towers))}
         return len(sizes) == 1
 
-    @property
+    @cached_property
     def names_classes(self) -> bool:
         """Whether a text that names a class can be compared with another view of an item."""
         if isinstance(self.encoder, RawInputs) or self.class_names is None or not self.comparable:
@@ -199,7 +199,7 @@ class Subject:
         first, second = represent_views(self.encoder, self.test, self.views, self.reader, self.name, project=True)
         return first, second
 
-    @property
+    @cached_property
     def directions(self) -> tuple[str, ...]:
         """From which view which other is looked for, by their names; nothing where views are random changes of one."""
         names = self.test.view_names

@@ -64,9 +64,9 @@ def read_rows(path: Path) -> list[MetricsRow]:
 
 def is_one_of(value: Any, *kinds: Any) -> bool:
     """Return whether a value that a file gave is of one of some kinds; true and false are no numbers."""
-    return any(
-        value is None if kind is None else isinstance(value, kind) and not isinstance(value, bool) for kind in kinds
-    )
+    if value is None or isinstance(value, bool):
+        return value is None and None in kinds
+    return isinstance(value, tuple(filter(None, kinds)))
 
 
 def are_numbers(values: Any, *, depth: int) -> bool:
