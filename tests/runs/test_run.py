@@ -20,6 +20,17 @@ def test_a_notebook_shows_the_main_settings_and_those_that_are_no_defaults(tmp_p
     assert [name for name in kept if f">{name}</th>" in other] == ["data", "objective", "epochs", "batch_size", "opt"]
 
 
+def test_settings_are_read_again_only_if_the_file_changed(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, Settings(data="digits", columns={"labels": "kind"}).kept())
+    first = run.settings()
+    assert run.settings() is first
+    config = run.config()
+    config["columns"]["labels"] = "other"
+    assert run.config()["columns"] == run.settings().columns == {"labels": "kind"}
+    write_text(run.config_path, yaml.safe_dump(config))
+    assert run.settings().columns == {"labels": "other"}
+
+
 def test_metrics_come_back_in_order(run: Run) -> None:
     for step in range(3):
         run.append_metrics({"step": step, "loss": 1.5 - step})

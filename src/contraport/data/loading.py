@@ -198,7 +198,8 @@ def loader(
         raise UsageError(
             f"batch_size: expected at most the {len(dataset)} items of {dataset.name!r}, got {batch_size}."
         )
-    if shared and batch_size < (processes := distributed.world().size):
+    _, processes = distributed.world()
+    if shared and batch_size < processes:
         raise UsageError(f"batch_size: expected an item for each of {processes} processes at least, got {batch_size}.")
     if workers is None:
         workers = 0 if dataset.in_memory else min(cores - 1, _MOST_WORKERS)
