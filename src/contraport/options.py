@@ -180,8 +180,8 @@ class Options:
         >>> Walk(steps=3).derive(steps=4)
         Walk(steps=4)
         """
-        derived = object.__new__(type(self))
-        vars(derived).update({name: getattr(self, name) for name in options_of(type(self))} | values)
+        derived, kind = object.__new__(type(self)), cast(Callable[..., object], type(self))
+        vars(derived).update({name: getattr(self, name) for name in options_of(kind)} | values)
         return derived
 
 

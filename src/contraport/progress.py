@@ -82,6 +82,9 @@ class Bars:
 
     def track(self, items: Iterable[Item], at_work: str, total: int | None = None) -> Iterator[Item]:
         """Yield items one after the other, with a bar of how many have come."""
+        if not self._shown:
+            yield from items
+            return
         with self.steps(total, at_work) as step:
             for item in items:
                 step(at_work)

@@ -25,7 +25,7 @@ def entropy(purpose: str, *keys: int) -> int:
     if purpose in _FIXED and not keys:
         return _FIXED[purpose]
     # A hash and not `SeedSequence` of the keys alone, which pads with zeros: there (1,) and (1, 0) are one stream.
-    text = repr((purpose, *(int(key) for key in keys)))
+    text = repr((purpose, *map(int, keys)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
 
 

@@ -282,7 +282,7 @@ def codes_of(argument: str, values: ArrayLike | Tensor) -> tuple[Codes, tuple[st
         "numbers that are to be told of items are given as numbers.",
     )
     names, codes = np.unique(array, return_inverse=True)
-    return codes.astype(np.int64), tuple(str(name) for name in names)
+    return codes.astype(np.int64), tuple(map(str, names))
 
 
 def _strings_or(argument: str, values: Any) -> np.ndarray:

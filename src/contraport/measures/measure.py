@@ -37,7 +37,7 @@ class Need(NamedTuple):
 
 
 LABELS = Need(attrgetter("labelled"), "there are no labels")
-CLASSES = Need(lambda subject: subject.classes > 1, "the labels are of one class only")
+CLASSES = Need(attrgetter("several_classes"), "the labels are of one class only")
 NUMBERS = Need(attrgetter("numbered"), "there are no numbers to be told", rare=True)
 DIFFERENT_NUMBERS = Need(lambda subject: len(subject.numbers[1].unique()) > 1, "all test items have one number")
 DOMAINS = Need(lambda subject: subject.domains > 1, "there are not two domains", rare=True)
@@ -240,7 +240,7 @@ def measure_of(key: str) -> Measure | None:
 def measures_of(rows: Iterable[Iterable[str]]) -> list[Measure]:
     """Return the measures that some keys stand for, in the order of the registry; keys of no measure are left out."""
     keys = {key for row in rows for key in row}
-    return _in_order(found for key in keys if (found := measure_of(key)) is not None)
+    return _in_order([found for key in keys if (found := measure_of(key)) is not None])
 
 
 def _in_order(measures: Iterable[Measure]) -> list[Measure]:

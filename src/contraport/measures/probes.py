@@ -284,9 +284,12 @@ def check_neighbors(neighbors: int, items: int) -> None:
 
 def _check_labelled(train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor) -> None:
     for name, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):
-        check(x.ndim == 2, f"{name}_x: expected (items, features), got shape {tuple(x.shape)}.")
-        check(len(x) > 0, f"{name}_x: expected one item or more, got none.")
-        check(y.shape == x.shape[:1], f"{name}_y: expected {len(x)} labels, got shape {tuple(y.shape)}.")
+        if x.ndim != 2:
+            raise UsageError(f"{name}_x: expected (items, features), got shape {tuple(x.shape)}.")
+        if len(x) == 0:
+            raise UsageError(f"{name}_x: expected one item or more, got none.")
+        if y.shape != x.shape[:1]:
+            raise UsageError(f"{name}_y: expected {len(x)} labels, got shape {tuple(y.shape)}.")
         check_each(f"{name}_x", x, x.isfinite(), "finite features")
     check(
         train_x.shape[1] == test_x.shape[1],

@@ -76,6 +76,11 @@ class Subject:
         return 0 if self.train.labels is None else len(self.train.labels.unique())
 
     @cached_property
+    def several_classes(self) -> bool:
+        """Whether the training items have two classes or more."""
+        return self.classes > 1
+
+    @cached_property
     def largest_class(self) -> int:
         """How many test items the class with the most of them has; only where there are labels."""
         return int(self.test_y.bincount().max())
@@ -146,31 +151,31 @@ class Subject:
             return None
         return loss.temperature if loss.is_info_nce and loss.kernel.cost == "cosine" else None
 
-    @property
+    @cached_property
     def train_y(self) -> Tensor:
         """The class of each training item, `(n,)`; only where there are labels."""
         assert self.train.labels is not None
         return self.train.labels
 
-    @property
+    @cached_property
     def test_y(self) -> Tensor:
         """The class of each test item, `(m,)`; only where there are labels."""
         assert self.test.labels is not None
         return self.test.labels
 
-    @property
+    @cached_property
     def train_domains(self) -> Tensor:
         """The domain of each training item, `(n,)`; only where there are domains."""
         assert self.train.domains is not None
         return self.train.domains
 
-    @property
+    @cached_property
     def test_domains(self) -> Tensor:
         """The domain of each test item, `(m,)`; only where there are domains."""
         assert self.test.domains is not None
         return self.test.domains
 
-    @property
+    @cached_property
     def numbers(self) -> tuple[Tensor, Tensor]:
         """The number of each training and of each test item, `(n,)` and `(m,)`; only where there are numbers."""
         assert self.train.numbers is not None

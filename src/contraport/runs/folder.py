@@ -125,9 +125,9 @@ class RunFolder:
         for path in self.path.rglob("*"):
             if path.is_dir():
                 of_model = path.parent == self.model_path and _KEPT_ENCODER.fullmatch(path.name)
-                good = bool(of_model) or path.parent not in (self.checkpoints, self.model_path)
-                check(good, f"run: {path} is a folder, where a run has only files.")
-            else:
+                if not of_model and path.parent in (self.checkpoints, self.model_path):
+                    raise UsageError(f"run: {path} is a folder, where a run has only files.")
+            elif not path.is_file():
                 with suppress(OSError):  # what a training writes may be gone by now, and a link may lead nowhere
                     check_regular("run", path)
 

@@ -88,8 +88,8 @@ KEPT = {name: known for name, known in OPTIONS.items() if known.holds != "call"}
 def check_kept(config: Mapping[str, Any], where: object) -> None:
     """Raise `UsageError` unless the values of a `config.yaml` can be settings; names that are none are passed."""
     for name in config.keys() & KEPT.keys():
-        kind, value = KEPT[name].kind, config[name]
-        if not fits(value, kind, objects=False):
+        known, value = KEPT[name], config[name]
+        if value is not known.default and not fits(value, known.kind, objects=False):
             raise UsageError(f"run: {where} is corrupt: {name} is {value!r}.")
 
 
