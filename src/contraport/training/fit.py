@@ -29,7 +29,7 @@ from contraport.training.callbacks import (
     RunGuard,
     progress_on,
 )
-from contraport.training.callbacks.loggers import Logger
+from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import make_schedule, optimizer_of
 from contraport.training.parallel import device_of, parallel
@@ -110,8 +110,7 @@ def fit(
             raise_once(UsageError(f"{error}{remedy}"))
         finally:
             built.batches.close()
-            for logger in loggers:
-                logger.close(succeeded=succeeded)
+            close_loggers(loggers, run, succeeded=succeeded)
     if unsharded is not None:
         unsharded.load_state_dict(whole(pipeline.model.state_dict()))
         pipeline.model = unsharded

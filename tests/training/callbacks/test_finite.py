@@ -14,6 +14,7 @@ from contraport.errors import UsageError
 from contraport.estimators import ContrastiveEncoder
 from contraport.runs import Run
 from contraport.training import fit, replay, train
+from contraport.training.callbacks import finite
 from contraport.training.step.pipeline import Pipeline
 
 from ..conftest import Pull
@@ -99,6 +100,27 @@ def test_where_numbers_are_read_late_the_failing_step_is_found_all_the_same(
     rows = run.metrics() if run.metrics_path.exists() else []
     assert [row["step"] for row in rows] == [step for step in (2, 4, 6, 7, 9, 11, 13) if step < at]
     assert all(math.isfinite(row["loss"]) for row in rows)
+
+
+@pytest.mark.usefixtures("read_late")
+def test_numbers_are_read_at_each_step_only_before_the_first_checkpoint(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    before_step, numbers = finite.RunGuard.before_step, finite._Step.numbers
+
+    def counted(step: finite._Step) -> Tensor:
+        read[-1] += 1
+        return numbers(step)
+
+    def begun(guard: finite.RunGuard, loop: Any) -> None:
+        read.append(0)
+        before_step(guard, loop)
+
+    monkeypatch.setattr(finite._Step, "numbers", counted)
+    monkeypatch.setattr(finite.RunGuard, "before_step", begun)
+    train(**settings)
+    assert read == [*[1] * 7, *[0] * 6, 7, *[0] * 6, 7], "at each step of the first epoch, then with each checkpoint"
 
 
 @pytest.mark.usefixtures("read_late")

@@ -180,7 +180,7 @@ def test_mlflow(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> No
     assert logged.data.params["epochs"] == str(settings["epochs"])
 
 
-@pytest.mark.parametrize("fails_in", ["__init__", "log"])
+@pytest.mark.parametrize("fails_in", ["__init__", "log", "finish"])
 def test_a_logger_that_fails_is_told_in_one_line(
     settings: dict[str, Any], wandb: type[Board], monkeypatch: pytest.MonkeyPatch, fails_in: str
 ) -> None:
@@ -192,6 +192,16 @@ def test_a_logger_that_fails_is_told_in_one_line(
         UsageError, match=r"^logger: ConnectionError: no such server\. Mend it, and go on with: .*/run', data=.*"
     ):
         train(**settings, logger=["wandb"])
+
+
+def test_a_logger_that_cannot_end_hides_no_error(
+    settings: dict[str, Any], wandb: type[Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise ConnectionError("no such server.")
+
+    monkeypatch.setattr(wandb, "finish", fail)
+    interrupted(settings, at=4, logger=["wandb"])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from contraport.errors import UsageError, require
@@ -182,6 +182,21 @@ def log_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
             if row["step"] > logger.last_step:
                 logger.log_metrics(numbers, row["step"])
                 logger.last_step = row["step"]
+
+
+def close_loggers(loggers: Iterable[Logger], run: Run, *, succeeded: bool) -> None:
+    """End the sessions of loggers; where the training failed, its error is raised and not one of a logger.
+
+    Raises:
+        UsageError: a logger cannot write what is pending.
+    """
+    for logger in loggers:
+        if succeeded:
+            with _reaching(run):
+                logger.close(succeeded=True)
+        else:
+            with suppress(Exception):
+                logger.close(succeeded=False)
 
 
 @contextmanager
