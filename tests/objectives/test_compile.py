@@ -176,6 +176,16 @@ def test_a_compiled_graph_checks_values() -> None:
         compiled(*views(6), weights=-torch.ones(6))
 
 
+@pytest.mark.parametrize("items", [20, 256])
+def test_a_gradient_within_autocast_is_in_single_precision(items: int) -> None:
+    z = [view.float().requires_grad_() for view in views(items)]
+    loss = contraport.nt_xent()
+    expected = torch.autograd.grad(loss(*z), z)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(Compiled(loss)(*z), z)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nt-xent", "gca-uot"])
 def test_the_default_compiler(name: str) -> None:

@@ -22,7 +22,7 @@ from typing import Protocol, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from contraport.engine.autocast import products_without_autocast
+from contraport.engine.autocast import inner_products
 from contraport.engine.constants import constant
 from contraport.engine.links import Link
 from contraport.engine.row_blocks import by_row_blocks
@@ -242,9 +242,8 @@ class AffineLogKernel(LogKernel):
     def dense(self) -> Tensor:
         if self.level is not None:
             level = constant(self.shape[1], self.level, self.x)
-            return self._linked(products_without_autocast(torch.addmm(level, self.x, self.y.T)))
-        biased = products_without_autocast(torch.addmm(self.column_bias, self.x, self.y.T))
-        return self._linked(biased + self.row_bias[:, None])
+            return self._linked(inner_products(level, self.x, self.y))
+        return self._linked(inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
     def row_inner(self, weight: Weight) -> Tensor:
         if self.link is not None:
