@@ -38,6 +38,14 @@ KINDS = {
         "Hostile names",
         "Items, classes or files have names that look like markup, formulas, paths or code.",
     ),
+    "changed data": (
+        "Data that have changed",
+        "Rows are removed, added or altered between a command and one that takes up its work: each must be refused.",
+    ),
+    "repeated items": (
+        "Repeated items",
+        "Rows, views of pairs or image files are there several times. The training and its evaluation must succeed.",
+    ),
 }
 COLUMNS = ("tried", "done", "refused", "stopped", "wrong")
 

@@ -33,6 +33,7 @@ class Case(NamedTuple):
         beside: a second command that runs at the same time.
         after: a command that has to succeed then.
         changes: what the commands may change although they are refused, as they had begun: a file or a folder.
+        status: the exit status that is expected; None: any good one.
     """
 
     argv: list[str]
@@ -41,6 +42,7 @@ class Case(NamedTuple):
     beside: list[str] | None = None
     after: list[str] | None = None
     changes: str | None = None
+    status: int | None = None
 
 
 def make_case(kind: str, number: int, seed: int) -> Case:
@@ -370,6 +372,57 @@ def _names(random: Random) -> Case:
     return Case(argv, "names of files", after=random.choice((after, ["embed", "new", "--out", "f.npz", *_QUIET])))
 
 
+def _changed_data(random: Random) -> Case:
+    """Return a command that takes up earlier work on data that have changed since: it is refused."""
+    change = random.choice(("fewer", "more", "one value", "other labels"))
+    crossfit = [*_AUDIT, "--method", "crossfit", "--folds", "2"]
+    commands = [([*_RESUME, "--data", "data.npz"], "data.npz", "run")]
+    if change != "other labels":  # which are not what an encoder is trained on
+        embed = [*_EMBED, "--split", "test", "--out", "f.npz"]
+        commands += [(_EVALUATE, "data.npz", None), (embed, "data.npz", None)]
+        commands += [([*crossfit, "--resume"], "related.npz", "audited")]
+    commands += [([*_COMPARE, "--seeds", "2"], "data.npz", "compared")]
+    argv, file, changes = random.choice(commands)
+    if argv[0] == "audit":
+        _write_related_pairs()
+        assert contraport(crossfit) == 0
+    if argv[0] == "compare":
+        assert contraport(_COMPARE) == 0
+    with np.load(file) as data:
+        arrays = dict(data)
+    for name, values in arrays.items():
+        if change == "fewer":
+            arrays[name] = values[random.randrange(1, 4) :]
+        elif change == "more":
+            arrays[name] = np.concatenate([values, values[:1] + (0 if name == "labels" else 1)])
+    if change == "one value":
+        views = arrays["x" if "x" in arrays else "view1"]
+        views[random.randrange(len(views)), 0] += 1
+    if change == "other labels":
+        arrays["labels"] = arrays["labels"][::-1]
+    np.savez(file, **arrays)
+    return Case(argv, f"{argv[0]}: {change}", changes=changes, status=2)
+
+
+def _repeated_items(random: Random) -> Case:
+    """Return a training on data with copies of items, whose evaluation finds no test item among its training items."""
+    times, kind = random.randrange(2, 5), random.choice(("rows", "pairs", "photos"))
+    if kind == "photos":
+        for file in sorted(Path("photos").rglob("*.*")):
+            for copy in range(1, times):
+                file.with_name(f"{file.stem}-{copy}{file.suffix}").write_bytes(file.read_bytes())
+        source = "photos"
+    else:
+        source = {"rows": "data.npz", "pairs": "pairs.npz"}[kind]
+        with np.load(source) as data:
+            repeated = {name: np.repeat(values, times, axis=0) for name, values in data.items()}
+        if kind == "pairs":  # one view repeats, the other differs
+            repeated["view1"] = np.random.default_rng(times).normal(size=repeated["view1"].shape)
+        np.savez(source, **repeated)
+    argv = ["train", "--data", source, *_TRAIN[1:3], *_TRAIN[5:]]
+    return Case(argv, f"train: copies of {kind}", after=["evaluate", "new", "--neighbors", "3", *_QUIET], status=0)
+
+
 _ROWS = {"photos": "folder of images", "hub": "folder of Hugging Face"}
 KINDS: dict[str, Callable[[Random], Case]] = {
     "configurations": _configuration,
@@ -379,4 +432,6 @@ KINDS: dict[str, Callable[[Random], Case]] = {
     "full disk": _full_disk,
     "two commands": _two_commands,
     "names": _names,
+    "changed data": _changed_data,
+    "repeated items": _repeated_items,
 }

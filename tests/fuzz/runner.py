@@ -173,6 +173,8 @@ def judge(result: Result, report: dict[str, Any]) -> None:
     result.memory = report["memory"]
     result.outcome = STATUSES.get(status, "wrong")
     result.wrong += _faults(status, report["err"])
+    if report.get("expected") not in (None, status):
+        result.wrong.append(f"expected status {report['expected']}, got {status}")
     if report.get("beside"):
         result.wrong += [f"the command beside it: {fault}" for fault in _faults(*report["beside"])]
     if report.get("after") and (report["after"][0] != 0 or _faults(*report["after"])):

@@ -10,6 +10,8 @@ MANY = {
     "full disk": 200,
     "two commands": 100,
     "names": 200,
+    "changed data": 100,
+    "repeated items": 60,
 }
 GOOD = {"status": 2, "err": "contraport: data: no such file\n", "lost": [], "half": [], "children": 0, "memory": 0}
 
@@ -41,6 +43,8 @@ def test_hostile_input_costs_one_line_and_loses_nothing(share):
         ({"beside": [2, "contraport: out: x is in use\n"], "after": [0, ""]}, ""),
         ({"beside": [1, "no line"]}, "the command beside it: expected one line"),
         ({"beside": ["did not end", ""]}, "the command beside it: status did not end"),
+        ({"expected": 2}, ""),
+        ({"expected": 0}, "expected status 0"),
         ({"after": [2, "contraport: run: x is corrupt\n"]}, "the command after it: status 2"),
     ],
 )

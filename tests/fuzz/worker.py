@@ -87,6 +87,7 @@ def main(folder: str, answers: int) -> None:
                     "after": None if case.after is None else _run(case.after, root / "err"),
                     "lost": [path for path in lost if case.changes is None or not path.startswith(case.changes)],
                     "half": sorted(set(_temporary(room)) - set(before)),
+                    "expected": case.status,
                     "children": len(multiprocessing.active_children()),
                     "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 },
