@@ -21,9 +21,9 @@ from contraport import (
     Rows,
     Soft,
     Unbalanced,
-    analysis,
     gca_ince,
     plots,
+    theory,
 )
 
 Figures = dict[str, Figure]
@@ -62,14 +62,14 @@ def broken_pairs(items: int = 14, broken: tuple[int, ...] = (4, 9)) -> tuple[tor
 def of_encoders() -> Figures:
     """What encoders and free points come to, under one objective or another."""
     x0, x1 = views()
-    alpha = analysis.pair_weights(x0, x1, regularizer="direct", temperature=0.1)
-    covariance = analysis.contrastive_covariance(x0, x1, alpha)
-    linear = analysis.linear_encoder(x0, x1, 5, alpha=alpha)
-    deep = analysis.deep_linear(x0, x1, (16, 16, 8), alpha=alpha)
-    collapse = analysis.collapse(torch.from_numpy(load_digits().data[:400]) / 16)
-    polygon, simplex = analysis.perfect_uniformity(12, 2), analysis.perfect_uniformity(8, 7)
-    toy = analysis.five_gaussians()
-    augmentation = analysis.noise_and_mixup(items=100)
+    alpha = theory.pair_weights(x0, x1, regularizer="direct", temperature=0.1)
+    covariance = theory.contrastive_covariance(x0, x1, alpha)
+    linear = theory.linear_encoder(x0, x1, 5, alpha=alpha)
+    deep = theory.deep_linear(x0, x1, (16, 16, 8), alpha=alpha)
+    collapse = theory.collapse(torch.from_numpy(load_digits().data[:400]) / 16)
+    polygon, simplex = theory.perfect_uniformity(12, 2), theory.perfect_uniformity(8, 7)
+    toy = theory.five_gaussians()
+    augmentation = theory.noise_and_mixup(items=100)
     print(f"energy of the digits {covariance.energy:.4f}, largest eigenvalue {covariance.eigenvalues[0]:.4f}")
     print(f"linear encoder: largest angle {linear.angles[-1].max():.1e} after {len(linear.energies) - 1} iterations")
     print(f"deep linear: rank-one shares {deep.rank_one_shares[-1].min():.6f} or more, alignments")
@@ -96,10 +96,10 @@ def of_encoders() -> Figures:
 
 def of_plans() -> Figures:
     """What temperature, iterations, constraints and the uniformity penalty do to a plan."""
-    couplings = analysis.optimal_couplings(*two_distributions())
-    triangle = analysis.simplex_path()
-    matching = analysis.matching(*broken_pairs(), temperature=0.05, relaxation=0.5)
-    penalty = analysis.uniformity_penalty((0.0, 1.0, 10.0))
+    couplings = theory.optimal_couplings(*two_distributions())
+    triangle = theory.simplex_path()
+    matching = theory.matching(*broken_pairs(), temperature=0.05, relaxation=0.5)
+    penalty = theory.uniformity_penalty((0.0, 1.0, 10.0))
     for name, found in {"exact": couplings.exact, **couplings.by_temperature, **couplings.by_iterations}.items():
         told = f"cost {found.cost:.4f}, entropy {found.entropy:.3f}, masses off by {found.error:.1e}"
         print(f"coupling {name}: {told}, {found.iterations} iterations")
@@ -127,7 +127,7 @@ def of_held_out_digits(items: int = 150) -> Figures:
     shown, classes = digits[:items], torch.from_numpy(labels[:items])
     features = torch.from_numpy(encoder.transform(shown))
     found = {"pixels": torch.from_numpy(shown), "features": features}
-    similarities = {name: analysis.similarity(rows, classes) for name, rows in found.items()}
+    similarities = {name: theory.similarity(rows, classes) for name, rows in found.items()}
     for name, one in similarities.items():
         print(f"cosines of {name}: {one.within:.2f} within classes, {one.between:.2f} between")
     z0, z1 = views(16, 0.3)

@@ -29,7 +29,7 @@ PARTS = {
 
 ROOMS = {
     "plots": ("Figures", ["couplings", "curves", "embedding", "neighbors", "plan", "spectrum"]),
-    "analysis": ("The theory as functions", None),
+    "theory": ("The theory as functions", None),
     "integrations": ("Doors into other libraries", None),
     "data": ("Data", ["load", "from_arrays", "from_torch", "from_stream", "loader", "Dataset", "Batch", "Views"]),
     "encoders": ("Models", ["Model"]),

@@ -57,7 +57,7 @@ from contraport.estimators import ContrastiveEncoder as ContrastiveEncoder
 from contraport.estimators import InverseOT as InverseOT
 from contraport.evaluation.embed import embed as embed
 from contraport.evaluation.evaluate import evaluate as evaluate
-from contraport.exporting import export as export
+from contraport.evaluation.exporting import export as export
 from contraport.objectives import KL as KL
 from contraport.objectives import Affinity as Affinity
 from contraport.objectives import Agreement as Agreement

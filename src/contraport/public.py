@@ -21,7 +21,6 @@ EXTRAS = {
     "comparing": "train,report",
     "estimators": "train",
     "evaluation": "train",
-    "exporting": "train,export",
     "reporting": "report",
     "searching": "train",
     "training": "train",

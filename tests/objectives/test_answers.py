@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-import contraport.analysis  # noqa: F401  (all that there are)
+import contraport.theory  # noqa: F401  (all that there are)
 from contraport.objectives.answer import Answer
 
 

@@ -7,7 +7,6 @@ from typing import Any, TypedDict
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from contraport import pages
 from contraport.auditing.report import Audit
@@ -23,8 +22,6 @@ SHOWN = 200
 SIDE = 112
 """Most pixels of a side of a picture."""
 
-SMALL = 48
-"""Pictures of up to so many pixels a side lose nothing."""
 
 BINS = 48
 
@@ -34,9 +31,6 @@ METHODS = {
     "frozen": "the vectors are compared as they are, and nothing was trained",
 }
 """What was done, in words, by the method of an audit."""
-
-Drawn = dict[str, Any]
-"""A view as the page draws it: its kind, and what that kind needs."""
 
 
 class PairShown(TypedDict):
@@ -51,7 +45,7 @@ class PairShown(TypedDict):
     flagged: bool
     partner: int
     partner_score: float
-    views: list[Drawn]
+    views: list[pages.Drawing]
 
 
 def write_page(found: Audit, dataset: Dataset, path: Path) -> None:
@@ -91,8 +85,8 @@ def pairs_shown(found: Audit, dataset: Dataset) -> list[PairShown]:
     """Return the worst pairs, the worst first."""
     worst = found.flagged(count=min(SHOWN, len(found.scores)))
     partners = found.partners[worst]
-    first, second = map(drawn, sketches(dataset, torch.from_numpy(worst), SIDE))
-    better = drawn(sketches(dataset, torch.from_numpy(np.where(partners < 0, worst, partners)), SIDE)[1])
+    first, second = map(pages.drawings, sketches(dataset, torch.from_numpy(worst), SIDE))
+    better = pages.drawings(sketches(dataset, torch.from_numpy(np.where(partners < 0, worst, partners)), SIDE)[1])
     flagged, fdr = set(found.flagged().tolist()), found.fdr
     return [
         {
@@ -126,20 +120,6 @@ def histogram(found: Audit) -> dict[str, Any]:
         "mismatched": [round(float(share), 5) for share in counted[1]],
         "mark": mark,
     }
-
-
-def drawn(sketched: NDArray[Any]) -> list[Drawn]:
-    """Return how the page draws each item of a view, of what `contraport.data.sketches` made of them."""
-    if sketched.dtype.kind == "U":
-        return [{"is": "text", "text": str(text)} for text in sketched]
-    if sketched.ndim == 4:
-        return [{"is": "image", "uri": _picture(pixels)} for pixels in sketched]
-    return [{"is": "vector" if sketched.ndim == 2 else "series", "values": values.tolist()} for values in sketched]
-
-
-def _picture(pixels: NDArray[np.uint8]) -> str:
-    image = pages.image(pixels)
-    return pages.uri(image, "png" if max(image.size) <= SMALL else "webp", quality=80)
 
 
 def _kind(dataset: Dataset, item: int) -> str:

@@ -10,6 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+SMALL = 48
+"""Pictures of up to so many pixels a side lose nothing."""
+
+Drawing = dict[str, Any]
+"""A view as the page draws it: its kind, and what that kind needs."""
+
 
 def image(pixels: NDArray[np.uint8]) -> Image.Image:
     """Return pixels ``(C, H, W)`` as an image: three channels are colours, of any other number it is the mean.
@@ -31,3 +37,17 @@ def uri(picture: Image.Image, kind: str, **settings: Any) -> str:
     buffer = io.BytesIO()
     picture.save(buffer, kind, **settings)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def drawings(sketches: NDArray[Any]) -> list[Drawing]:
+    """Return how a page draws each item of a view, from its sketch; see `contraport.data.sketches`."""
+    if sketches.dtype.kind == "U":
+        return [{"is": "text", "text": str(text)} for text in sketches]
+    if sketches.ndim == 4:
+        return [{"is": "image", "uri": _picture(pixels)} for pixels in sketches]
+    return [{"is": "vector" if sketches.ndim == 2 else "series", "values": values.tolist()} for values in sketches]
+
+
+def _picture(pixels: NDArray[np.uint8]) -> str:
+    picture = image(pixels)
+    return uri(picture, "png" if max(picture.size) <= SMALL else "webp", quality=80)

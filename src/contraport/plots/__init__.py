@@ -1,7 +1,7 @@
 """Figures of what one has in hand: tensors, arrays and the folders of runs, as matplotlib figures (extra ``report``).
 
 Each function returns a `matplotlib.figure.Figure` of its own, to be shown by a notebook or written by ``.savefig``;
-none touches pyplot. `contraport.analysis` draws its studies with the same hands, and `contraport.report` shares the
+none touches pyplot. `contraport.theory` draws its studies with the same hands, and `contraport.report` shares the
 colours and the numbers.
 
 >>> from contraport import plots

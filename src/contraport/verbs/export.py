@@ -36,7 +36,7 @@ class ExportOptions(Trusting):
 
 VERB = Verb(
     ExportOptions,
-    "contraport.exporting:export",
+    "contraport.evaluation.exporting:export",
     "Write a trained encoder for other programs: ONNX, torch.export, safetensors.",
     about="""
         All formats take raw items, which are standardised inside, in batches of any size, and give the

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contraport.auditing.page import drawn as as_drawn
+from contraport import pages
 from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import COLORSCALE, Figure, escaped, figure, heatmap, short, titled
 from contraport.reporting.shown import ShownRun
@@ -66,7 +66,7 @@ def mistakes_shown(canvas: Canvas, run: ShownRun, names: list[str]) -> list[Mist
     kept = canvas.data.setdefault("sketches", [])
     places = []
     for view in range(len(samples["mistaken_views"])):
-        sketches = as_drawn(samples[f"mistaken_{view}"])
+        sketches = pages.drawings(samples[f"mistaken_{view}"])
         places.append(range(len(kept), len(kept) + len(sketches)))
         kept += sketches
     keys = samples.get("mistaken_keys", [""] * len(samples["mistaken"]))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contraport.auditing.page import drawn
+from contraport import pages
 from contraport.pairs import false_discovery
 from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, figure, titled
@@ -120,5 +120,5 @@ def _sketched(canvas: Canvas, run: ShownRun, worst: np.ndarray) -> list[tuple[in
     places = []
     for key in ("worst_1", "worst_2", "worst_better"):
         places.append(range(len(kept), len(kept) + len(worst)))
-        kept += drawn(samples[key])
+        kept += pages.drawings(samples[key])
     return list(zip(*places, strict=True))

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from contraport.analysis import five_gaussians, gaussian_mixture, perfect_uniformity
 from contraport.errors import UsageError
+from contraport.theory import five_gaussians, gaussian_mixture, perfect_uniformity
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.analysis import gaussian_mixture, uniformity_penalty
 from contraport.errors import UsageError
+from contraport.theory import gaussian_mixture, uniformity_penalty
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from contraport.analysis import gaussian_mixture, noise_and_mixup
 from contraport.errors import UsageError
+from contraport.theory import gaussian_mixture, noise_and_mixup
 
 
 def test_the_targets_are_the_densities():

@@ -9,9 +9,9 @@ import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
-from contraport.analysis import similarity
 from contraport.errors import UsageError
 from contraport.measures.geometry import tolerance
+from contraport.theory import similarity
 
 
 def items():

@@ -7,8 +7,8 @@ import ot
 import pytest
 import torch
 
-from contraport.analysis import matching
 from contraport.errors import UsageError
+from contraport.theory import matching
 
 
 def embeddings(n=8, m=8):

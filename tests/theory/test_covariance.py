@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contraport.analysis import contrastive_covariance, energy, pair_weights
 from contraport.catalog.objectives import alpha_cl
 from contraport.errors import UsageError
+from contraport.theory import contrastive_covariance, energy, pair_weights
 
 
 def views(n=7, d=4):

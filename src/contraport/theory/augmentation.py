@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from contraport.analysis.toy import Mixture, gaussian_mixture
 from contraport.engine import Gibbs
 from contraport.engine.log_kernels import CostFunction
 from contraport.errors import check, is_number
 from contraport.objectives import KL, Objective, Rows, Soft, Within
 from contraport.plots.canvas import heatmap, panels
 from contraport.plots.colors import BLUE, ORANGE
+from contraport.theory.toy import Mixture, gaussian_mixture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

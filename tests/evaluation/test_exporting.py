@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import contraport
-from contraport import exporting
 from contraport.encoders import Model
 from contraport.errors import UsageError
+from contraport.evaluation import exporting
 from contraport.runs import Run
 
 FORMATS = ("onnx", "torch-export", "torchscript", "safetensors")

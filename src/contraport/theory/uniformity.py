@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from contraport.analysis.circle import draw_circle, spread, train_onto_circle
-from contraport.analysis.descent import descend
-from contraport.analysis.toy import Mixture, gaussian_mixture
 from contraport.catalog.objectives import nt_xent
 from contraport.engine import Gibbs, normalize
 from contraport.errors import check_whole
@@ -20,6 +17,9 @@ from contraport.objectives.loss import Loss
 from contraport.plots.canvas import heatmap, panels
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 from contraport.seeding import torch_generator
+from contraport.theory.circle import draw_circle, spread, train_onto_circle
+from contraport.theory.descent import descend
+from contraport.theory.toy import Mixture, gaussian_mixture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

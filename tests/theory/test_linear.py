@@ -8,8 +8,8 @@ import torch
 from scipy.linalg import subspace_angles
 from sklearn.datasets import load_digits
 
-from contraport.analysis import contrastive_covariance, deep_linear, linear_encoder, pair_weights
 from contraport.errors import UsageError
+from contraport.theory import contrastive_covariance, deep_linear, linear_encoder, pair_weights
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.analysis.circle import Spread, draw_circle, spread, train_onto_circle
-from contraport.analysis.toy import Mixture, gaussian_mixture
 from contraport.catalog.objectives import iot, iot_uniform
 from contraport.errors import check
 from contraport.plots.canvas import mass_colors, panels
 from contraport.plots.colors import SERIES
 from contraport.plots.masses import Scale, log_masses, share_on_target
+from contraport.theory.circle import Spread, draw_circle, spread, train_onto_circle
+from contraport.theory.toy import Mixture, gaussian_mixture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

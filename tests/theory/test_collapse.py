@@ -7,9 +7,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from contraport.analysis import collapse
 from contraport.catalog.objectives import nt_xent
 from contraport.errors import UsageError
+from contraport.theory import collapse
 
 
 def test_direct_variants_collapse_less_than_nt_xent():

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from contraport.analysis.covariance import contrastive_covariance, fixed_game
-from contraport.analysis.descent import descend
 from contraport.errors import check, is_whole
 from contraport.plots.canvas import panels
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 from contraport.seeding import torch_generator
+from contraport.theory.covariance import contrastive_covariance, fixed_game
+from contraport.theory.descent import descend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy.optimize import linprog, minimize
 
-from contraport.analysis import simplex_path
 from contraport.errors import UsageError
+from contraport.theory import simplex_path
 
 COSTS = (0.4, -0.2, 0.9)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from contraport.analysis import optimal_couplings
 from contraport.errors import UsageError
+from contraport.theory import optimal_couplings
 
 
 def distributions(n=9, m=7, seed=0):

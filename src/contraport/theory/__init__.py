@@ -1,0 +1,47 @@
+"""The theory made runnable: each function returns numbers, and a figure of them where it is asked for one."""
+
+from contraport.theory.augmentation import NoiseAndMixup, noise_and_mixup
+from contraport.theory.collapse import Collapse, collapse
+from contraport.theory.couplings import Coupling, Couplings, optimal_couplings
+from contraport.theory.covariance import ContrastiveCovariance, contrastive_covariance, energy, pair_weights
+from contraport.theory.linear import DeepLinear, LinearEncoder, deep_linear, linear_encoder
+from contraport.theory.matching import Matched, Matching, matching
+from contraport.theory.penalty import Penalised, UniformityPenalty, uniformity_penalty
+from contraport.theory.similarity import Similarity, similarity
+from contraport.theory.simplex import SimplexPath, simplex_path
+from contraport.theory.toy import Mixture, gaussian_mixture
+from contraport.theory.uniformity import FiveGaussians, PerfectUniformity, five_gaussians, perfect_uniformity
+
+__all__ = [
+    "Collapse",
+    "ContrastiveCovariance",
+    "Coupling",
+    "Couplings",
+    "DeepLinear",
+    "FiveGaussians",
+    "LinearEncoder",
+    "Matched",
+    "Matching",
+    "Mixture",
+    "NoiseAndMixup",
+    "Penalised",
+    "PerfectUniformity",
+    "Similarity",
+    "SimplexPath",
+    "UniformityPenalty",
+    "collapse",
+    "contrastive_covariance",
+    "deep_linear",
+    "energy",
+    "five_gaussians",
+    "gaussian_mixture",
+    "linear_encoder",
+    "matching",
+    "noise_and_mixup",
+    "optimal_couplings",
+    "pair_weights",
+    "perfect_uniformity",
+    "similarity",
+    "simplex_path",
+    "uniformity_penalty",
+]
