@@ -48,9 +48,14 @@ def explained(where: str) -> Iterator[None]:
     try:
         yield
     except (UsageError, FloatingPointError) as error:
-        if not notes(error):
-            error.add_note(f"More: {where}")
+        explain(error, where)
         raise
+
+
+def explain(error: UsageError | FloatingPointError, where: str) -> None:
+    """Note below an error which command explains more, unless it has a note."""
+    if not notes(error):
+        error.add_note(f"More: {where}")
 
 
 def notes(error: BaseException) -> Sequence[str]:

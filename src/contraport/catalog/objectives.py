@@ -80,7 +80,7 @@ def recipe(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callabl
             loss = make(*call.args, **call.kwargs)
             given = [repr(a) for a in args] + [f"{name}={value!r}" for name, value in settings.items()]
             loss.tempered = "temperature" in signature.parameters
-            loss.origin = cp.objectives.loss.Origin(name, f"{make.__name__}({', '.join(given)})", citation)
+            loss.origin = cp.objectives.objective.Origin(name, f"{make.__name__}({', '.join(given)})", citation)
             return loss
 
         name = make.__name__.replace("_", "-")

@@ -28,7 +28,7 @@ from contraport.errors import (
 from contraport.estimators.arrays import as_tensor
 from contraport.objectives import KL, Matrix, Plan
 from contraport.objectives.layouts import Block, Pattern
-from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Outcome
 
 
 class InverseOT(BaseEstimator):

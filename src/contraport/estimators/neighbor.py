@@ -25,7 +25,7 @@ from contraport.estimators.arrays import as_tensor
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, Within
 from contraport.objectives.affinities import affinities
 from contraport.objectives.divergences import Divergence
-from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Outcome
 from contraport.seeding import reseed, torch_seed
 
 EARLY = 250

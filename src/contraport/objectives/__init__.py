@@ -4,10 +4,8 @@ from contraport.objectives import constraints, divergences, layouts, targets
 from contraport.objectives.constraints import *
 from contraport.objectives.divergences import *
 from contraport.objectives.layouts import *
-from contraport.objectives.loss import Loss
-from contraport.objectives.objective import Objective
-from contraport.objectives.outcome import Outcome
-from contraport.objectives.plan import Plan
+from contraport.objectives.objective import Loss, Objective
+from contraport.objectives.plan import Outcome, Plan
 from contraport.objectives.prototypes import assignments
 from contraport.objectives.schedules import Relax, Temperature, Tighten
 from contraport.objectives.targets import *

@@ -8,8 +8,7 @@ option, and whether they refuse their own part; then all go on, or all raise.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -85,21 +84,17 @@ def agree(
     return Sizes(of_items, of_negatives)
 
 
-@contextmanager
-def refused_by_all(views: Sequence[object]) -> Iterator[None]:
-    """Take part in the agreement where the block raises, so that the other processes raise too.
+def refuse(views: Sequence[object], error: Exception) -> None:
+    """Take part in the agreement with an error of this process, so that the other processes raise too.
 
     Args:
         views: of the call; the device of the first tensor among them is that of the agreement.
+        error: what this process raises.
     """
-    try:
-        yield
-    except Exception as error:
-        processes = world()
-        if processes.size > 1:
-            processes.numbers([0] * (3 + len(OPTIONS)), _device(views))
-            processes.texts(str(error))
-        raise
+    processes = world()
+    if processes.size > 1:
+        processes.numbers([0] * (3 + len(OPTIONS)), _device(views))
+        processes.texts(str(error))
 
 
 def _device(views: Sequence[object]) -> torch.device:

@@ -18,7 +18,8 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
         shared_columns: whether the last view may have another number of rows.
         first: the number of the first of them among the views of the call.
     """
-    check(len(views) >= 1, "views: expected embeddings, got none.")
+    if not views:
+        raise UsageError("views: expected embeddings, got none.")
     for k, view in enumerate(views, first):
         if not isinstance(view, Tensor):
             raise UsageError(f"z{k}: expected a tensor, got {type(view).__name__}.")
@@ -28,7 +29,8 @@ def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first:
         if view.ndim != 2 or view.shape[shared:] != views[0].shape[shared:]:
             expected = "(k, d), d that of z0" if shared else "(n, d), the same for all views"
             raise UsageError(f"z{k}: expected shape {expected}, got {[tuple(v.shape) for v in views]}.")
-        _check_floating(f"z{k}", view, views[0])
+        if not view.is_floating_point() or view.device != views[0].device:
+            _check_floating(f"z{k}", view, views[0])
         if view.numel() == 0:
             raise UsageError(f"z{k}: expected at least one item and one coordinate, got shape {tuple(view.shape)}.")
 

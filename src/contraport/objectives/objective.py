@@ -2,24 +2,277 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from contraport.engine import Kernel, without_autocast
-from contraport.errors import UsageError, check, unknown_name
-from contraport.objectives.agreement import refused_by_all
-from contraport.objectives.call import Attributes, views_of
+from contraport.errors import UsageError, check, explain, unknown_name
+from contraport.importing import imported
+from contraport.notebook import html_table
+from contraport.objectives.agreement import refuse
 from contraport.objectives.constraints import Asked, Constraint, Marginals, Rows
+from contraport.objectives.diagnostics import Diagnostics
 from contraport.objectives.divergences import KL, Divergence
-from contraport.objectives.last_call import LastCall
+from contraport.objectives.inputs import Attributes, views_of
 from contraport.objectives.layouts import Block, Layout
-from contraport.objectives.loss import Known, Loss, add_part
-from contraport.objectives.outcome import Outcome
-from contraport.objectives.plan import Plan
-from contraport.objectives.posed import Direction, Posed, as_target, pose
+from contraport.objectives.plan import Outcome, Plan
+from contraport.objectives.problem import Direction, MatchingProblem, as_target, build_problem
 from contraport.objectives.targets import Pairs, Target
+from contraport.objectives.weighting import ByPlan
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Known: TypeAlias = Any
+"""What may be known in a call; see `Loss.forward`."""
+
+Facts: TypeAlias = Tensor | np.ndarray | Sequence[Any]
+"""What is known of each item: a tensor, an array or a list of numbers; of the items of two views, a pair of these."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a named objective comes from.
+
+    Attributes:
+        name: its name in the catalog.
+        call: the call that made it, as it would be written.
+        citation: the paper and its equation.
+    """
+
+    name: str
+    call: str
+    citation: str
+
+
+class Loss(nn.Module, ABC):
+    """What objectives and sums of objectives have in common: they are called on embeddings and can be looked into.
+
+    Attributes:
+        origin: the catalog's entry that made it, or None.
+        tempered: whether its temperature may be another in a call; a recipe without one has its kernel's for good.
+        takes_several: whether it is called on any number of views, rather than on two.
+        has_core_view: whether a training on more than two views calls it on the pairs that the first view is in alone.
+        of_items: whether it compares items, rather than the coordinates of their embeddings.
+        tells_items_apart: whether it pushes items apart, so that each batch must bring others.
+        by_item: whether it keeps something of each item between calls, and needs ``ids``.
+        attracts_to_fixed: whether all that it does is to draw embeddings to others, which are held fixed.
+    """
+
+    origin: Origin | None = None
+    tempered: bool = True
+    takes_several: bool
+    has_core_view: bool
+    of_items: bool
+    tells_items_apart: bool
+    by_item: bool
+    attracts_to_fixed: bool
+
+    @abstractmethod
+    def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
+        """Return the named parts of the value, their factors included; the loss is their sum."""
+
+    @abstractmethod
+    def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
+        """Yield what is compared, wanted and found, block by block and direction by direction."""
+
+    @abstractmethod
+    def answers(self) -> dict[str, str]:
+        """Return the answer to each of the five questions, as it would be written."""
+
+    @abstractmethod
+    def constrain(self, constraint: Constraint) -> None:
+        """Allow other plans from now on.
+
+        Raises:
+            UsageError: there is no single constraint to change, or the divergence does not go with this one.
+        """
+
+    @property
+    @abstractmethod
+    def temperature(self) -> float:
+        """The temperature of the kernel; assign to it to change it between steps."""
+
+    @temperature.setter
+    @abstractmethod
+    def temperature(self, value: float) -> None: ...
+
+    @abstractmethod
+    def asks_features(self, target: Target | None = None) -> bool:
+        """Return whether a call needs ``features=``, with another target in place of its own where one is given."""
+
+    @abstractmethod
+    def mismatch(self, target: Target) -> str | None:
+        """Return why a call may not want this instead of what the objective does, or None where it may."""
+
+    @property
+    @abstractmethod
+    def weighted(self) -> bool:
+        """Whether weights of the items are the marginals of its plan, so that each call must bring them."""
+
+    @property
+    @abstractmethod
+    def mass(self) -> float | None:
+        """The mass of the plan of the last call, a mean over directions; None where no marginal tells it.
+
+        Reading it waits for the device; no call does.
+        """
+
+    def information(self, value: float) -> float | None:
+        """Return the lower bound of mutual information that a value of the last call gives, in nats; see `Objective`.
+
+        It is None where the value is no InfoNCE. Reading it waits for the device; no call does.
+        """
+        return None
+
+    def forward(
+        self,
+        *views: Tensor,
+        labels: Facts | None = None,
+        domains: Facts | None = None,
+        ids: Facts | None = None,
+        weights: Facts | ByPlan | str | None = None,
+        column_weights: Facts | None = None,
+        features: Facts | None = None,
+        target: Tensor | np.ndarray | Target | list[Sequence[int]] | None = None,
+        negatives: Tensor | None = None,
+        negative_ids: Facts | None = None,
+        shared_negatives: bool = False,
+        present: Facts | None = None,
+        similarities: Tensor | None = None,
+        temperature: float | Tensor | None = None,
+        reduction: str = "mean",
+    ) -> Tensor:
+        """Return the loss, a tensor without dimensions.
+
+        Two views may show different items, n and m of them, where the target says which belong together: labels, a
+        matrix, pairs. What is known of the items then comes as a pair, ``labels=(of z0, of z1)``; items of both with
+        equal ``ids`` are one, and are not compared.
+
+        Args:
+            views: embeddings, (n, d) each, or of all views in one tensor, (n, views, d). A single view is compared with
+                itself, self pairs left out, where the target is one of labels, say.
+            labels: class of each item, (n,) integers, for targets that ask for it; or (n, classes) zeros and ones.
+            domains: domain of each item, (n,) integers, likewise.
+            ids: identity of each item, (n,) integers; items with equal ids are never each other's negatives.
+            weights: importance of each item, (n,), nonnegative: the loss is the weighted mean of the rows' values; or
+                ``"plan"``, how sure the batch's own balanced plan is of each item's pair, see `ByPlan`.
+            column_weights: how much each item counts as a column, (n,), positive: the kernel is w_j K_ij, a reference
+                measure. With w = 1/q, q_j how often item j is drawn, it is the log-q correction of sampled softmax,
+                log K_ij - log q_j (Yi et al., 2019, Sampling-bias-corrected neural modeling).
+            features: the items in another space, a teacher's, for targets and layouts that ask for it: (n, k), or (n,
+                views, k) where each view has its own. They are held fixed.
+            target: the plan that is wanted in this call, instead of the objective's own: a matrix as in `Matrix`, a
+                list of pairs as in `Listed`, or a rule. It says nothing of negatives.
+            negatives: embeddings of further columns, (k, d), to which nothing is matched: a queue, a memory bank; or of
+                each item of the first view its own, (n, k, d), with which rows of other items are not compared. They
+                stand beside the columns of every block and direction and are columns like the others: a plan with
+                column marginals gives each of all columns the same mass, so that it keeps the share k / M of the mass
+                away from what is wanted. Under `torch.distributed` each process brings its own, such as hard negatives
+                of its items, as many as it likes; they are gathered.
+            negative_ids: identity of each negative, (k,) or (n, k) integers, beside ``ids``: a negative is left out of
+                the rows that show the same item.
+            shared_negatives: every process brings the same negatives, a bank or a queue; they are not gathered.
+            present: which items have which views, (n, views) Booleans. Rows of views that are absent are never read. An
+                item whose other views are absent wants nothing, but is a negative of the others, and has its place in a
+                plan.
+            similarities: those of rows and columns, (N, M), instead of embeddings: cosines where the kernel's cost is
+                made of them. In the joint layout they are (2n, 2n), view 0 before view 1.
+            temperature: of the kernel in this call, a number or a tensor of one element, which gets its gradient: for a
+                model that learns it, such as ``1 / logit_scale.exp()``. On a GPU nothing waits to look at it: one that
+                is not positive gives NaN there.
+            reduction: ``"mean"``, or ``"none"`` for the value of each row of the layout, (N,), of which the loss is the
+                mean; a row counts both directions where there are two. Under `torch.distributed` they are those of all
+                processes.
+
+        Raises:
+            UsageError: what is given does not fit, or not together.
+        """
+        known = {
+            "labels": labels, "domains": domains, "ids": ids, "weights": weights, "column_weights": column_weights,
+            "features": features, "target": target, "negatives": negatives, "negative_ids": negative_ids,
+            "shared_negatives": shared_negatives or None, "present": present, "similarities": similarities,
+            "temperature": temperature,
+        }  # fmt: skip
+        # As a decorator `explained` would share one compiled function, and the limit of its recompilations, with all.
+        try:
+            if temperature is not None and not self.tempered:
+                message = "temperature: expected none, as this objective has none to choose."
+                raise _refused(views, UsageError(message))
+            total: Tensor | None = None
+            for value in self.parts(*views, **known, reduction=reduction).values():
+                if total is not None and total.shape != value.shape:
+                    lengths = {tuple(total.shape), tuple(value.shape)}
+                    raise UsageError(f"reduction: expected 'mean', as parts have different numbers of rows, {lengths}.")
+                total = value if total is None else total + value
+        except (UsageError, FloatingPointError) as error:
+            explain(error, "contraport docs calls")
+            raise
+        assert total is not None
+        return total
+
+    def terms(self, *views: Tensor, **known: Known) -> dict[str, float]:
+        """Return the named parts of the value as numbers, their factors included; the keywords are those of the
+        call.
+        """
+        with torch.no_grad():
+            return {name: value.item() for name, value in self.parts(*views, **known).items()}
+
+    def plan(self, *views: Tensor, **known: Known) -> Tensor:
+        """Return the plan that came out on the first block, (N, M), to look at; the keywords are those of the call."""
+        with torch.no_grad():
+            return next(self.outcomes(*views, **known)).plan.dense()
+
+    def target_plan(self, *views: Tensor, **known: Known) -> Tensor:
+        """Return the plan that is wanted on the first block, (N, M), to look at; the keywords are those of the call."""
+        with torch.no_grad():
+            return next(self.outcomes(*views, **known)).target.dense()
+
+    def plot(self, *views: Tensor, **known: Known) -> Figure:
+        """Draw the plan that came out on the first block beside the one that is wanted; the keywords are those of the
+        call.
+
+        Raises:
+            UsageError: matplotlib is not installed; or as in the call.
+
+        >>> import torch, contraport
+        >>> contraport.info_nce(1.0).plot(torch.eye(4), torch.eye(4)).axes[0].get_title()
+        'plan: 48% of its mass on target'
+        """
+        with torch.no_grad():
+            outcome = next(self.outcomes(*views, **known))
+            figure: Figure = imported("contraport.plots:plan")(outcome.plan.dense(), outcome.target.dense())
+        return figure
+
+    def _repr_html_(self) -> str:
+        """Return the answers to the five questions as a table, for a notebook."""
+        if self.origin is None:
+            return html_table(type(self).__name__, self.answers())
+        return html_table(self.origin.call, self.answers(), f"Source: {self.origin.citation}")
+
+    def explain(self) -> str:
+        """Say the answers to the five questions, and where the objective comes from.
+
+        >>> import contraport
+        >>> print(contraport.gca_ince(iterations=3).explain())
+        gca_ince(iterations=3)
+        Which pairs are compared?                Joint()
+        How alike are two embeddings?            Gibbs('cosine', 0.5)
+        Which plans are allowed?                 Balanced(iterations=3)
+        Which plan do we want?                   Pairs()
+        How far is one from the other?           KL()
+        Source: Chen, Lin, Liu, Xiao and Dyer (2024), Your contrastive learning problem is secretly a ...
+        """
+        lines = [f"{question:<40} {answer}" for question, answer in self.answers().items()]
+        if self.origin is not None:
+            lines = [self.origin.call, *lines, f"Source: {self.origin.citation}"]
+        return "\n".join(lines)
 
 
 class Objective(Loss):
@@ -38,6 +291,9 @@ class Objective(Loss):
         target: which plan is wanted.
         divergence: how far one is from the other.
         penalties: what is added, each with its factor.
+
+    Attributes:
+        by_constraint: whether its value depends on which plans are allowed, rather than on the kernel alone.
 
     Raises:
         UsageError: the parts do not go together; in the call, views or attributes whose shape or type does not fit.
@@ -69,7 +325,13 @@ class Objective(Loss):
         tempers = any(term.tempers for term in (divergence, *self.penalties))
         check(tempers or not kernel.learns, f"temperature: {divergence!r} gives it no gradient; expected a number.")
         self.constrain(constraint)
-        self._last = LastCall()
+        self._last = Diagnostics()
+        terms, traits = (divergence, *self.penalties), layout.traits
+        self.takes_several, self.has_core_view = traits.takes_several, traits.core
+        self.of_items, self.attracts_to_fixed = traits.of_items, traits.attracts_to_fixed
+        self.tells_items_apart = traits.of_items and any(term.repels for term in terms)
+        self.by_item = any(term.by_item for term in terms)
+        self.by_constraint = any(term.by_constraint for term in terms)
 
     def constrain(self, constraint: Constraint) -> None:
         """Allow other plans from now on.
@@ -84,44 +346,9 @@ class Objective(Loss):
         self.constraint = constraint
 
     @property
-    def takes_several(self) -> bool:
-        """Whether it is called on any number of views, rather than on two."""
-        return self.layout.traits.takes_several
-
-    @property
-    def has_core_view(self) -> bool:
-        """Whether a training on more than two views calls it on the pairs that the first view is in alone."""
-        return self.layout.traits.core
-
-    @property
-    def of_items(self) -> bool:
-        """Whether it compares items, rather than the coordinates of their embeddings."""
-        return self.layout.traits.of_items
-
-    @property
-    def tells_items_apart(self) -> bool:
-        """Whether it pushes items apart, so that each batch must bring others."""
-        return self.of_items and any(term.repels for term in (self.divergence, *self.penalties))
-
-    @property
-    def by_item(self) -> bool:
-        """Whether it keeps something of each item between calls, and needs ``ids``."""
-        return any(term.by_item for term in (self.divergence, *self.penalties))
-
-    @property
     def weighted(self) -> bool:
         """Whether weights of the items are the marginals of its plan, so that each call must bring them."""
         return self.constraint.weighted
-
-    @property
-    def by_constraint(self) -> bool:
-        """Whether its value depends on which plans are allowed, rather than on the kernel alone."""
-        return any(term.by_constraint for term in (self.divergence, *self.penalties))
-
-    @property
-    def attracts_to_fixed(self) -> bool:
-        """Whether all that it does is to draw embeddings to others, which are held fixed."""
-        return self.layout.traits.attracts_to_fixed
 
     def asks_features(self, target: Target | None = None) -> bool:
         """Return whether its layout or the target needs ``features=`` of the call."""
@@ -195,74 +422,77 @@ class Objective(Loss):
 
         Where nothing is left to compare, as no view is there twice, they are 0.
         """
-        with refused_by_all(views):
-            by_row = _by_row(known.pop("reduction", "mean"))
-            self._check_terms(known)
-        if not self.constraint.differentiable:
-            raise UsageError(f"constraint: {self.constraint!r} has no gradient; use it in plan(...), to look at.")
-        terms = [(self.divergence, 1.0), *self.penalties.items()]
-        totals: dict[str, Tensor] = {}
-        self._last.begin()
-        wanted = known.get("target")
-        plain = wanted is None or (isinstance(wanted, Target) and wanted.from_views)
+        by_row, terms = known.pop("reduction", "mean"), [(self.divergence, 1.0), *self.penalties.items()]
+        self._check_call(views, known, by_row)
+        rule = known.get("target")
+        plain = rule is None or (isinstance(rule, Target) and rule.from_views)
         plain = plain and known.get("weights") is None and known.get("column_weights") is None
+        totals: dict[str, Tensor] = {}
+        # A new value: torch.compile would guard what is in the old one, and compile the second call once more.
+        self._last = last = Diagnostics()
         for outcome in self.outcomes(*views, **known):
-            self._last.note(outcome, plain=plain)
+            pattern, log_mass = outcome.block.pattern, outcome.plan.known_log_marginal
+            last.log_masses.append(log_mass.detach() if log_mass is not None and log_mass.requires_grad else log_mass)
+            if plain and not torch.compiler.is_compiling():
+                last.patterns.append(pattern)
             for term, factor in terms:
-                value, weight = _reduced(outcome, term, by_row), factor * outcome.block.pattern.weight
+                values = term(outcome)
+                value = outcome.by_row(values, term) if by_row == "none" else outcome.sum(values)
+                weight = factor * pattern.weight
                 add_part(totals, type(term).__name__, value if weight == 1 else weight * value)
         if not totals:
             nothing = torch.stack([view[:0].float().sum() for view in views_of(views)]).sum()
             totals[type(self.divergence).__name__] = nothing
         return totals
 
-    def _check_terms(self, known: Mapping[str, Known]) -> None:
-        """Check that the divergence and the penalties know what a call gives."""
+    def _check_call(self, views: tuple[Tensor, ...], known: Mapping[str, Known], reduction: object) -> None:
+        """Check that the divergence and the penalties accept the options of a call."""
         terms = (self.divergence, *self.penalties)
+        if reduction not in ("mean", "none"):
+            raise _refused(views, unknown_name("reduction", reduction, ("mean", "none")))
         if known.get("negatives") is not None and not any(term.repels for term in terms):
-            raise UsageError(f"negatives: the divergence {self.divergence!r} pushes nothing apart.")
-        if known.get("column_weights") is not None:
-            for term in terms:
-                check(term.by_plan or not term.repels, f"column_weights: {term!r} knows none; expected none.")
+            message = f"negatives: the divergence {self.divergence!r} pushes nothing apart."
+            raise _refused(views, UsageError(message))
+        for term in terms if known.get("column_weights") is not None else ():
+            if term.repels and not term.by_plan:
+                raise _refused(views, UsageError(f"column_weights: {term!r} knows none; expected none."))
+        if not self.constraint.differentiable:
+            raise UsageError(f"constraint: {self.constraint!r} has no gradient; use it in plan(...), to look at.")
 
     def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
-        posed = pose(self.layout, self.target, views, known).weighed(self.kernel)
-        if posed.negatives is not None and self.constraint.weighted:
+        problem = build_problem(self.layout, self.kernel, self.target, views, known)
+        weighted, attributes = self.constraint.weighted, problem.call.attributes
+        if problem.negatives is not None and weighted:
             raise UsageError(f"negatives: {self.constraint!r} gives columns the weights of items, and these show none.")
-        attributes = posed.attributes
-        with without_autocast(posed.call.views[0]):
-            for directions in posed.directions():
-                marginals = self._marginals(directions[0].block, attributes.get("weights"))
-                plans = self._plans(posed, directions, marginals)
+        with without_autocast(problem.call.views[0]):
+            for block in problem.blocks():
+                directions = problem.directions(block)
+                marginals = self._marginals(directions[0].block, attributes.get("weights")) if weighted else None
+                plans = self._plans(problem, directions, marginals)
                 for direction, plan in zip(directions, plans, strict=True):
-                    block, wanted, importance = direction if marginals is None else direction.with_weighted_target()
-                    yield Outcome(block, wanted, plan, importance, attributes.get("ids"))
+                    one, target, importance = direction if marginals is None else direction.with_weighted_target()
+                    yield Outcome(one, target, plan, importance, attributes.get("ids"))
 
     def _plans(
-        self,
-        posed: Posed,
-        directions: Sequence[Direction],
-        marginals: Marginals | None,
+        self, problem: MatchingProblem, directions: Sequence[Direction], marginals: Marginals | None
     ) -> list[Plan]:
         """Return the plan of each direction: both at once where they compare the same pairs."""
-        if posed.mirrors:
-            geometry = directions[0].block.geometry(self.kernel, posed.temperature)
+        if problem.mirrors:
+            geometry = directions[0].block.geometry(self.kernel, problem.temperature)
             return self.constraint(geometry, Asked(marginals, reciprocal=len(directions) == 2))
         masses = (None, None) if marginals is None else (marginals, marginals[::-1])
         return [
             plan
             for (block, *_), mass in zip(directions, masses, strict=False)
             for plan in self.constraint(
-                block.geometry(self.kernel, posed.temperature),
-                Asked(mass, log_weights=_log_column_weights(block, posed.attributes)),
+                block.geometry(self.kernel, problem.temperature),
+                Asked(mass, log_weights=_log_column_weights(block, problem.call.attributes)),
             )
         ]
 
-    def _marginals(self, block: Block, weights: Tensor | None) -> Marginals | None:
-        """Return the marginals of the rows and columns of a block, or None where they are uniform."""
-        if not self.constraint.weighted:
-            return None
+    def _marginals(self, block: Block, weights: Tensor | None) -> Marginals:
+        """Return the marginals of the rows and columns of a block: the weights of their items."""
         if weights is None or not bool((weights > 0).all()):
             raise UsageError(f"weights: {self.constraint!r} expects a positive weight of each item in the call.")
         if block.pattern.strangers > 0:
@@ -298,16 +528,15 @@ def _log_column_weights(block: Block, attributes: Attributes) -> Tensor | None:
     return weights.to(block.precision).log()[block.pattern.column_items]
 
 
-def _by_row(reduction: object) -> bool:
-    """Return whether a value is wanted for each row."""
-    if reduction not in ("mean", "none"):
-        raise unknown_name("reduction", reduction, ("mean", "none"))
-    return reduction == "none"
+def _refused(views: tuple[Tensor, ...], error: UsageError) -> UsageError:
+    """Return an error of this process after the others know of it; see `refuse`."""
+    refuse(views, error)
+    return error
 
 
-def _reduced(outcome: Outcome, term: Divergence, by_row: bool) -> Tensor:
-    values = term(outcome)
-    if not by_row:
-        return outcome.sum(values)
-    check(values.ndim > 0, f"reduction: {term!r} is no sum over rows, so that no row has a value; expected 'mean'.")
-    return outcome.by_row(values)
+def add_part(totals: dict[str, Tensor], name: str, value: Tensor) -> None:
+    """Add a value to the part of that name."""
+    if name in totals and totals[name].shape != value.shape:
+        found = len(totals[name]), len(value)
+        raise UsageError(f"reduction: expected 'mean', as directions have different numbers of rows, {found}.")
+    totals[name] = totals[name] + value if name in totals else value

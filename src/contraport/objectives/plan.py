@@ -1,4 +1,4 @@
-"""The plan that came out: potentials over the compared pairs, and never a matrix unless it is asked for."""
+"""The plan of a call, as potentials over the compared pairs, and the outcome on which divergences are evaluated."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from contraport.engine import (
     log_sums,
 )
 from contraport.errors import check, in_short, is_whole
+from contraport.objectives.layouts import Block
 from contraport.objectives.targets import TargetPlan
 
 
@@ -207,6 +208,42 @@ class Plan:
     def dense(self) -> Tensor:
         """Return P as an (N, M) tensor, to look at."""
         return self.log_dense().exp()
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One direction of one block, on which divergences and penalties are evaluated.
+
+    Attributes:
+        block: the compared pairs, (N, M).
+        target: the plan that is wanted.
+        plan: the plan that came out.
+        importance: the factor of each row, (N,), 0 for those that want nothing, under which the mass of the target is
+            1; None where it is 1 throughout.
+        ids: identity of each item, (n,), where it is known.
+    """
+
+    block: Block
+    target: TargetPlan
+    plan: Plan
+    importance: Tensor | None = None
+    ids: Tensor | None = None
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum of what a divergence gives for the rows, (N,), weighted; what is no sum stays as it is."""
+        if values.ndim == 0:
+            return values
+        return values.sum() if self.importance is None else self.importance @ values
+
+    def by_row(self, values: Tensor, term: object) -> Tensor:
+        """Return what a divergence gives for the rows, (N,), weighted so that its mean is their sum.
+
+        Raises:
+            UsageError: the divergence, ``term``, has no value for each row.
+        """
+        check(values.ndim > 0, f"reduction: {term!r} is no sum over rows, so that no row has a value; expected 'mean'.")
+        values = len(values) * values
+        return values if self.importance is None else self.importance * values
 
 
 @torch.no_grad()

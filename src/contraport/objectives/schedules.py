@@ -25,7 +25,7 @@ from contraport.objectives.constraints import (
     Tsallis,
     Unbalanced,
 )
-from contraport.objectives.loss import Loss
+from contraport.objectives.objective import Loss
 
 
 class Schedule(Protocol):

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from contraport.errors import UsageError, check, is_number
 from contraport.objectives.constraints import Constraint
-from contraport.objectives.loss import Known, Loss, add_part
-from contraport.objectives.objective import Objective
-from contraport.objectives.outcome import Outcome
+from contraport.objectives.objective import Known, Loss, Objective, add_part
+from contraport.objectives.plan import Outcome
 from contraport.objectives.targets import Target
 
 
@@ -38,6 +37,12 @@ class Total(Loss):
             check(good, f"objectives: expected a finite number as factor, got {factor!r}.")
         self.objectives = nn.ModuleList(objectives)
         self.factors = tuple(objectives.values())
+        self.takes_several = all(objective.takes_several for objective in objectives)
+        self.has_core_view = all(objective.has_core_view for objective in objectives)
+        self.of_items = all(objective.of_items for objective in objectives)
+        self.tells_items_apart = any(objective.tells_items_apart for objective in objectives)
+        self.by_item = any(objective.by_item for objective in objectives)
+        self.attracts_to_fixed = all(objective.attracts_to_fixed for objective in objectives)
 
     def constrain(self, constraint: Constraint) -> None:
         """Raise `UsageError`: each objective has a constraint of its own."""
@@ -58,39 +63,9 @@ class Total(Loss):
         next(self._terms())[0].temperature = value
 
     @property
-    def takes_several(self) -> bool:
-        """Whether all its objectives are called on any number of views, rather than on two."""
-        return all(objective.takes_several for objective, _ in self._terms())
-
-    @property
-    def has_core_view(self) -> bool:
-        """Whether each of them is called on the pairs of views that the first is in alone."""
-        return all(objective.has_core_view for objective, _ in self._terms())
-
-    @property
-    def of_items(self) -> bool:
-        """Whether all its objectives compare items."""
-        return all(objective.of_items for objective, _ in self._terms())
-
-    @property
-    def tells_items_apart(self) -> bool:
-        """Whether any of its objectives pushes items apart."""
-        return any(objective.tells_items_apart for objective, _ in self._terms())
-
-    @property
-    def by_item(self) -> bool:
-        """Whether any of its objectives keeps something of each item between calls, and needs ``ids``."""
-        return any(objective.by_item for objective, _ in self._terms())
-
-    @property
     def weighted(self) -> bool:
         """Whether weights are the marginals of the plan of any of its objectives."""
         return any(objective.weighted for objective, _ in self._terms())
-
-    @property
-    def attracts_to_fixed(self) -> bool:
-        """Whether all its objectives do nothing else."""
-        return all(objective.attracts_to_fixed for objective, _ in self._terms())
 
     def asks_features(self, target: Target | None = None) -> bool:
         """Return whether any of its objectives needs ``features=`` of the call."""

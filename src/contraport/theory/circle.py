@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from contraport.catalog.objectives import align_uniform
 from contraport.errors import check_nonnegative
-from contraport.objectives.loss import Loss
+from contraport.objectives.objective import Loss
 from contraport.plots.colors import GREY
 from contraport.seeding import reseed, torch_seed
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadratic
 from contraport.errors import check, is_number, is_whole
 from contraport.measures.geometry import effective_rank, spectrum
-from contraport.objectives.loss import Loss
+from contraport.objectives.objective import Loss
 from contraport.plots.canvas import panels
 from contraport.plots.colors import SERIES
 from contraport.seeding import reseed, torch_seed

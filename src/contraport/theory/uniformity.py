@@ -13,7 +13,7 @@ from contraport.catalog.objectives import nt_xent
 from contraport.engine import Gibbs, normalize
 from contraport.errors import check_whole
 from contraport.objectives import Free, LogMean, Objective, Pairs, Within
-from contraport.objectives.loss import Loss
+from contraport.objectives.objective import Loss
 from contraport.plots.canvas import heatmap, panels
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
 from contraport.seeding import torch_generator

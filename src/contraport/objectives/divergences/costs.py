@@ -14,8 +14,7 @@ from contraport.errors import check_whole
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints import Constraint, Rows
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
-from contraport.objectives.outcome import Outcome
-from contraport.objectives.plan import Plan
+from contraport.objectives.plan import Outcome, Plan
 
 
 @dataclass(frozen=True, repr=False)

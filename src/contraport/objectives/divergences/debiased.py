@@ -15,7 +15,7 @@ from contraport.errors import check, check_nonnegative, is_number
 from contraport.objectives.answer import Answer
 from contraport.objectives.divergences.decoupled import log_counts
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
-from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Outcome
 
 
 @dataclass(frozen=True, repr=False)

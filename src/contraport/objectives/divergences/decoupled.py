@@ -19,8 +19,7 @@ from contraport.objectives.answer import Answer
 from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.costs import by_cost
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
-from contraport.objectives.outcome import Outcome
-from contraport.objectives.plan import Plan
+from contraport.objectives.plan import Outcome, Plan
 from contraport.objectives.targets.target_plan import SparseTarget
 
 

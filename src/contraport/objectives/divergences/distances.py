@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport.objectives.answer import Answer
 from contraport.objectives.divergences.divergence import Divergence
-from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Outcome
 
 
 class Distance(Answer, Divergence):

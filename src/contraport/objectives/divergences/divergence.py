@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from contraport.engine import check_outside
 from contraport.errors import check
 from contraport.objectives.constraints import Constraint
-from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Outcome
 
 
 class Divergence:

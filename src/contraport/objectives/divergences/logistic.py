@@ -17,7 +17,7 @@ from contraport.engine import LogSoftplus, learned_number, log_sums, number_of
 from contraport.errors import check, is_number
 from contraport.objectives.divergences.divergence import Divergence, moves_averages
 from contraport.objectives.divergences.penalties import log_mean
-from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Outcome
 
 
 class Logistic(nn.Module, Divergence):

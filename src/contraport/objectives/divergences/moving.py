@@ -14,7 +14,7 @@ from contraport.objectives.divergences.decoupled import log_counts, log_mean_by
 from contraport.objectives.divergences.divergence import Divergence, moves_averages, need_negatives
 from contraport.objectives.divergences.logistic import log_mix
 from contraport.objectives.equality import group_numbers
-from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Outcome
 
 
 class MovingLogSum(nn.Module, Divergence):

@@ -14,7 +14,7 @@ from contraport.objectives.answer import Answer
 from contraport.objectives.checks import check_values
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
-from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Outcome
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,7 @@ from torch import Tensor
 from contraport.engine import Link, LogOf, LogPower, log_sums
 from contraport.objectives.answer import Answer
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
-from contraport.objectives.outcome import Outcome
+from contraport.objectives.plan import Outcome
 
 Pointwise = Callable[[Tensor], Tensor]
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from contraport.objectives.answer import Answer
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
-from contraport.objectives.outcome import Outcome
-from contraport.objectives.plan import kl
+from contraport.objectives.plan import Outcome, kl
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,8 +12,7 @@ from contraport.errors import UsageError, check_positive, unknown_name
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints import Constraint, Tsallis, TsallisPlan
 from contraport.objectives.divergences.divergence import Divergence
-from contraport.objectives.outcome import Outcome
-from contraport.objectives.plan import Plan
+from contraport.objectives.plan import Outcome, Plan
 
 
 @dataclass(frozen=True, repr=False)

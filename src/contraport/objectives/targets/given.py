@@ -10,8 +10,8 @@ from torch import Tensor
 
 from contraport.distributed import Processes, gather
 from contraport.errors import check, in_short
-from contraport.objectives.call import Attributes, Call, as_numbers
 from contraport.objectives.checks import check_values
+from contraport.objectives.inputs import Attributes, Call, as_numbers
 from contraport.objectives.layouts import Block, Pattern
 from contraport.objectives.targets.target import Target, shared_out
 from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, TargetPlan

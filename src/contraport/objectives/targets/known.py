@@ -10,9 +10,9 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine import constant, log_of
 from contraport.errors import MissingFactError, check, in_short
-from contraport.objectives.call import Attributes, Call
 from contraport.objectives.checks import check_values
 from contraport.objectives.equality import Indicator
+from contraport.objectives.inputs import Attributes, Call
 from contraport.objectives.layouts import Block, Pattern
 from contraport.objectives.targets.target import Target, shared_out
 from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, StructuredTarget, TargetPlan

@@ -10,7 +10,7 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.errors import UsageError
 from contraport.objectives.answer import Answer
-from contraport.objectives.call import Attributes, Call
+from contraport.objectives.inputs import Attributes, Call
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target_plan import TargetPlan
 

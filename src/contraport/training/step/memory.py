@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.distributed import gather
-from contraport.objectives.call import Negatives
+from contraport.objectives.inputs import Negatives
 
 BANK_MOMENTUM = 0.5
 

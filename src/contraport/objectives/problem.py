@@ -1,4 +1,4 @@
-"""What a call asks: which pairs are compared, in which directions, and which plan is wanted of each.
+"""The matching problem of a call: which pairs are compared, in which directions, and which plan is wanted of each.
 
 A call brings views and facts; a layout makes blocks of the views; a target says what is wanted of a block. None of this
 knows of constraints or divergences, and of kernels only where the batch's own plan weighs its items.
@@ -6,7 +6,7 @@ knows of constraints or divergences, and of kernels only where the batch's own p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,9 +17,9 @@ from torch import Tensor
 from contraport.distributed import Processes, world
 from contraport.engine import Kernel
 from contraport.errors import UsageError, check, check_positive, in_short
-from contraport.objectives.agreement import agree, form, refused_by_all
-from contraport.objectives.call import Attributes, Call, Negatives, OwnNegatives, read_call, read_negatives, views_of
+from contraport.objectives.agreement import agree, form, refuse
 from contraport.objectives.checks import check_views
+from contraport.objectives.inputs import Call, Negatives, OwnNegatives, read_call, read_negatives, views_of
 from contraport.objectives.layouts import Block, Layout
 from contraport.objectives.targets import Listed, Matrix, Target, TargetPlan
 from contraport.objectives.targets.features import features_of_call
@@ -50,80 +50,31 @@ class Direction(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Posed:
-    """A call put before a layout and a target.
+class MatchingProblem:
+    """A call under a layout and a target.
 
     Attributes:
         layout: which pairs are compared.
-        rule: which plan is wanted.
+        target: which plan is wanted.
         call: views and facts, of the items of all processes.
         negatives: further columns, or None.
         columns: embeddings that are no view of the items, as prototypes are.
         similarities: what stands in the place of embeddings, or None.
         temperature: of this call, or None.
-        weighting: by which the views themselves tell the items' weights, or None.
+        mirrors: whether the second direction of a block compares the pairs of the first, no less and no more.
     """
 
     layout: Layout
-    rule: Target
+    target: Target
     call: Call
     negatives: Negatives | None
     columns: tuple[Tensor, ...] = ()
     similarities: Tensor | None = None
     temperature: float | Tensor | None = None
-    weighting: ByPlan | None = None
+    mirrors: bool = True
 
-    @property
-    def attributes(self) -> Attributes:
-        """What is known of the items."""
-        return self.call.attributes
-
-    @property
-    def mirrors(self) -> bool:
-        """Whether the second direction of a block compares the pairs of the first, no less and no more."""
-        return self.negatives is None and not self.layout.traits.guided and "column_weights" not in self.attributes
-
-    def weighed(self, kernel: Kernel) -> Posed:
-        """Return the same with the weights that the views themselves tell, if any, times those that were given.
-
-        Raises:
-            UsageError: the call has no two views of the same items.
-        """
-        call, weighting = self.call, self.weighting
-        if weighting is None:
-            return self
-        wholly = self.layout.traits.of_items and not self.columns and self.similarities is None and call.present is None
-        check(wholly, "weights: a plan tells them of embeddings of all views of some items; this call has others.")
-        weights = weighting(call.views, kernel)
-        given = call.attributes.get("weights")
-        if given is not None:
-            weights = weights * given.to(weights.dtype)
-        return replace(self, call=call._replace(attributes=call.attributes | {"weights": weights}))
-
-    def directions(self) -> Iterator[list[Direction]]:
-        """Yield the directions of each block: one, or both where the columns are matched to the rows as well."""
-        attributes = self.attributes
-        weights = attributes.get("weights")
-        for block in self._blocks():
-            if "ids" in attributes:
-                block = replace(block, pattern=block.pattern.without_duplicates(attributes["ids"]))
-            asked = [(block, self.rule)]
-            if block.pattern.reciprocal:
-                asked.append((block.T, self.rule.mirrored()))
-            if self.layout.traits.guided:
-                asked = [
-                    (self.layout.guide(one, features_of_call(attributes, one, backward=k > 0)), rule)
-                    for k, (one, rule) in enumerate(asked)
-                ]
-            complete = self.rule.complete and not (self.rule.from_views and block.pattern.chosen is not None)
-            directions = []
-            for one, rule in asked:
-                wanted = rule(one, attributes)
-                directions.append(Direction(one, wanted, _importance(one, wanted, weights, complete=complete)))
-            yield directions if self.negatives is None else [self._beside(one, self.negatives) for one in directions]
-
-    def _blocks(self) -> Iterator[Block]:
-        """Yield what the layout compares, less the rows and columns that are absent."""
+    def blocks(self) -> list[Block]:
+        """Return what the layout compares, less the rows and columns that are absent."""
         call = self.call
         blocks = self.layout(*call.views, *self.columns)
         if call.present is not None:
@@ -131,26 +82,51 @@ class Posed:
             marks = call.present.to(call.views[0].dtype).T[:, :, None]
             marked = self.layout(*(mark.expand_as(z) for mark, z in zip(marks, call.views, strict=True)))
             blocks = [_of_those_present(*pair) for pair in zip(blocks, marked, strict=True)]
-        for block in blocks:
-            if min(block.shape) > 0:
-                given = self.similarities
-                yield block if given is None else replace(block, similarities=_shown(given, block))
+            blocks = [block for block in blocks if min(block.shape) > 0]
+        if self.similarities is not None:
+            blocks = [replace(block, similarities=_shown(self.similarities, block)) for block in blocks]
+        return blocks
+
+    def directions(self, block: Block) -> list[Direction]:
+        """Return the directions of a block: one, or both where the columns are matched to the rows as well."""
+        attributes, target = self.call.attributes, self.target
+        weights, guided = attributes.get("weights"), self.layout.traits.guided
+        if "ids" in attributes:
+            block = replace(block, pattern=block.pattern.without_duplicates(attributes["ids"]))
+        sides = [(block, target)]
+        if block.pattern.reciprocal:
+            sides.append((block.T, target.mirrored()))
+        complete = weights is None and target.complete
+        complete = complete and not (target.from_views and block.pattern.chosen is not None)
+        directions = []
+        for k, (side, rule) in enumerate(sides):
+            if guided:
+                side = self.layout.guide(side, features_of_call(attributes, side, backward=k > 0))
+            wanted = rule(side, attributes)
+            importance = None if complete else _importance(side, wanted, weights)
+            directions.append(Direction(side, wanted, importance))
+        if self.negatives is not None:
+            directions = [self._beside(direction, self.negatives) for direction in directions]
+        return directions
 
     def _beside(self, direction: Direction, negatives: Negatives) -> Direction:
         """Return a direction with negatives beside its columns."""
         further = self.layout.further(negatives.embeddings)
-        both = None if negatives.ids is None else (self.attributes["ids"], negatives.ids)
+        both = None if negatives.ids is None else (self.call.attributes["ids"], negatives.ids)
         block = direction.block.beside(further, both, negatives.owners)
         return Direction(block, direction.target.beside(len(further)), direction.importance)
 
 
-def pose(layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mapping[str, Any]) -> Posed:
-    """Return what a call asks, with what all processes bring.
+def build_problem(
+    layout: Layout, kernel: Kernel, target: Target, views: tuple[Tensor, ...], known: Mapping[str, Any]
+) -> MatchingProblem:
+    """Return the problem of a call, with the inputs of all processes.
 
     Args:
         layout: which pairs are compared.
-        target: which plan is wanted, unless the call says another.
-        views: what the call is on.
+        kernel: under which the batch's own plan weighs its items, where it does.
+        target: which plan is wanted, unless the call has another.
+        views: of the call.
         known: its keywords: facts of the items, what concerns negatives, ``target``, ``similarities``, ``present``,
             ``temperature``.
 
@@ -158,43 +134,56 @@ def pose(layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mappi
         UsageError: shapes or types do not fit, or what is given does not go together, or not with what another process
             gives.
     """
-    processes = world()
-    with refused_by_all(views):
-        own = _read(layout, target, views, known, processes)
-    call, negatives, rule, weighting, temperature = own
+    processes, traits = world(), layout.traits
     columns: tuple[Tensor, ...] = ()
-    beside = f" beside {tuple(views[-1].shape)}" if layout.traits.shared_columns else ""
-    sizes = agree(processes, own.forms(beside), len(call.views[0]), own.negative_rows, call.views[0].device)
-    if layout.traits.shared_columns:
-        columns, rule = (processes.shared(views[-1]),), rule.gathered()
+    try:
+        own = _read(layout, target, views, known, processes)
+    except Exception as error:
+        refuse(views, error)
+        raise
+    call, negatives, target, weighting, temperature = own
+    sizes = None
+    if processes.size > 1:
+        beside = f" beside {tuple(views[-1].shape)}" if traits.shared_columns else ""
+        rows = 0 if negatives is None else len(negatives.embeddings)
+        sizes = agree(processes, own.forms(beside), len(call.views[0]), rows, call.views[0].device)
+    if traits.shared_columns:
+        columns, target = (processes.shared(views[-1]),), target.gathered()
     else:
-        rule = rule.among(processes, call)
-    everyone = call.gathered(processes, sizes)
-    return Posed(
+        target = target.among(processes, call)
+    call = call.gathered(processes, sizes)
+    similarities = known.get("similarities")
+    if weighting is not None:
+        wholly = traits.of_items and not columns and similarities is None and call.present is None
+        check(wholly, "weights: a plan tells them of embeddings of all views of some items; this call has others.")
+        call = _weighted(call, weighting(call.views, kernel))
+    return MatchingProblem(
         layout,
-        rule,
-        everyone,
-        None if negatives is None else negatives.gathered(everyone, processes, sizes),
+        target,
+        call,
+        None if negatives is None else negatives.gathered(call, processes, sizes),
         columns,
-        known.get("similarities"),
+        similarities,
         processes.shared(temperature) if isinstance(temperature, Tensor) else temperature,
-        weighting,
+        negatives is None and not traits.guided and "column_weights" not in call.attributes,
     )
 
 
+def _weighted(call: Call, weights: Tensor) -> Call:
+    """Return a call with these weights times its own, (n,)."""
+    own = call.attributes.get("weights")
+    weights = weights if own is None else weights * own.to(weights.dtype)
+    return call._replace(attributes=call.attributes | {"weights": weights})
+
+
 class _OwnCall(NamedTuple):
-    """What this process brings to a call, read and checked; nothing of it is gathered."""
+    """The checked inputs of this process; nothing of them is gathered."""
 
     call: Call
     negatives: OwnNegatives | None
     rule: Target
     weighting: ByPlan | None
     temperature: float | Tensor | None
-
-    @property
-    def negative_rows(self) -> int:
-        """How many rows of negatives there are."""
-        return 0 if self.negatives is None else len(self.negatives.embeddings)
 
     def forms(self, beside: str) -> dict[str, str]:
         """Return in which form each option is given, as far as the processes must agree on it.
@@ -219,21 +208,24 @@ class _OwnCall(NamedTuple):
 def _read(
     layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mapping[str, Any], processes: Processes
 ) -> _OwnCall:
-    """Return what this process brings; see `pose`."""
-    facts = dict(known)
+    """Return the checked inputs of this process; see `build_problem`."""
+    facts, traits, weighting = dict(known), layout.traits, None
     given, similarities = facts.pop("target", None), facts.pop("similarities", None)
-    temperature = _temperature(facts.pop("temperature", None))
-    weighting = as_weighting(facts.get("weights"))
-    if weighting is not None:
-        facts["weights"] = weighting.given
+    temperature = facts.pop("temperature", None)
+    if temperature is not None:
+        temperature = _temperature(temperature)
+    if facts.get("weights") is not None:
+        weighting = as_weighting(facts["weights"])
+        facts["weights"] = facts["weights"] if weighting is None else weighting.given
     rule = target if given is None else as_target(given)
-    if layout.traits.shared_columns:
+    if traits.shared_columns:
         call = _beside_columns(views, facts | {"similarities": similarities})
     else:
         call = _call(layout, views, facts, similarities, processes)
-        _check_wanted(layout, rule, call)
+        if rule.from_views and traits.matches_views and (len(call.views) == 1 or call.apart is not None):
+            raise _unmatched(rule, call)
         rule.check_call(call)
-    if not layout.traits.of_items:
+    if not traits.of_items:
         _check_no_items(layout, rule, call, facts)
     negatives = read_negatives(call, facts)
     if "column_weights" in call.attributes:
@@ -242,12 +234,12 @@ def _read(
     return _OwnCall(call, negatives, rule, weighting, temperature)
 
 
-def _temperature(value: object) -> float | Tensor | None:
+def _temperature(value: Any) -> float | Tensor:
     """Return the temperature of a call, checked."""
     if not isinstance(value, Tensor):
-        if value is not None:
-            check_positive("temperature", value)  # type: ignore[arg-type]
-        return value  # type: ignore[return-value]
+        check_positive("temperature", value)
+        number: float = value
+        return number
     got = f"shape {tuple(value.shape)}"
     check(value.numel() == 1, f"temperature: expected a number or a tensor of one element, got {got}.")
     return value.reshape(())
@@ -274,7 +266,9 @@ def _call(
     layout: Layout, views: tuple[Tensor, ...], known: Mapping[str, Any], similarities: Any, processes: Processes
 ) -> Call:
     """Return what the call brings; where it brings similarities, embeddings of their shape stand for the rows."""
-    facts = {name: known[name] for name in known if name not in ("present", *_OF_NEGATIVES)}
+    facts = dict(known)
+    for name in ("present", *_OF_NEGATIVES):
+        facts.pop(name, None)
     if similarities is None:
         return read_call(views_of(views), facts, known.get("present"))
     check(not views, "similarities: expected either embeddings or similarities, got both.")
@@ -309,30 +303,25 @@ def _check_no_items(layout: Layout, rule: Target, call: Call, known: Mapping[str
     check(call.apart is None, "views: expected two of the same items, as their coordinates are compared.")
 
 
-def _check_wanted(layout: Layout, rule: Target, call: Call) -> None:
-    """Check that something says what is wanted where the views alone do not."""
-    if not (rule.from_views and layout.traits.matches_views):
-        return
+def _unmatched(rule: Target, call: Call) -> UsageError:
+    """Return the error of a call whose views, one or of different items, do not match."""
     other = "or target=, such as Labels() with labels="
-    if len(call.views) == 1:
-        raise UsageError(
+    if call.apart is None:
+        return UsageError(
             f"views: {rule!r} matches the views of an item, of which one came; expected two or more, {other}."
         )
-    if (n := call.apart) is not None:
-        m = len(call.views[0]) - n
-        raise UsageError(
-            f"views: {rule!r} matches row i to row i, but z0 shows {n} items and z1 {m} others; "
-            f"expected equally many rows, {other}."
-        )
+    n, m = call.apart, len(call.views[0]) - call.apart
+    return UsageError(
+        f"views: {rule!r} matches row i to row i, but z0 shows {n} items and z1 {m} others; "
+        f"expected equally many rows, {other}."
+    )
 
 
-def _importance(block: Block, target: TargetPlan, weights: Tensor | None, *, complete: bool) -> Tensor | None:
+def _importance(block: Block, target: TargetPlan, weights: Tensor | None) -> Tensor:
     """Return the factor of each row, (N,), that makes the weighted mean of the rows' values of their sum.
 
     Rows that want nothing get 0, and the others share the mass between them.
     """
-    if weights is None and complete:
-        return None
     mass = target.row_mass()
     wants = mass > 0
     importance = wants.to(mass.dtype) if weights is None else weights.to(mass.dtype)[block.pattern.row_items] * wants

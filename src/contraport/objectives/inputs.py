@@ -1,4 +1,4 @@
-"""What a call brings, in whatever form people have it, brought to one form: views of items, and facts about the items.
+"""Inputs of a call, read into one form and checked: views of items, and facts about the items.
 
 Items may lack a view, and two views may show different items: either is a mark per item and view, and rows that are
 marked as absent are never read.
@@ -7,7 +7,6 @@ marked as absent are never read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,11 +116,12 @@ def views_of(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """
     if len(given) == 1 and isinstance(given[0], Tensor) and given[0].ndim == 3:
         return given[0].unbind(1)
-    views = tuple(given)
-    return tuple(
-        view.view_as(view) if isinstance(view, Tensor) and any(view is other for other in views[:place]) else view
-        for place, view in enumerate(views)
-    )
+    views = list(given)
+    for place, view in enumerate(given):
+        for other in given[:place]:
+            if view is other and isinstance(view, Tensor):
+                views[place] = view.view_as(view)
+    return tuple(views)
 
 
 def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any) -> Call:
@@ -135,12 +135,16 @@ def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any)
     Raises:
         UsageError: shapes or types do not fit, or weights are negative or not finite.
     """
-    # Processes gather them in one order, whatever the order of their keywords.
-    given = {name: facts[name] for name in sorted(facts) if facts[name] is not None}
+    given, attributes = {}, {}
+    for name in sorted(facts):  # processes gather them in one order, whatever the order of their keywords
+        if facts[name] is not None:
+            given[name] = facts[name]
     if not _show_different_items(views, given):
         check_views(views)
-        attributes = {name: _fact(name, value, len(views[0]), views[0].device) for name, value in given.items()}
-        _check_weights(attributes)
+        for name, value in given.items():
+            attributes[name] = _fact(name, value, len(views[0]), views[0].device)
+        if attributes:
+            _check_weights(attributes)
         views = _in_one_precision(views)
         if present is None:
             return Call(views, attributes)
@@ -155,7 +159,6 @@ def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any)
     check(columns == d, f"z1: expected {d} columns, got {columns}.")
     check(views[0].device == views[1].device, f"z1: is on {views[1].device}, but z0 is on {views[0].device}.")
     z0, z1 = _in_one_precision(views)
-    attributes = {}
     for name, value in given.items():
         check(
             _is_pair(value),
@@ -185,8 +188,10 @@ def read_negatives(call: Call, known: Mapping[str, Any]) -> OwnNegatives | None:
     """
     negatives, ids, shared = known.get("negatives"), known.get("negative_ids"), known.get("shared_negatives")
     if negatives is None:
-        check(ids is None, "negative_ids: expected negatives= with them.")
-        check(not shared, "shared_negatives: expected negatives= with it.")
+        if ids is not None:
+            raise UsageError("negative_ids: expected negatives= with them.")
+        if shared:
+            raise UsageError("shared_negatives: expected negatives= with it.")
         return None
     check(ids is None or "ids" in call.attributes, "negative_ids: expected ids= of the items with them.")
     rows = len(call.views[0]) if call.apart is None else call.apart
@@ -220,9 +225,12 @@ def as_numbers(name: str, value: object) -> Tensor:
 
 def _show_different_items(views: Sequence[object], given: Mapping[str, Any]) -> bool:
     """Return whether two views show different items: other numbers of rows, or facts of each."""
-    sizes = [view.shape[0] if isinstance(view, Tensor) and view.ndim == 2 else -1 for view in views]
-    apart = (len(sizes) == 2 and sizes[0] != sizes[1]) or any(map(_is_pair, given.values()))
-    return apart and min(sizes, default=-1) >= 0
+    sizes = []
+    for view in views:
+        if not (isinstance(view, Tensor) and view.ndim == 2):
+            return False
+        sizes.append(view.shape[0])
+    return (len(sizes) == 2 and sizes[0] != sizes[1]) or (len(sizes) > 0 and any(map(_is_pair, given.values())))
 
 
 def _is_pair(value: object) -> bool:
@@ -268,5 +276,10 @@ def _marks(present: object, views: Sequence[Tensor]) -> Tensor:
 
 def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return the views in the widest precision among them."""
-    dtypes = {view.dtype for view in views}
-    return views if len(dtypes) == 1 else tuple(view.to(reduce(torch.promote_types, dtypes)) for view in views)
+    dtype = views[0].dtype
+    for view in views:
+        dtype = dtype if view.dtype == dtype else torch.promote_types(dtype, view.dtype)
+    for view in views:
+        if view.dtype != dtype:
+            return tuple(each.to(dtype) for each in views)
+    return views
