@@ -34,7 +34,10 @@ class CacheEntry(Generic[Value]):
     @property
     def intact(self) -> bool:
         """Whether nothing has been written to the value since."""
-        return all(tensor._version == version for tensor, version in self._versions)
+        for tensor, version in self._versions:  # a generator would cost more than the comparisons
+            if tensor._version != version:
+                return False
+        return True
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

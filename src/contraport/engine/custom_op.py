@@ -130,8 +130,6 @@ class Explicit(Operation):
 
 def apply(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, the differentiable ones first."""
-    if isinstance(operation, Explicit) and operation.executor.backend.by_autograd:
-        return operation.definition()
     tensors: list[Tensor] = []
     operation = replace(operation, geometry=operation.geometry.for_passes())
     structure = flatten(operation, tensors)

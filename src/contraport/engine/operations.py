@@ -60,7 +60,7 @@ def scale(
         chain = HalfSteps(tuple(steps), len(given), empty)
         executor = executor_for(geometry, len(steps))
         operation = Scale(executor, geometry, chain, log_marginals, slack or Slack(), tuple(given))
-        return apply(operation)[: len(steps)]
+        return operation.definition() if executor.backend.by_autograd else apply(operation)[: len(steps)]
 
 
 def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) -> Tensor:
@@ -92,7 +92,9 @@ def held_sums(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         g: (M,).
     """
     with without_autocast(f):
-        return apply(HeldSums(executor_for(geometry), geometry, f.detach(), g.detach()))[0]
+        executor = executor_for(geometry)
+        operation = HeldSums(executor, geometry, f.detach(), g.detach())
+        return (operation.definition() if executor.backend.by_autograd else apply(operation))[0]
 
 
 def converge(

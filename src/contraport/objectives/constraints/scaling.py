@@ -12,15 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.engine import OTHER, Axis, Geometry, Slack, Step, converge, remembered, scale
+from contraport.engine import OTHER, Axis, Geometry, Slack, Step, converge, log_of, remembered, scale
 from contraport.errors import check, check_positive, check_whole, unknown_name
 from contraport.objectives.constraints.constraint import (
     ASKED,
     Asked,
     Constraint,
     Marginals,
-    directions,
-    uniform_marginals,
 )
 from contraport.objectives.plan import Plan, kl
 
@@ -82,18 +80,34 @@ class Scaling(Constraint):
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
     def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
-        """Return the plan of each direction."""
-        masses = asked.marginals or uniform_marginals(geometry)
-        reference = self._reference(masses, asked.log_weights)
-        if self.until is None:
-            return self._unrolled(geometry, masses, reference, reciprocal=asked.reciprocal)
-        axes = self.half_steps()
-        slacks = [self.slack(axis, geometry.log_kernel.temperature) for axis in axes[:2]]
-        slack = self._slack(slacks, geometry, reference, 1)
-        f, g, made = converge(geometry, masses, self.until, len(axes) // 2, slack)
-        found = self._plan(geometry, masses, reference, axes[:2], [f, g], slacks[1])
-        plan = replace(found, iterations=made, unit_mass=False)
-        return [plan, plan.T] if asked.reciprocal else [plan]
+        """Return the plan of each direction.
+
+        Both directions run together, so that one pass over the pairs serves a half step of each.
+        """
+        (n, m), like, temperature = geometry.shape, geometry.log_kernel.inputs[0], geometry.log_kernel.temperature
+        masses = asked.marginals or _uniform(n, m, like.dtype, like.device)
+        reference, axes = self._reference(masses, asked.log_weights), self.half_steps()
+        if self.until is not None:
+            slacks = [self.slack(axis, temperature) for axis in axes[:2]]
+            slack = self._slack(slacks, like, reference, 1)
+            f, g, made = converge(geometry, masses, self.until, len(axes) // 2, slack)
+            found = _plan_of(geometry, asked.marginals, masses, reference, axes[:2], [f, g], slacks[1])
+            plan = replace(found, iterations=made, unit_mass=False)
+            return [plan, plan.T] if asked.reciprocal else [plan]
+        given, sides = [] if reference is None else list(reference[::-1]), 2 if asked.reciprocal else 1
+        steps = _chain(axes, sides, bool(given))
+        slacks, slack = [STRICT], Slack(references=reference)
+        if type(self).slack is not Scaling.slack:
+            slacks = [self.slack(axis, temperature) for axis in axes]
+            slack = self._slack(slacks, like, reference, sides)
+        potentials = scale(geometry, steps, masses, slack, given[:sides])
+        plans = [_plan_of(geometry, asked.marginals, masses, reference, axes, potentials[::sides], slacks[-1])]
+        if asked.reciprocal:
+            marginals = None if asked.marginals is None else asked.marginals[::-1]
+            start = None if reference is None else reference[::-1]
+            back = _plan_of(geometry.T, marginals, masses[::-1], start, axes, potentials[1::2], slacks[-1])
+            plans.append(back)
+        return plans
 
     def _reference(self, masses: Marginals, log_weights: Tensor | None) -> Marginals | None:
         """Return r and c, from which the potentials start and are measured; None is zero.
@@ -108,74 +122,71 @@ class Scaling(Constraint):
         rows, columns = masses if product else (torch.zeros_like(v) for v in masses)
         return rows, columns + log_weights
 
-    def _slack(
-        self, slacks: Sequence[StepSlack], geometry: Geometry, reference: Marginals | None, directions: int
-    ) -> Slack:
+    def _slack(self, slacks: Sequence[StepSlack], like: Tensor, reference: Marginals | None, directions: int) -> Slack:
         """Return the slack of each half step of all directions."""
         if all(one is STRICT for one in slacks):
             return Slack(references=reference)
-        like = geometry.log_kernel.inputs[0]
         return Slack(
             _per_step([one.damping for one in slacks], 1.0, like, directions),
             _per_step([one.bound for one in slacks], math.inf, like, directions),
             reference,
         )
 
-    def _unrolled(
-        self, geometry: Geometry, masses: Marginals, reference: Marginals | None, *, reciprocal: bool
-    ) -> list[Plan]:
-        """Return the plan of each direction after all half steps.
 
-        Both directions run together, so that one pass over the pairs serves a half step of each.
-        """
-        axes, temperature = self.half_steps(), geometry.log_kernel.temperature
-        seen = directions(geometry, Asked(masses, reciprocal))
-        given = [] if reference is None else list(reference[::-1])[: len(seen)]
-        steps = _chain(axes, len(seen), bool(given))
-        slacks = [self.slack(axis, temperature) for axis in axes]
-        slack = self._slack(slacks, geometry, reference, len(seen))
-        potentials = scale(geometry, steps, masses, slack, given)
-        references = [None, None] if reference is None else [reference, reference[::-1]]
-        return [
-            self._plan(pairs, log_marginals, references[c], axes, potentials[c :: len(seen)], slacks[-1])
-            for c, (pairs, log_marginals) in enumerate(seen)
-        ]
+def _plan_of(
+    geometry: Geometry,
+    marginals: Marginals | None,
+    masses: Marginals,
+    reference: Marginals | None,
+    axes: tuple[Axis, ...],
+    potentials: list[Tensor],
+    last: StepSlack,
+) -> Plan:
+    """Return the plan at the end of a chain of half steps; the mass of its last axis needs no further pass.
 
-    def _plan(
-        self,
-        geometry: Geometry,
-        marginals: Marginals,
-        reference: Marginals | None,
-        axes: tuple[Axis, ...],
-        potentials: list[Tensor],
-        last: StepSlack,
-    ) -> Plan:
-        """Return the plan at the end of a chain of half steps; the mass of its last axis needs no further pass."""
-        wanted = dict(zip(OTHER, marginals, strict=True))
-        start: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER, reference, strict=True))
-        latest = start | dict(zip(axes, potentials, strict=True))
-        unset = [axis for axis in OTHER if axis not in latest]
-        for axis in unset:
-            latest[axis] = torch.zeros_like(wanted[axis])
-        final = axes[-1]
-        known: dict[Axis, Tensor] = {}
-        if last.bound is None:
-            known[final] = wanted[final]
-            if last.damping is not None:
-                # With p - r = damping (log m - r - L), the mass exp(p + L) is m exp((p - r) (1 - 1/damping)).
-                step = latest[final] - start[final] if start else latest[final]
-                known[final] = wanted[final] + step * (1 - 1 / last.damping)
-        return Plan(
-            geometry,
-            latest["rows"],
-            latest["columns"],
-            known.get("rows"),
-            known.get("columns"),
-            tuple(unset),
-            last == STRICT and geometry.full,
-            marginals,
-            len(axes) // 2 or None,
-        )
+    Args:
+        geometry: the pairs.
+        marginals: of the call; None is uniform.
+        masses: the same as vectors, which other plans may share.
+        reference: where the potentials start; None is zero.
+        axes: of the half steps.
+        potentials: that they have found.
+        last: the slack of the last one.
+    """
+    wanted = dict(zip(OTHER, masses, strict=True))
+    start: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER, reference, strict=True))
+    latest, unset = dict(zip(axes, potentials, strict=True)), []
+    for axis, mass in wanted.items():
+        if axis not in latest and start:
+            latest[axis] = start[axis].clone()
+        elif axis not in latest:
+            latest[axis] = torch.zeros_like(mass)
+            unset.append(axis)
+    final, known = axes[-1], None
+    if last.bound is None and last.damping is None:
+        known = wanted[final].clone()
+    elif last.bound is None and last.damping is not None:
+        # With p - r = damping (log m - r - L), the mass exp(p + L) is m exp((p - r) (1 - 1/damping)).
+        step = latest[final] - start[final] if start else latest[final]
+        known = wanted[final] + step * (1 - 1 / last.damping)
+    return Plan(
+        geometry,
+        latest["rows"],
+        latest["columns"],
+        known if final == "rows" else None,
+        known if final == "columns" else None,
+        tuple(unset),
+        last == STRICT and geometry.full,
+        marginals,
+        len(axes) // 2 or None,
+    )
+
+
+@remembered
+def _uniform(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Marginals:
+    """Return log 1/N, (N,), and log 1/M, (M,), which several plans share."""
+    like = torch.empty(0, dtype=dtype, device=device)
+    return like.new_zeros(rows) - log_of(rows, like), like.new_zeros(columns) - log_of(columns, like)
 
 
 @remembered

@@ -174,9 +174,10 @@ class Pattern:
     @property
     def compares_positives(self) -> bool:
         """Whether positives are among the compared pairs: no mask goes by the items alone."""
-        return not any(
-            isinstance(mask, Mask) and mask.kept is None and mask.labels[0] is self.row_items for mask in self.masks
-        )
+        for mask in self.masks:
+            if isinstance(mask, Mask) and mask.kept is None and mask.labels[0] is self.row_items:
+                return False
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +204,7 @@ class Block:
     @property
     def precision(self) -> torch.dtype:
         """The precision of what is computed of it: that of the embeddings, single at least."""
-        return torch.promote_types(self.x.dtype, torch.float32)
+        return self.x.dtype if self.x.dtype == torch.float64 else torch.float32
 
     @property
     def T(self) -> Block:
