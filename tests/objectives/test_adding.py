@@ -16,7 +16,7 @@ from contraport.engine.links import LogDecay
 from contraport.objectives import Constraint, DenseTarget, Divergence, Layout, Plan, Target, Traits
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints.scaling import Scaling
-from contraport.objectives.layouts.block import Block, pattern_of_pairs
+from contraport.objectives.layouts import Block, pattern_of_pairs
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import wraps
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 import torch
@@ -23,21 +24,21 @@ MOST_KEPT = 64
 
 Value = TypeVar("Value")
 
+_version = attrgetter("_version")
+
 
 class CacheEntry(Generic[Value]):
     """A cached value, and the version of each of its tensors, which a write in place changes."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
-        self._versions = [(tensor, tensor._version) for tensor in _tensors(value)]
+        self._tensors = list(_tensors(value))
+        self._versions = list(map(_version, self._tensors))
 
     @property
     def intact(self) -> bool:
         """Whether nothing has been written to the value since."""
-        for tensor, version in self._versions:  # a generator would cost more than the comparisons
-            if tensor._version != version:
-                return False
-        return True
+        return list(map(_version, self._tensors)) == self._versions
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
