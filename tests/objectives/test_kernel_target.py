@@ -6,7 +6,7 @@ from tests.objectives.comparing import views
 
 from contraport.engine import Geometry, Gibbs, Mask, StudentT
 from contraport.objectives.targets.kernel_target import KernelTarget
-from contraport.objectives.targets.target_plan import DenseTarget
+from contraport.objectives.targets.target import DenseTarget
 
 
 @pytest.fixture(params=[1 << 20, 12], ids=["whole", "in blocks"], autouse=True)

@@ -32,13 +32,13 @@ class CacheEntry(Generic[Value]):
 
     def __init__(self, value: Value) -> None:
         self.value = value
-        self._tensors = list(_tensors(value))
-        self._versions = list(map(_version, self._tensors))
+        self.tensors = list(_tensors(value))
+        self.versions = list(map(_version, self.tensors))
 
     @property
     def intact(self) -> bool:
         """Whether nothing has been written to the value since."""
-        return list(map(_version, self._tensors)) == self._versions
+        return list(map(_version, self.tensors)) == self.versions
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
@@ -63,7 +63,7 @@ def remembered(make: Callable[..., Value]) -> Callable[..., Value]:
         if torch.compiler.is_compiling():
             return make(*key)
         entry = kept.get(key)
-        if entry is not None and entry.intact:
+        if entry is not None and list(map(_version, entry.tensors)) == entry.versions:  # `intact`, without its call
             return entry.value
         with torch.inference_mode(False), torch.no_grad():
             value = make(*key)

@@ -16,10 +16,13 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.errors import UsageError, check, in_short
 from contraport.objectives.agreement import Sizes
-from contraport.objectives.checks import check_negatives, check_values, check_views
+from contraport.objectives.checks import check_values
 
 Attributes = Mapping[str, Tensor]
 """What is known of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
+
+NO_FACTS = ("present", "negatives", "negative_ids", "shared_negatives")
+"""Options of a call that are none of each item alone."""
 
 
 class Call(NamedTuple):
@@ -129,7 +132,8 @@ def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any)
 
     Args:
         views: embeddings, (n, d) each; two may differ in their rows, and then show different items.
-        facts: of the items, one entry each; where two views show different items, a pair, of the first and the second.
+        facts: of the items, one entry each, beside options that are none (see `NO_FACTS`); where two views show
+            different items, a pair, of the first and the second.
         present: which items have which views, (n, views) Booleans, or None.
 
     Raises:
@@ -137,7 +141,7 @@ def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any)
     """
     given, attributes = {}, {}
     for name in sorted(facts):  # processes gather them in one order, whatever the order of their keywords
-        if facts[name] is not None:
+        if facts[name] is not None and name not in NO_FACTS:
             given[name] = facts[name]
     if not _show_different_items(views, given):
         check_views(views)
@@ -204,6 +208,52 @@ def read_negatives(call: Call, known: Mapping[str, Any]) -> OwnNegatives | None:
     own = negatives.ndim == 3
     check(not (own and shared), "shared_negatives: expected negatives (k, d) of all items with it, got (n, k, d).")
     return OwnNegatives(negatives, ids, bool(shared))
+
+
+def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0) -> None:
+    """Raise `UsageError` unless the views are matching (n, d) tensors of floating point numbers, n and d at least 1.
+
+    Args:
+        views: the embeddings.
+        shared_columns: whether the last view may have another number of rows.
+        first: the number of the first of them among the views of the call.
+    """
+    if not views:
+        raise UsageError("views: expected embeddings, got none.")
+    for k, view in enumerate(views, first):
+        if not isinstance(view, Tensor):
+            raise UsageError(f"z{k}: expected a tensor, got {type(view).__name__}.")
+        if view.layout != torch.strided:
+            raise UsageError(f"z{k}: expected a dense tensor, got {view.layout}; use to_dense().")
+        shared = shared_columns and k == first + len(views) - 1
+        if view.ndim != 2 or view.shape[shared:] != views[0].shape[shared:]:
+            expected = "(k, d), d that of z0" if shared else "(n, d), the same for all views"
+            raise UsageError(f"z{k}: expected shape {expected}, got {[tuple(v.shape) for v in views]}.")
+        if not view.is_floating_point() or view.device != views[0].device:
+            _check_floating(f"z{k}", view, views[0])
+        if view.numel() == 0:
+            raise UsageError(f"z{k}: expected at least one item and one coordinate, got shape {tuple(view.shape)}.")
+
+
+def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tensor], rows: int) -> None:
+    """Raise `UsageError` unless the negatives are floating point numbers of a shape that fits, and ids fit them.
+
+    Args:
+        negatives: (k, d), or (n, k, d) for each of the items of the first view.
+        ids: (k,), or (n, k), or None.
+        views: what they stand beside.
+        rows: how many items the first view has, n.
+    """
+    d = views[0].shape[1]
+    got = f"shape {tuple(negatives.shape)}" if isinstance(negatives, Tensor) else type(negatives).__name__
+    good = isinstance(negatives, Tensor) and negatives.ndim in (2, 3) and negatives.shape[-1] == d
+    good = good and isinstance(negatives, Tensor) and (negatives.ndim == 2 or len(negatives) == rows)
+    check(good, f"negatives: expected a tensor of shape (k, {d}), or ({rows}, k, {d}) for each item, got {got}.")
+    assert isinstance(negatives, Tensor)
+    _check_floating("negatives", negatives, views[0])
+    if ids is not None:
+        shape, given = tuple(negatives.shape[:-1]), tuple(ids.shape)
+        check(given == shape, f"negative_ids: expected a tensor with one entry per negative, {shape}, got {given}.")
 
 
 def as_numbers(name: str, value: object) -> Tensor:
@@ -283,3 +333,10 @@ def _in_one_precision(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if view.dtype != dtype:
             return tuple(each.to(dtype) for each in views)
     return views
+
+
+def _check_floating(name: str, value: Tensor, first: Tensor) -> None:
+    if not value.is_floating_point():
+        raise UsageError(f"{name}: expected floating point embeddings, got {value.dtype}.")
+    if value.device != first.device:
+        raise UsageError(f"{name}: is on {value.device}, but z0 is on {first.device}.")

@@ -191,7 +191,7 @@ class Pattern:
         """Return the set of compared pairs that show different items."""
         return self.once("negatives", lambda: self.compared().without(Indicator.equal(self.items)))
 
-    @property
+    @cached_property
     def compares_positives(self) -> bool:
         """Whether positives are among the compared pairs: no mask goes by the items alone."""
         for mask in self.masks:

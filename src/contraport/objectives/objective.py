@@ -462,7 +462,7 @@ class Objective(Loss):
     def outcomes(self, *views: Tensor, **known: Known) -> Iterator[Outcome]:
         """Yield what is compared, wanted and found, block by block and direction by direction."""
         problem = build_problem(self.layout, self.kernel, self.target, views, known)
-        weighted, attributes = self.constraint.weighted, problem.call.attributes
+        weighted, attributes = self.constraint.marginals == "weights", problem.call.attributes
         if problem.negatives is not None and weighted:
             raise UsageError(f"negatives: {self.constraint!r} gives columns the weights of items, and these show none.")
         with without_autocast(problem.call.views[0]):

@@ -18,14 +18,20 @@ from contraport.distributed import Processes, world
 from contraport.engine import Kernel
 from contraport.errors import UsageError, check, check_positive, in_short
 from contraport.objectives.agreement import agree, form, refuse
-from contraport.objectives.checks import check_views
-from contraport.objectives.inputs import Call, Negatives, OwnNegatives, read_call, read_negatives, views_of
+from contraport.objectives.inputs import (
+    NO_FACTS,
+    Call,
+    Negatives,
+    OwnNegatives,
+    check_views,
+    read_call,
+    read_negatives,
+    views_of,
+)
 from contraport.objectives.layouts import Block, Layout
 from contraport.objectives.targets import Listed, Matrix, Target, TargetPlan
 from contraport.objectives.targets.features import features_of_call
 from contraport.objectives.weighting import ByPlan, as_weighting
-
-_OF_NEGATIVES = ("negatives", "negative_ids", "shared_negatives")
 
 
 class Direction(NamedTuple):
@@ -221,7 +227,9 @@ def _read(
     if traits.shared_columns:
         call = _beside_columns(views, facts | {"similarities": similarities})
     else:
-        call = _call(layout, views, facts, similarities, processes)
+        if similarities is not None:
+            views = _stand_ins(layout, views, facts, similarities, processes)
+        call = read_call(views_of(views), facts, facts.get("present"))
         if rule.from_views and traits.matches_views and (len(call.views) == 1 or call.apart is not None):
             raise _unmatched(rule, call)
         rule.check_call(call)
@@ -262,25 +270,23 @@ def as_target(target: object) -> Target:
     return target
 
 
-def _call(
-    layout: Layout, views: tuple[Tensor, ...], known: Mapping[str, Any], similarities: Any, processes: Processes
-) -> Call:
-    """Return what the call brings; where it brings similarities, embeddings of their shape stand for the rows."""
-    facts = dict(known)
-    for name in ("present", *_OF_NEGATIVES):
-        facts.pop(name, None)
-    if similarities is None:
-        return read_call(views_of(views), facts, known.get("present"))
+def _stand_ins(
+    layout: Layout, views: tuple[Tensor, ...], facts: Mapping[str, Any], similarities: Any, processes: Processes
+) -> tuple[Tensor, ...]:
+    """Return embeddings of the shape of the rows that similarities are of, which stand for these."""
     check(not views, "similarities: expected either embeddings or similarities, got both.")
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
     check(matrix, f"similarities: expected a floating point tensor, rows by columns, got {in_short(similarities)}.")
     check(processes.size == 1, "similarities: expected embeddings, as several processes share the plan; see local().")
-    check(known.get("negatives") is None, "negatives: expected their similarities as further columns of a target.")
-    of_items = [fact for fact in facts.values() if fact is not None and not isinstance(fact, tuple)]
+    check(facts.get("negatives") is None, "negatives: expected their similarities as further columns of a target.")
+    of_items = [
+        fact
+        for name, fact in facts.items()
+        if name not in NO_FACTS and fact is not None and not isinstance(fact, tuple)
+    ]
     items = len(of_items[0]) if of_items else None
     n, m = similarities.shape
-    stand_ins = (similarities.detach().new_zeros(size, 1) for size in layout.sizes((n, m), items))
-    return read_call(tuple(stand_ins), facts, known.get("present"))
+    return tuple(similarities.detach().new_zeros(size, 1) for size in layout.sizes((n, m), items))
 
 
 def _beside_columns(views: tuple[Tensor, ...], known: dict[str, Any]) -> Call:
@@ -288,7 +294,7 @@ def _beside_columns(views: tuple[Tensor, ...], known: dict[str, Any]) -> Call:
     check_views(views, shared_columns=True)
     for name in ("present", "similarities"):
         check(known.pop(name, None) is None, f"{name}: expected none, as the columns are shared and show no items.")
-    return read_call(views[:-1], {n: v for n, v in known.items() if n not in _OF_NEGATIVES}, None)
+    return read_call(views[:-1], known, None)
 
 
 def _check_no_items(layout: Layout, rule: Target, call: Call, known: Mapping[str, Any]) -> None:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from contraport.distributed import gather
 from contraport.engine import Geometry, Gibbs, without_autocast
-from contraport.objectives.checks import check_views
 from contraport.objectives.constraints import Balanced
+from contraport.objectives.inputs import check_views
 
 
 @torch.no_grad()

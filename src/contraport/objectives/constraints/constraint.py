@@ -40,9 +40,11 @@ class Constraint(Answer, ABC):
 
     Attributes:
         differentiable: whether its plan has a gradient.
+        marginals: ``"weights"`` where rows and columns have the mass of their items' weights, else ``"uniform"``.
     """
 
     differentiable: ClassVar[bool] = True
+    marginals: str = "uniform"
 
     @property
     def has_zeros(self) -> bool:
@@ -52,7 +54,7 @@ class Constraint(Answer, ABC):
     @property
     def weighted(self) -> bool:
         """Whether rows and columns have the mass of their items' weights rather than equal masses."""
-        return False
+        return self.marginals == "weights"
 
     @abstractmethod
     def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:

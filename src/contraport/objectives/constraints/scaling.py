@@ -84,8 +84,9 @@ class Scaling(Constraint):
 
         Both directions run together, so that one pass over the pairs serves a half step of each.
         """
-        (n, m), like, temperature = geometry.shape, geometry.log_kernel.inputs[0], geometry.log_kernel.temperature
-        masses = asked.marginals or _uniform(n, m, like.dtype, like.device)
+        kernel = geometry.log_kernel
+        like, temperature = kernel.inputs[0], kernel.temperature
+        masses = asked.marginals or _uniform(*kernel.shape, like.dtype, like.device)
         reference, axes = self._reference(masses, asked.log_weights), self.half_steps()
         if self.until is not None:
             slacks = [self.slack(axis, temperature) for axis in axes[:2]]
@@ -275,10 +276,6 @@ class Alternating(Scaling):
             raise unknown_name("marginals", self.marginals, ("uniform", "weights"))
         if self.tolerance is not None:
             check_positive("tolerance", self.tolerance)
-
-    @property
-    def weighted(self) -> bool:
-        return self.marginals == "weights"
 
     @property
     def until(self) -> float | None:

@@ -20,7 +20,7 @@ from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.costs import by_cost
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
 from contraport.objectives.plan import Outcome, Plan
-from contraport.objectives.targets.target_plan import SparseTarget
+from contraport.objectives.targets.target import SparseTarget
 
 
 @dataclass(frozen=True, repr=False)

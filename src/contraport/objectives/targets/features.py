@@ -14,8 +14,7 @@ from contraport.objectives.checks import check_values
 from contraport.objectives.inputs import Attributes
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.kernel_target import KernelTarget
-from contraport.objectives.targets.target import Target
-from contraport.objectives.targets.target_plan import SparseTarget
+from contraport.objectives.targets.target import SparseTarget, Target
 
 
 @dataclass(frozen=True, eq=False, repr=False)

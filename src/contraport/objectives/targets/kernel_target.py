@@ -20,7 +20,7 @@ from contraport.engine import (
     without_autocast,
 )
 from contraport.errors import check
-from contraport.objectives.targets.target_plan import TargetPlan
+from contraport.objectives.targets.target import TargetPlan
 
 
 @dataclass(frozen=True, eq=False)

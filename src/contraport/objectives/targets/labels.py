@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,8 +15,14 @@ from contraport.objectives.checks import check_values
 from contraport.objectives.equality import Indicator
 from contraport.objectives.inputs import Attributes, Call
 from contraport.objectives.layouts import Block, Pattern
-from contraport.objectives.targets.target import Target, shared_out
-from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, StructuredTarget, TargetPlan
+from contraport.objectives.targets.target import (
+    DenseTarget,
+    SparseTarget,
+    StructuredTarget,
+    Target,
+    TargetPlan,
+    shared_out,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,15 +37,8 @@ class Pairs(Target):
             [0.0000, 0.5000]])
     """
 
-    @property
-    def from_views(self) -> bool:
-        """Whether the views alone say what is wanted: they do."""
-        return True
-
-    @property
-    def complete(self) -> bool:
-        """Whether every row wants something: it does where no view is absent."""
-        return True
+    from_views: ClassVar[bool] = True
+    complete: ClassVar[bool] = True
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
         """Return the target plan of a block."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,8 +14,7 @@ from contraport.errors import check, in_short
 from contraport.objectives.checks import check_values
 from contraport.objectives.inputs import Attributes, Call, as_numbers
 from contraport.objectives.layouts import Block, Pattern
-from contraport.objectives.targets.target import Target, shared_out
-from contraport.objectives.targets.target_plan import DenseTarget, SparseTarget, TargetPlan
+from contraport.objectives.targets.target import DenseTarget, SparseTarget, Target, TargetPlan, shared_out
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -147,12 +147,9 @@ class Matrix(Target):
             [0.1250, 0.3750]])
     """
 
-    matrix: Tensor = field(repr=False)
+    complete: ClassVar[bool] = True  # however its mass is spread over the rows
 
-    @property
-    def complete(self) -> bool:
-        """Whether the plan has all its mass: it does, however it is spread over the rows."""
-        return True
+    matrix: Tensor = field(repr=False)
 
     def __post_init__(self) -> None:
         matrix = self.matrix
