@@ -47,7 +47,9 @@ def test_calls_of_a_loss():
     z0, z1 = torch.randn(2, 128, 16)
     loss = contraport.nt_xent()
     loss(z0, z1)
-    with counting() as calls, counting("co_filename") as files:
+    with counting() as calls:
+        loss(z0, z1)
+    with counting("co_filename") as files:
         loss(z0, z1)
     assert calls.total() <= 90
     assert len(files) <= 19
