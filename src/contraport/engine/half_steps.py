@@ -61,7 +61,7 @@ class Slack(NamedTuple):
 
     def potential(self, k: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
         """Return the potential of step k."""
-        step = self._step(axis, log_marginal, log_sum)
+        step = log_marginal - log_sum if self.references is None else self._step(axis, log_marginal, log_sum)
         step = step if self.dampings is None else self.dampings[k] * step
         step = step if self.bounds is None else torch.clamp(step, -self.bounds[k], self.bounds[k])
         return step if self.references is None else self.references[axis == "columns"] + step

@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple, TypeVar
 
@@ -191,7 +190,7 @@ class Pattern:
         """Return the set of compared pairs that show different items."""
         return self.once("negatives", lambda: self.compared().without(Indicator.equal(self.items)))
 
-    @cached_property
+    @property
     def compares_positives(self) -> bool:
         """Whether positives are among the compared pairs: no mask goes by the items alone."""
         for mask in self.masks:
@@ -298,7 +297,7 @@ class Traits(NamedTuple):
 class Layout(Answer, ABC):
     """Turns the views of a batch, tensors (n, d), into blocks of compared pairs."""
 
-    @cached_property
+    @property
     def traits(self) -> Traits:
         """What is true of it, whatever it is called on."""
         return Traits()
@@ -363,7 +362,7 @@ class Cross(Layout):
         check(not (self.symmetric and self.shared_columns), "shared_columns: expected symmetric=False with it.")
         check(not (self.decoupled and self.shared_columns), "decoupled: expected False with shared columns.")
 
-    @cached_property
+    @property
     def traits(self) -> Traits:
         """What is true of it."""
         return Traits(
@@ -424,7 +423,7 @@ class Joint(Layout):
             raise unknown_name("candidates", self.candidates, CANDIDATES)
         check(isinstance(self.together, bool), f"together: expected True or False, got {self.together!r}.")
 
-    @cached_property
+    @property
     def traits(self) -> Traits:
         """What is true of it."""
         return Traits(takes_several=self.together, compares_positives=self.candidates == "all")
@@ -480,7 +479,7 @@ class Graph(Layout):
     def edges(self, views: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return the pairs of views that are compared."""
 
-    @cached_property
+    @property
     def traits(self) -> Traits:
         """What is true of it: it takes any number of views."""
         return Traits(takes_several=True)
@@ -541,7 +540,7 @@ class Within(Layout):
 
     summed: bool = False
 
-    @cached_property
+    @property
     def traits(self) -> Traits:
         """What is true of it: it takes any number of views, of which none is compared with another."""
         return Traits(takes_several=True, matches_views=False, compares_positives=False)
@@ -577,7 +576,7 @@ class Over(Layout):
         """Return the other layout's blocks."""
         return self.layout(*views)
 
-    @cached_property
+    @property
     def traits(self) -> Traits:
         """What is true of the other layout."""
         return self.layout.traits
@@ -659,7 +658,7 @@ class Guided(Over):
         traits = self.layout.traits
         check(traits.of_items and not traits.shared_columns, "layout: expected columns that show items.")
 
-    @cached_property
+    @property
     def traits(self) -> Traits:
         """What is true of the other layout, and that it asks for features.
 
@@ -713,7 +712,7 @@ class Coordinates(Over):
             value = getattr(self, name)
             check(isinstance(value, bool), f"{name}: expected True or False, got {value!r}.")
 
-    @cached_property
+    @property
     def traits(self) -> Traits:
         """What is true of the other layout, but that rows and columns show items."""
         return self.layout.traits._replace(of_items=False)

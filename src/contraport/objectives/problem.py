@@ -28,7 +28,7 @@ from contraport.objectives.inputs import (
     read_negatives,
     views_of,
 )
-from contraport.objectives.layouts import Block, Layout
+from contraport.objectives.layouts import Block, Layout, Traits
 from contraport.objectives.targets import Listed, Matrix, Target, TargetPlan
 from contraport.objectives.targets.features import features_of_call
 from contraport.objectives.weighting import ByPlan, as_weighting
@@ -67,6 +67,7 @@ class MatchingProblem:
         columns: embeddings that are no view of the items, as prototypes are.
         similarities: what stands in the place of embeddings, or None.
         temperature: of this call, or None.
+        guided: whether features of the items decide what is compared in a direction.
         mirrors: whether the second direction of a block compares the pairs of the first, no less and no more.
     """
 
@@ -77,6 +78,7 @@ class MatchingProblem:
     columns: tuple[Tensor, ...] = ()
     similarities: Tensor | None = None
     temperature: float | Tensor | None = None
+    guided: bool = False
     mirrors: bool = True
 
     def blocks(self) -> list[Block]:
@@ -96,7 +98,7 @@ class MatchingProblem:
     def directions(self, block: Block) -> list[Direction]:
         """Return the directions of a block: one, or both where the columns are matched to the rows as well."""
         attributes, target = self.call.attributes, self.target
-        weights, guided = attributes.get("weights"), self.layout.traits.guided
+        weights = attributes.get("weights")
         if "ids" in attributes:
             block = replace(block, pattern=block.pattern.without_duplicates(attributes["ids"]))
         sides = [(block, target)]
@@ -106,7 +108,7 @@ class MatchingProblem:
         complete = complete and not (target.from_views and block.pattern.chosen is not None)
         directions = []
         for k, (side, rule) in enumerate(sides):
-            if guided:
+            if self.guided:
                 side = self.layout.guide(side, features_of_call(attributes, side, backward=k > 0))
             wanted = rule(side, attributes)
             importance = None if complete else _importance(side, wanted, weights)
@@ -143,7 +145,7 @@ def build_problem(
     processes, traits = world(), layout.traits
     columns: tuple[Tensor, ...] = ()
     try:
-        own = _read(layout, target, views, known, processes)
+        own = _read(layout, traits, target, views, known, processes)
     except Exception as error:
         refuse(views, error)
         raise
@@ -171,6 +173,7 @@ def build_problem(
         columns,
         similarities,
         processes.shared(temperature) if isinstance(temperature, Tensor) else temperature,
+        traits.guided,
         negatives is None and not traits.guided and "column_weights" not in call.attributes,
     )
 
@@ -212,10 +215,15 @@ class _OwnCall(NamedTuple):
 
 
 def _read(
-    layout: Layout, target: Target, views: tuple[Tensor, ...], known: Mapping[str, Any], processes: Processes
+    layout: Layout,
+    traits: Traits,
+    target: Target,
+    views: tuple[Tensor, ...],
+    known: Mapping[str, Any],
+    processes: Processes,
 ) -> _OwnCall:
     """Return the checked inputs of this process; see `build_problem`."""
-    facts, traits, weighting = dict(known), layout.traits, None
+    facts, weighting = dict(known), None
     given, similarities = facts.pop("target", None), facts.pop("similarities", None)
     temperature = facts.pop("temperature", None)
     if temperature is not None:

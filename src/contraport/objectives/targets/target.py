@@ -194,7 +194,8 @@ class SparseTarget(TargetPlan):
         else:
             entries = log_kernel.at(self.rows, self.columns)
             entries = entries if f is None else entries + f[self.rows]
-        return self._by_row(self.values * (entries if g is None else entries + g[self.columns]))
+        entries = self.values * (entries if g is None else entries + g[self.columns])
+        return entries if self.in_order else self._by_row(entries)
 
     def along(self, log_kernel: LogKernel) -> Tensor:
         """Return log K at the entry of each row, (N,); the entries are to be in order."""
