@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.engine import machine
-from contraport.cli.verbs import OWN, find
+from contraport.cli.commands import OWN, find
 
 TORCH = "import torch"
 COMMANDS = (

@@ -31,8 +31,8 @@ from benchmarks.engine import machine
 from contraport.data import Batch, Dataset, from_arrays, load, loader
 from contraport.encoders import Model
 from contraport.training.build import build_objective, build_pipeline
+from contraport.training.config import Settings
 from contraport.training.optimization import make_optimizer
-from contraport.verbs.train import Settings
 
 TEMPERATURE = 0.5
 WARM_UP = 2

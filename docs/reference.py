@@ -14,7 +14,7 @@ from types import ModuleType
 
 import contraport
 from contraport.catalog import OBJECTIVES, RECIPES, list_encoders, list_sources
-from contraport.cli.verbs import find, summaries
+from contraport.cli.commands import find, summaries
 from contraport.options import Option, in_words
 from contraport.wording import as_flags
 

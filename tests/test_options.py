@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from contraport.cli.parsing import parse
+from contraport.command import Command
 from contraport.errors import UsageError
 from contraport.options import option, whole
-from contraport.verbs import Verb
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Added(Settings):
     patience: int | None = option(None, "epochs without a gain.", check=whole(2), group="when to stop")
 
 
-VERB = Verb(Added, "nowhere:learn", "Learn.")
+VERB = Command(Added, "nowhere:learn", "Learn.")
 
 
 @VERB.keywords

@@ -65,7 +65,7 @@ class Option:
         holds: how long a value does.
         grows: whether it may become more when a run goes on.
         flag: whether a command gives it by its name although a call need not.
-        exists: raises where what a value names, such as a run, is missing. The verb does so too: this is for a command
+        exists: raises where what a value names, such as a run, is missing. The command does so too: this is for a call
             that lacks another option, of which the first mistake is told.
     """
 

@@ -23,7 +23,7 @@ from contraport.data import from_arrays, from_stream, load
 from contraport.errors import InUseError, UsageError
 from contraport.locks import locked
 from contraport.pairs import ItemPairs, as_sides, couples, exchanged, scores
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 ITEMS, WRONG = 400, 80
 QUICK: dict[str, Any] = {"epochs": 6, "batch_size": 64, "progress": False}

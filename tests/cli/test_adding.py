@@ -14,7 +14,7 @@ VERB = '''
 from dataclasses import dataclass, field
 
 from contraport.options import Options, known, option, whole
-from contraport.verbs import Verb
+from contraport.command import Command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class CountOptions(Options):
     least: int = option(1, "only lines of so many letters.", check=whole(0))
 
 
-VERB = Verb(
+VERB = Command(
     CountOptions,
     "scratch_count:count",
     "Count the lines of a file.",
@@ -51,7 +51,7 @@ def count(given):
     return sum(len(line) >= asked.least for line in Path(asked.file).read_text().splitlines())
 '''
 ENTRY_POINTS = """
-[contraport.verbs]
+[contraport.commands]
 count = scratch_verb:VERB
 broken = scratch_absent:VERB
 wrong = scratch_verb:CountOptions
@@ -102,7 +102,7 @@ def test_a_verb_of_ones_own_is_listed_explained_and_run(installed: Path) -> None
         ("count", "required: file"),
         ("count absent.txt", "absent.txt"),
         ("broken", "verb: 'broken' of the package scratch cannot be imported from scratch_absent:VERB: ModuleNotFound"),
-        ("wrong", "expected scratch_verb:CountOptions to be a contraport.verbs.Verb, got type"),
+        ("wrong", "expected scratch_verb:CountOptions to be a contraport.command.Command, got type"),
     ],
 )
 def test_a_mistake_costs_one_line(installed: Path, argv: str, message: str) -> None:

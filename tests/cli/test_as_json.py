@@ -12,7 +12,7 @@ import contraport
 from contraport.catalog import OBJECTIVES
 from contraport.cli import demo as demonstration
 from contraport.cli import doctor
-from contraport.cli.verbs import OWN, find
+from contraport.cli.commands import OWN, find
 
 from .conftest import Outcome
 
@@ -49,7 +49,11 @@ def test_a_verb_that_prints_nothing_has_none(command) -> None:
 def test_all_that_is_printed_is_a_result_that_a_verb_shows() -> None:
     """So that `--json` may stand for each table: what prints is named by a verb, and nothing else prints."""
     package = Path(contraport.__file__).parent
-    aside = {"cli/__init__.py", "cli/verbs.py", "estimators/neighbor.py"}  # help, the page's place, a peer's `verbose`
+    aside = {
+        "cli/__init__.py",
+        "cli/commands.py",
+        "estimators/neighbor.py",
+    }  # help, the page's place, a peer's `verbose`
     printing = {
         f"contraport.{'.'.join(path.relative_to(package).with_suffix('').parts)}:{function.name}"
         for path in package.rglob("*.py")

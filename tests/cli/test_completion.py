@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from contraport.cli.commands import OWN
 from contraport.cli.completion import SCRIPTS, completions
-from contraport.cli.verbs import OWN
 
 from .conftest import Outcome
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import contraport
+from contraport.cli.commands import OWN, find
 from contraport.cli.docs import docs, flowed, pages, section
-from contraport.cli.verbs import OWN, find
 from contraport.errors import UsageError
 
 from .conftest import Outcome

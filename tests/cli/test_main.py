@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from contraport import __version__
-from contraport.cli.verbs import OWN, find
-from contraport.verbs.train import OPTIONS
+from contraport.cli.commands import OWN, find
+from contraport.training.config import OPTIONS
 
 from .conftest import Outcome
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import contraport
+from contraport.cli.commands import find
 from contraport.cli.parsing import parse
-from contraport.cli.verbs import find
 from contraport.training.preflight import again, proposal
 
 from .conftest import Outcome

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from contraport.cli.verbs import OWN, find
+from contraport.cli.commands import OWN, find
 
 LISTS = get_args(find("list").options["what"].kind)
 HEAVY = {

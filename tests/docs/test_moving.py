@@ -8,8 +8,8 @@ from importlib import import_module
 
 import pytest
 
+from contraport.cli.commands import find
 from contraport.cli.parsing import parse
-from contraport.cli.verbs import find
 from tests.docs.pages import PAGES
 
 MOVING = [name for name in PAGES if name.startswith("docs/moving/") and not name.endswith("README.md")]

@@ -14,8 +14,8 @@ from PIL import Image
 
 import contraport
 from contraport.cli import main
+from contraport.cli.commands import find
 from contraport.cli.parsing import parse
-from contraport.cli.verbs import find
 from contraport.measures import MEASURES
 from tests.docs.pages import PAGES, blocks
 

@@ -11,7 +11,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.options import is_object
 from contraport.training.build import build_objective, build_pipeline
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 SHAPES = [(1, 8, 8), (3,), (6, 20)]
 NAMES = ["photo", "tags", "voice"]

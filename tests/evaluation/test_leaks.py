@@ -22,11 +22,11 @@ from contraport.data.versions import mismatched_partners
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.evaluation.bench import Bench
+from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.embed import embed
 from contraport.pairs import couples, exchanged, with_decoys
 from contraport.runs import Run
 from contraport.training.build.objective import target_of
-from contraport.verbs.evaluate import EvaluateOptions
 
 ROWS, FEATURES = 120, 4
 

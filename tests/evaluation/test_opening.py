@@ -13,8 +13,8 @@ from contraport.data import Dataset, from_arrays, from_stream, load
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate, opening
+from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.opening import are_same_items, data_told, image_size_of
-from contraport.verbs.evaluate import EvaluateOptions
 
 ASKED: dict[str, Any] = {"measures": ["uniformity"], "alone": True, "progress": False}
 

@@ -15,9 +15,9 @@ from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.evaluation import evaluate
 from contraport.evaluation.bench import Bench
+from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.worsened import worsened
 from contraport.runs import Run
-from contraport.verbs.evaluate import EvaluateOptions
 
 DATA = (vectors(60, 3), vectors(40, 3))
 

@@ -16,7 +16,7 @@ import yaml
 
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.cli import main as contraport
-from contraport.cli.verbs import OWN, find
+from contraport.cli.commands import OWN, find
 from contraport.features import read_features, write_features
 
 from .mutations import mutate

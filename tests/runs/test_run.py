@@ -8,7 +8,7 @@ import yaml
 from contraport.errors import UsageError
 from contraport.files import replacing, write_arrays, write_json, write_text
 from contraport.runs import Run
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 
 def test_a_notebook_shows_the_main_settings_and_those_that_are_no_defaults(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from contraport.catalog import resolve
 from contraport.data import Batch, Dataset, Share, from_arrays
 from contraport.distributed import local
 from contraport.training.build import build_objective, build_pipeline
+from contraport.training.config import Settings
 from contraport.training.step.pipeline import Pipeline
-from contraport.verbs.train import Settings
 from tests.processes import Report
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.training import train
 from contraport.training.build import build
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 from .test_train import same, weights_of
 

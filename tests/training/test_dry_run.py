@@ -14,9 +14,9 @@ import torch
 import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
+from contraport.training.config import Settings
 from contraport.training.dry_run import DryRun
 from contraport.training.preflight import FEW_STEPS, advice_of_encoder, proposal
-from contraport.verbs.train import Settings
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import torch
 
 from contraport.training import train
 from contraport.training.build import build
+from contraport.training.config import Settings
 from contraport.training.preflight import views_are_one
-from contraport.verbs.train import Settings
 
 
 def log_of(folder: Path, data: Path, **options: Any) -> list[tuple[str, str]]:

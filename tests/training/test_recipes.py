@@ -16,8 +16,8 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.measures.probes import knn
 from contraport.training import train
+from contraport.training.config import Settings
 from contraport.training.train import replaced
-from contraport.verbs.train import Settings
 from tests.training.steps import pipeline_of
 
 CLASSES = 6

@@ -14,8 +14,8 @@ import torch
 from contraport.data import Dataset
 from contraport.training import threads, train
 from contraport.training.build import build
+from contraport.training.config import Settings
 from contraport.training.threads import fastest, limited_threads, threads_of
-from contraport.verbs.train import Settings
 
 from .conftest import Pull
 from .test_train import same, weights_of

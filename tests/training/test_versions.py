@@ -12,7 +12,7 @@ from contraport import evaluate, train
 from contraport.data import load
 from contraport.errors import UsageError
 from contraport.training.build import build_dataset
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 FEW: dict[str, Any] = {
     "data": "digits", "encoder": "mlp", "epochs": 1, "batch_size": 64, "items": 200, "device": "cpu", "progress": False,

@@ -18,7 +18,7 @@ from contraport.evaluation import evaluate
 from contraport.runs import Run
 from contraport.training import replay, train
 from contraport.training.build import build
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 from .conftest import Pull
 from .test_train import same, weights_of

@@ -16,6 +16,7 @@ from rich.progress import track
 from torch import Tensor
 
 from contraport.auditing.cleaned import write_cleaned
+from contraport.auditing.config import AUDIT, AuditOptions
 from contraport.auditing.crossfit import Judgements, Round, crossfit
 from contraport.auditing.frozen import frozen_rounds
 from contraport.auditing.page import write_page
@@ -29,11 +30,10 @@ from contraport.locks import LOCK, locked
 from contraport.options import options_of
 from contraport.pairs import Sides, better_partners, check_pairs, free_partners
 from contraport.progress import plain_console
+from contraport.training.config import Settings
 from contraport.training.run_logging import console_logging
 from contraport.training.step.auditor import largest_batch
 from contraport.training.train import train
-from contraport.verbs.audit import VERB, AuditOptions
-from contraport.verbs.train import Settings
 from contraport.wording import written_as
 
 log = logging.getLogger("contraport.auditing")
@@ -46,7 +46,7 @@ PAGE = "audit.html"
 _TRAINING = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay", "seed", "workers")
 
 
-@VERB.keywords
+@AUDIT.keywords
 def audit(given: dict[str, Any]) -> Audit:
     """Find the pairs of data of two views that do not belong together.
 

@@ -21,10 +21,10 @@ from contraport.pairs.exchange import Couple
 from contraport.seeding import generator, torch_seed
 from contraport.training.build import build_objective, build_pipeline
 from contraport.training.callbacks import FiniteGuard
+from contraport.training.config import Settings
 from contraport.training.loop import Loop
 from contraport.training.optimization import make_optimizer, make_schedule
 from contraport.training.step.sides import read_sides
-from contraport.verbs.train import Settings
 
 
 class Round(NamedTuple):

@@ -7,7 +7,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from contraport.catalog import ENCODERS, OBJECTIVES, RECIPES, SOURCES
-from contraport.cli.verbs import OWN, find, summaries
+from contraport.cli.commands import OWN, find, summaries
 from contraport.errors import UsageError, unknown_name
 from contraport.options import Option
 

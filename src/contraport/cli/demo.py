@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contraport.cli.config import DEMO, DemoOptions
 from contraport.cli.console import print_table
 from contraport.evaluation.evaluate import evaluate
 from contraport.evaluation.tables import result_rows
 from contraport.reporting import report
 from contraport.training.train import train
-from contraport.verbs.demo import VERB, DemoOptions
 
 OBJECTIVES = ("nt-xent", "gca-uot")
 
@@ -42,7 +42,7 @@ class Demonstration:
     page: Path
 
 
-@VERB.keywords
+@DEMO.keywords
 def demo(given: dict[str, Any]) -> Demonstration:
     """Train an encoder on small digits with nt-xent and with gca-uot, and compare them on a page.
 

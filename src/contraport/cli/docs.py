@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import contraport
+from contraport.cli.config import DOCS, DocsOptions
 from contraport.errors import UsageError, unknown_name
-from contraport.verbs.docs import VERB, DocsOptions
 
 _TREE = re.compile(r"```\{toctree\}\n(.*?)```", re.DOTALL)
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
@@ -23,7 +23,7 @@ _UNTOUCHED = ("#", "|", "<", "    ")
 """What headings, tables, marks of the page and code begin with."""
 
 
-@VERB.keywords
+@DOCS.keywords
 def docs(given: dict[str, Any]) -> str:
     """Return a page of the documentation or a section of one as Markdown, or which pages there are.
 

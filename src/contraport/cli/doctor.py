@@ -19,11 +19,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 import contraport
+from contraport.cli.config import DOCTOR, DoctorOptions
 from contraport.engine import backend
 from contraport.engine.backends.cuda import TRITON
 from contraport.errors import CheckFailedError, check, reason
 from contraport.seeding import torch_generator
-from contraport.verbs.doctor import VERB, DoctorOptions
 
 CHECKED = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
 """Objectives of every kind of plan, kernel and divergence that the passes know."""
@@ -70,7 +70,7 @@ class Diagnosis:
         return all(check.failure is None for check in self.checks)
 
 
-@VERB.keywords
+@DOCTOR.keywords
 def doctor(given: dict[str, Any]) -> Diagnosis:
     """Tell what is installed and what the machine has, and check that it computes what it should.
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from contraport.catalog import OBJECTIVES, RECIPES, list_encoders, list_sources
 from contraport.catalog.choosing import when_to_use
+from contraport.cli.config import LIST, ListOptions
 from contraport.measures import MEASURES, Measure
-from contraport.verbs.list import VERB, ListOptions
 from contraport.wording import as_flags
 
 _Rows = Sequence[Mapping[str, str]]
@@ -68,7 +68,7 @@ _LISTS = {
 """What can be listed: rows of a name and what is said of it."""
 
 
-@VERB.keywords
+@LIST.keywords
 def list_names(given: dict[str, Any]) -> _Rows:
     """Return what has a name, with what is said of each.
 

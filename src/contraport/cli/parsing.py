@@ -16,16 +16,16 @@ from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
+from contraport.command import Command
 from contraport.errors import UsageError, cannot_read, unknown_name
 from contraport.options import Option, in_words
-from contraport.verbs import Verb
 
 _MODE = "yaml-1.2"
 _SHOWN = 60
 _SCALARS = (int, float, bool, str)
 
 
-def parse(verb: Verb[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
+def parse(verb: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
     """Return the options that a command line, and the file of its ``--config``, give for a verb.
 
     What is not given is left out, so the verb's own defaults hold. None is returned where ``--help``, ``--help_all`` or
@@ -220,7 +220,7 @@ def _filled(text: str) -> str:
     )
 
 
-def _parser(verb: Verb[...], prog: str, shown: Collection[str]) -> _Parser:
+def _parser(verb: Command[...], prog: str, shown: Collection[str]) -> _Parser:
     options = verb.options
     positional = [
         name.upper() if option.required else f"[{name.upper()}]"
@@ -252,7 +252,7 @@ def _parser(verb: Verb[...], prog: str, shown: Collection[str]) -> _Parser:
     return parser
 
 
-def _behind(verb: Verb[...], prog: str, *, hidden: int) -> list[str]:
+def _behind(verb: Command[...], prog: str, *, hidden: int) -> list[str]:
     """Return what stands behind the options in the help."""
     examples = ["\n  ".join(["examples:", *verb.examples])] if verb.examples else []
     further = f"{hidden} more options: {prog} --help_all" if hidden else ""
@@ -260,7 +260,7 @@ def _behind(verb: Verb[...], prog: str, *, hidden: int) -> list[str]:
     return [*examples, *filter(None, ["\n".join(filter(None, [further, page]))])]
 
 
-def _add_common(parser: _Parser, verb: Verb[...], *, whole: bool) -> None:
+def _add_common(parser: _Parser, verb: Command[...], *, whole: bool) -> None:
     """Add what every verb takes, which stands behind its own options."""
     parser.add_argument(
         "--config",

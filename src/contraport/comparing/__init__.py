@@ -15,7 +15,14 @@ page           all of it on one page
 ```
 """
 
-from contraport.comparing.compare import compare
-from contraport.comparing.tables import Comparison
+from typing import TYPE_CHECKING
+
+from contraport.importing import lazy_package
+
+if TYPE_CHECKING:
+    from contraport.comparing.compare import compare
+    from contraport.comparing.tables import Comparison
 
 __all__ = ["Comparison", "compare"]
+
+lazy_package(__name__, compare="compare", Comparison="tables")

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from contraport.comparing.config import READING, CompareOptions
 from contraport.comparing.entries import check_options, entry_by_entry, kept_by_name, over_each, row_of, setting_of
 from contraport.comparing.grid import Claim, Column, Given, Grid, Row
 from contraport.comparing.results import chosen_in_order
 from contraport.comparing.suites import OF_SUITES, claim_of, read_suite
 from contraport.errors import check, unknown_name
-from contraport.verbs.compare import READING, CompareOptions
 from contraport.wording import written_as
 
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from contraport._version import __version__
 from contraport.comparing.asked import grid_of
+from contraport.comparing.config import COMPARE, seconds_of
 from contraport.comparing.grid import Cell, Given, Grid, Row
 from contraport.comparing.page import draw, render
 from contraport.comparing.results import (
@@ -40,14 +41,13 @@ from contraport.progress import plain_console
 from contraport.training.build import build
 from contraport.training.dry_run import dry_run
 from contraport.training.given import settings_of
-from contraport.verbs.compare import VERB, seconds_of
 from contraport.wording import as_flags, counted, listed
 
 Moved: TypeAlias = Callable[[Cell, Found], None]
 """Is told of each cell that is done."""
 
 
-@VERB.keywords
+@COMPARE.keywords
 def compare(given: dict[str, Any]) -> Comparison:
     """Compare objectives on a grid of settings and seeds, and return what was found.
 
@@ -414,7 +414,7 @@ _OF_THE_PLACE = ("out", "root", "workers", "decoded", "progress", "dry_run", "bu
 
 
 def _circumstances(grid: Grid) -> dict[str, Any]:
-    given = {name: getattr(grid.asked, name) for name in VERB.options if name not in _OF_THE_PLACE}
+    given = {name: getattr(grid.asked, name) for name in COMPARE.options if name not in _OF_THE_PLACE}
     suite = grid.asked.suite
     chosen = {name: value for name, value in grid.given.items() if name not in _OF_THE_PLACE}
     return {

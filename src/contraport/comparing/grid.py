@@ -12,11 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from contraport.comparing.config import CompareOptions
 from contraport.options import plain
 from contraport.runs import default_path
-from contraport.training.given import settings_of
-from contraport.verbs.compare import CompareOptions
-from contraport.verbs.train import OPTIONS
+from contraport.training.config import OPTIONS
 
 Given = Mapping[str, Any]
 
@@ -182,6 +181,9 @@ class Grid:
 
 def _before_training(options: Given) -> dict[str, Any]:
     """Return the settings that an encoder before its training, and what is measured of it, depend on."""
+    # Here, not above: suites are listed without torch.
+    from contraport.training.given import settings_of
+
     settings = settings_of(options)
     found = {name: getattr(settings, name) for name in _OF_ENCODERS}
     shown = settings.representation or ""

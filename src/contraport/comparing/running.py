@@ -25,9 +25,9 @@ from contraport.locks import locked
 from contraport.options import options_of, plain
 from contraport.runs import Run
 from contraport.training.build import build_dataset, build_held_out
+from contraport.training.config import DataSettings, ReadingSettings
 from contraport.training.given import settings_of
 from contraport.training.train import train
-from contraport.verbs._of_training import DataSettings, ReadingSettings
 from contraport.wording import as_flags
 
 Found = dict[str, Any]

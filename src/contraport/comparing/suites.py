@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 import contraport
+from contraport.comparing.config import COMPARE
 from contraport.comparing.grid import Claim
 from contraport.errors import UsageError, cannot_read, check, unknown_name
-from contraport.verbs.compare import VERB
 
 OF_SUITES = ("title", "claims", "quick", "not_run")
 """What a suite says that is no option of the verb."""
@@ -47,7 +47,7 @@ def read_suite(suite: str | Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise cannot_read(f"suite: {path}", "YAML", error) from error
     check(isinstance(values, dict), f"suite: {path}: expected keys with values.")
-    known_keys = [*(name for name in VERB.options if name not in ("suite", "out")), *OF_SUITES]
+    known_keys = [*(name for name in COMPARE.options if name not in ("suite", "out")), *OF_SUITES]
     for key in [*values, *values.get("quick", {})]:
         if key not in known_keys:
             raise unknown_name(f"suite: {path}: key", key, known_keys)

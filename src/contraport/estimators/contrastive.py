@@ -32,11 +32,11 @@ from contraport.pairs import Decoyed, with_decoys
 from contraport.texts import strings_in
 from contraport.training.build import build_pipeline, check_parts
 from contraport.training.callbacks import AuditCallback, FiniteGuard
+from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import make_optimizer, make_schedule
 from contraport.training.step.auditor import Auditor, largest_batch
 from contraport.training.step.pipeline import Pipeline
-from contraport.verbs.train import Settings
 
 WARMUP = 0.1
 """The share of the steps in which the learning rate rises."""

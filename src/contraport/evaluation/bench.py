@@ -9,6 +9,7 @@ from contraport.data import Dataset, Views
 from contraport.embedding import RawInputs, Reader, check_shapes
 from contraport.encoders import Model
 from contraport.errors import UsageError
+from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.objective import objective_after, objective_of
 from contraport.evaluation.opening import load_splits, open_device
 from contraport.evaluation.planned import plans
@@ -18,8 +19,7 @@ from contraport.objectives import Loss
 from contraport.progress import Bars
 from contraport.runs import Run
 from contraport.training.build import build_untrained, build_views
-from contraport.verbs.evaluate import EvaluateOptions
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from contraport.data.streams import Stream
 from contraport.embedding import Reader, embed_batches
 from contraport.encoders import Model
 from contraport.errors import check, check_new_file, writing
+from contraport.evaluation.config import EMBED, EmbedOptions
 from contraport.evaluation.opening import Reading, are_its_own, open_device, splits_as_trained, view_in
 from contraport.evaluation.shards import this_process
 from contraport.features import Gathering, gathering, in_the_way, remove, suffixes, write_features, write_shards
@@ -25,7 +26,6 @@ from contraport.progress import Bars
 from contraport.runs import Run
 from contraport.texts import decoded, is_text
 from contraport.training.build import build_plain_views
-from contraport.verbs.embed import VERB, EmbedOptions
 
 log = logging.getLogger("contraport.evaluation")
 
@@ -33,7 +33,7 @@ LETTERS = 80
 """A text is called by at most so many of its letters."""
 
 
-@VERB.keywords
+@EMBED.keywords
 @torch.random.fork_rng(devices=[])
 def embed(given: dict[str, Any]) -> Path:
     """Write the frozen features of every item of some data to a file, with what each row is, and return its path.

@@ -19,6 +19,7 @@ from contraport.embedding import RawInputs
 from contraport.encoders import Model
 from contraport.errors import UsageError, check, writing
 from contraport.evaluation.bench import Bench
+from contraport.evaluation.config import EVALUATE, EvaluateOptions
 from contraport.evaluation.evaluation import Evaluation, Evaluations
 from contraport.evaluation.kept import check_kept, kept_files, kept_models
 from contraport.evaluation.mistaken import most_mistaken
@@ -46,8 +47,7 @@ from contraport.measures.probes import check_neighbors
 from contraport.measures.subject import Subject
 from contraport.progress import NextStep
 from contraport.runs import Run
-from contraport.verbs.evaluate import VERB, EvaluateOptions
-from contraport.verbs.train import KEPT
+from contraport.training.config import KEPT
 from contraport.wording import listed
 
 CLASSES_NAMED = 5
@@ -56,7 +56,7 @@ Numbers = Mapping[str, tuple[float, ByItem]]
 """By measure, a number, and what it becomes as the items are drawn again."""
 
 
-@VERB.keywords
+@EVALUATE.keywords
 @torch.random.fork_rng(devices=[])
 def evaluate(given: dict[str, Any]) -> Evaluation | Evaluations:
     """Return what the frozen encoder of a run is worth; of several runs in a sequence, what each is, by its path.

@@ -16,11 +16,11 @@ from torch import Tensor
 from contraport.encoders import Model, Represented, is_described
 from contraport.encoders.tokenized import TextTransformer
 from contraport.errors import UsageError, check, require, writing
+from contraport.evaluation.config import EXPORT, ExportOptions
 from contraport.files import replacing, replacing_files
 from contraport.runs import Run
 from contraport.seeding import torch_generator
 from contraport.texts import are_texts, is_text
-from contraport.verbs.export import VERB, ExportOptions
 from contraport.wording import written_as
 
 log = logging.getLogger("contraport.exporting")
@@ -36,7 +36,7 @@ _Call = Callable[..., Tensor]
 """A model that was read again: from the views of its representation to features."""
 
 
-@VERB.keywords
+@EXPORT.keywords
 def export(given: dict[str, Any]) -> Path:
     """Write a trained model for programs of another kind, and return the path.
 

@@ -9,8 +9,8 @@ from contraport.objectives import Loss, Objective
 from contraport.options import is_object
 from contraport.runs import Run
 from contraport.training.build import build_objective, build_schedules
+from contraport.training.config import Settings
 from contraport.training.step.wanted import constant_target
-from contraport.verbs.train import Settings
 
 
 def objective_of(settings: Settings) -> Loss | str:

@@ -16,18 +16,18 @@ from contraport.files import write_text
 from contraport.measures import Measure
 from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
 from contraport.reporting.canvas import Canvas
+from contraport.reporting.config import REPORT, ReportOptions
 from contraport.reporting.drawing import to_json
 from contraport.reporting.sections import SECTIONS
 from contraport.reporting.shown import ShownRun, shown
 from contraport.reporting.words import describe
 from contraport.runs import Run
-from contraport.verbs.report import VERB, ReportOptions
 
 PLOTLY = "plotly-cartesian-4.1.1.min.js.gz"
 """The parts of plotly.js that draw lines, bars and heatmaps, as its authors publish them, compressed."""
 
 
-@VERB.keywords
+@REPORT.keywords
 def report(given: dict[str, Any]) -> Path:
     """Write one self-contained HTML page about one run or more, and return its path.
 

@@ -20,7 +20,7 @@ from contraport.notebook import html_table
 from contraport.options import is_object
 from contraport.runs.folder import RunFolder
 from contraport.runs.reading import AGAIN, MetricsRow, read, read_arrays, read_evaluation, read_rows
-from contraport.verbs.train import KEPT, Settings, check_kept
+from contraport.training.config import KEPT, Settings, check_kept
 
 if TYPE_CHECKING:
     from contraport.data.fingerprint import SplitRecord

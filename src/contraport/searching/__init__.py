@@ -1,9 +1,14 @@
 """Finding things by features: what is near a photo, what is there twice, what belongs together."""
 
-from contraport.searching.cluster import Cluster, Clusters, cluster
-from contraport.searching.duplicates import Group, Groups, duplicates
-from contraport.searching.neighbors import Nearest, Neighbor, neighbors
-from contraport.searching.search import search
+from typing import TYPE_CHECKING
+
+from contraport.importing import lazy_package
+
+if TYPE_CHECKING:
+    from contraport.searching.cluster import Cluster, Clusters, cluster
+    from contraport.searching.duplicates import Group, Groups, duplicates
+    from contraport.searching.neighbors import Nearest, Neighbor, neighbors
+    from contraport.searching.search import search
 
 __all__ = [
     "Cluster",
@@ -17,3 +22,17 @@ __all__ = [
     "neighbors",
     "search",
 ]
+
+lazy_package(
+    __name__,
+    Cluster="cluster",
+    Clusters="cluster",
+    cluster="cluster",
+    Group="duplicates",
+    Groups="duplicates",
+    duplicates="duplicates",
+    Nearest="neighbors",
+    Neighbor="neighbors",
+    neighbors="neighbors",
+    search="search",
+)

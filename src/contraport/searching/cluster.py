@@ -16,8 +16,8 @@ from contraport.files import write_csv
 from contraport.measures.clusters import clusters
 from contraport.notebook import html_columns
 from contraport.searching.blocks import blocks, most_similar
+from contraport.searching.config import CLUSTER, ClusterOptions
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
-from contraport.verbs.cluster import VERB, ClusterOptions
 from contraport.wording import counted
 
 SAMPLED = 20_000
@@ -80,7 +80,7 @@ class Clusters(NamedTuple):
         return html_columns(str(self), self.rows())
 
 
-@VERB.keywords
+@CLUSTER.keywords
 def cluster(given: dict[str, Any]) -> Clusters:
     """Return clusters of items by k-means of their features on the unit sphere.
 

@@ -17,9 +17,9 @@ from contraport.evaluation.opening import open_device
 from contraport.features import as_features
 from contraport.notebook import html_columns
 from contraport.searching.blocks import ROUNDING, unit
+from contraport.searching.config import DUPLICATES, DuplicatesOptions
 from contraport.searching.index import Index, indexed, tell_of_index
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
-from contraport.verbs.duplicates import VERB, DuplicatesOptions
 from contraport.wording import counted, listed, written_as
 
 log = logging.getLogger("contraport.searching")
@@ -108,7 +108,7 @@ class Groups(list[Group]):
         return html_columns(str(self), self.rows()[:GROUPS_SHOWN], [*notes, *self.notes])
 
 
-@VERB.keywords
+@DUPLICATES.keywords
 def duplicates(given: dict[str, Any]) -> Groups:
     """Return the groups of items that are linked by a cosine of at least a threshold, the largest group first.
 

@@ -15,10 +15,10 @@ from contraport.features import Features, as_features
 from contraport.notebook import html_columns
 from contraport.runs import Run
 from contraport.searching.blocks import most_similar
+from contraport.searching.config import NEIGHBORS, NeighborsOptions
 from contraport.searching.index import indexed, tell_of_index
 from contraport.searching.page import Card, Cards, Contents, new_page
 from contraport.searching.query import embedded, is_file, position_of, unknown_query
-from contraport.verbs.neighbors import VERB, NeighborsOptions
 from contraport.wording import written_as
 
 
@@ -63,7 +63,7 @@ class Nearest(list[Neighbor]):
         return html_columns(f"nearest to {self.to}", rows) if rows else "there is no other item"
 
 
-@VERB.keywords
+@NEIGHBORS.keywords
 def neighbors(given: dict[str, Any]) -> Nearest:
     """Return the items whose features have the largest cosine with those of a query, the nearest first.
 

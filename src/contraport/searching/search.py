@@ -12,14 +12,14 @@ from contraport.evaluation.embed import embed
 from contraport.evaluation.opening import open_device
 from contraport.features import Features, read_features
 from contraport.runs import Run
+from contraport.searching.config import SEARCH, SearchOptions
 from contraport.searching.neighbors import Nearest, called, found_near
 from contraport.searching.page import Card, Cards, Contents, new_page
 from contraport.searching.query import embedded
-from contraport.verbs.search import VERB, SearchOptions
 from contraport.wording import written_as
 
 
-@VERB.keywords
+@SEARCH.keywords
 def search(given: dict[str, Any]) -> Nearest:
     """Return the items whose features have the largest cosine with those of a query of another view, the nearest first.
 

@@ -1,6 +1,13 @@
 """The training loop: a dataset, a model and an objective go in, a run folder comes out."""
 
-from contraport.training.replay import replay
-from contraport.training.train import train
+from typing import TYPE_CHECKING
+
+from contraport.importing import lazy_package
+
+if TYPE_CHECKING:
+    from contraport.training.replay import replay
+    from contraport.training.train import train
 
 __all__ = ["replay", "train"]
+
+lazy_package(__name__, replay="replay", train="train")

@@ -17,11 +17,11 @@ from contraport.embedding import frozen
 from contraport.progress import Bars
 from contraport.training.build import Built, draws_kept
 from contraport.training.build.networks import compile_encoders
+from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import make_schedule, optimizer_of
 from contraport.training.parallel import device_of
 from contraport.training.threads import limited_threads, threads_of
-from contraport.verbs.train import Settings
 from contraport.wording import rounded
 
 FIRST = 2

@@ -30,13 +30,13 @@ from contraport.training.callbacks import (
     progress_on,
 )
 from contraport.training.callbacks.loggers import Logger, close_loggers
+from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import make_schedule, optimizer_of
 from contraport.training.parallel import device_of, parallel
 from contraport.training.restore import drop_rows, read_checkpoint, restore, without_checkpoint
 from contraport.training.sharding import whole
 from contraport.training.signals import Stopped, StopRequest, restored_signals
-from contraport.verbs.train import Settings
 
 if TYPE_CHECKING:
     from contraport.measures.subject import Subject

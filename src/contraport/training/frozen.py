@@ -21,9 +21,9 @@ from contraport.encoders import Model
 from contraport.kept import size_of, taken_or_made
 from contraport.progress import Bars
 from contraport.training.build import Built, draws_kept
+from contraport.training.config import Settings
 from contraport.training.parallel import device_of
 from contraport.training.step.kept_features import KeptFeatures
-from contraport.verbs.train import Settings
 
 log = logging.getLogger("contraport.training")
 

@@ -10,7 +10,7 @@ from contraport.encoders import check_trusted
 from contraport.errors import check, explained, unknown_name
 from contraport.options import is_object
 from contraport.runs import Run
-from contraport.verbs.train import KEPT, Settings
+from contraport.training.config import KEPT, Settings
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from contraport.course import Course
 from contraport.errors import check, unknown_name
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 from contraport.wording import written_as
 
 # Learning rates that suit small encoders and batches of a few hundred items.

@@ -12,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 from contraport.distributed import world
 from contraport.errors import check
 from contraport.training.batch_norm import share_batch_norm
+from contraport.training.config import Settings
 from contraport.training.sharding import shard, sharded_names
 from contraport.training.step.pipeline import Pipeline
-from contraport.verbs.train import Settings
 
 _KNOWN_WHOLE = ("contraport", "torch")
 """Packages whose modules give each of their parameters a gradient in each step."""

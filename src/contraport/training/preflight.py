@@ -17,8 +17,8 @@ from contraport.data.streams import Stream
 from contraport.encoders.view_names import each_view
 from contraport.options import is_object, plain
 from contraport.texts import is_text
+from contraport.training.config import Settings
 from contraport.training.step.pipeline import Pipeline
-from contraport.verbs.train import Settings
 from contraport.wording import as_flags, counted
 
 FEW_STEPS = 200

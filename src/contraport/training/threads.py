@@ -14,9 +14,9 @@ import torch
 from contraport.data import Batch
 from contraport.distributed import world
 from contraport.training.build import Built, draws_kept
+from contraport.training.config import Settings
 from contraport.training.parallel import device_of
 from contraport.training.step.pipeline import Pipeline
-from contraport.verbs.train import Settings
 
 LARGE = 1.0
 """Seconds of a step on one thread from which on all threads are taken: each has enough to do."""

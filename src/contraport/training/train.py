@@ -41,6 +41,7 @@ from contraport.training.build import (
     why_none_is_kept,
 )
 from contraport.training.callbacks import make_loggers
+from contraport.training.config import TRAIN, Settings
 from contraport.training.dry_run import dry_run
 from contraport.training.fit import fit
 from contraport.training.frozen import on_features
@@ -51,13 +52,12 @@ from contraport.training.restore import open_run, replacing_run
 from contraport.training.run_logging import console_logging, first_process_logs, run_logging
 from contraport.training.step.auditor import largest_batch
 from contraport.training.threads import limited_threads, threads_of
-from contraport.verbs.train import VERB, Settings
 from contraport.wording import counted, items_told
 
 log = logging.getLogger("contraport.training")
 
 
-@VERB.keywords
+@TRAIN.keywords
 def train(given: dict[str, Any]) -> Run:
     """Train an encoder without labels and return its run folder, which with `dry_run` is not made.
 

@@ -14,7 +14,7 @@ from contraport.measures.subject import Subject
 from contraport.seeding import torch_generator
 from contraport.training.build import build, build_monitored
 from contraport.training.callbacks.progress import row_in_words
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 LABELS = [0, 1] * 15
 ALL = ("knn", "linear_probe:every=2", "geometry", "retrieval", "fine_tuning:every=3")

@@ -35,7 +35,7 @@ from contraport.errors import UsageError, check
 from contraport.objectives import Loss
 from contraport.options import is_object
 from contraport.runs import Run
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 log = logging.getLogger("contraport.training")
 

@@ -16,7 +16,7 @@ from contraport.objectives import Loss
 from contraport.seeding import torch_generator
 from contraport.training.build.dataset import build_views
 from contraport.training.build.whole import Built
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 if TYPE_CHECKING:
     from contraport.measures.subject import Subject

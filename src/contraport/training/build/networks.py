@@ -23,8 +23,8 @@ from contraport.errors import UsageError, check, reason
 from contraport.runs import Run
 from contraport.seeding import reseed
 from contraport.texts import blank, is_text
+from contraport.training.config import Settings
 from contraport.training.optimization import check_layers
-from contraport.verbs.train import Settings
 
 
 @torch.random.fork_rng(devices=[])  # a model that is read has drawn weights first

@@ -11,7 +11,7 @@ from contraport.data.streams import Stream
 from contraport.errors import UsageError, check
 from contraport.objectives import Loss, Objective, Pairs, Temperature
 from contraport.objectives.schedules import Schedule, parse_constraint
-from contraport.verbs.train import Settings
+from contraport.training.config import Settings
 
 
 def build_objective(settings: Settings) -> nn.Module | None:

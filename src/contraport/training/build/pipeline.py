@@ -19,6 +19,7 @@ from contraport.training.build.checks import check_fits, check_weights
 from contraport.training.build.dataset import build_views
 from contraport.training.build.networks import as_seeded, build_model, check_encodes, each_tower, sizes_of
 from contraport.training.build.objective import build_schedules, target_of
+from contraport.training.config import Settings
 from contraport.training.step.by_objective import Compared, InTurn, Together
 from contraport.training.step.clustered import Clustered
 from contraport.training.step.comparison import StepComparison
@@ -29,7 +30,6 @@ from contraport.training.step.pipeline import Pipeline, keyed
 from contraport.training.step.reconstructed import Reconstructed
 from contraport.training.step.teacher import teacher_features
 from contraport.training.step.wanted import parse_target
-from contraport.verbs.train import Settings
 from contraport.wording import written_as
 
 LARGEST_QUEUE = 65_536

@@ -24,13 +24,13 @@ from contraport.training.build.dataset import build_batches, build_dataset, chec
 from contraport.training.build.objective import build_objective
 from contraport.training.build.pipeline import build_pipeline
 from contraport.training.callbacks.loggers import check_loggers
+from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
 from contraport.training.parallel import check_strategy
 from contraport.training.step.auditor import Auditor
 from contraport.training.step.gradient_cache import check_chunks
 from contraport.training.step.pipeline import Pipeline
 from contraport.training.step.wanted import read_target
-from contraport.verbs.train import Settings
 
 
 class Built(NamedTuple):

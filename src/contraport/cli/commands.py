@@ -1,4 +1,4 @@
-"""Which verbs there are, and how one is run: parsed first, and only then imported."""
+"""Finds and runs commands: the arguments are parsed first, and only then is the command imported."""
 
 from __future__ import annotations
 
@@ -10,20 +10,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any, cast, get_args
 
-from contraport import verbs
+from contraport.command import BEGIN, EXTRA, LEARN, USE, Command
 from contraport.errors import UsageError, check, explained, needing, reason, unknown_name
 from contraport.importing import imported
 from contraport.options import Option
-from contraport.verbs import BEGIN, EXTRA, LEARN, USE, Verb
 
-GROUP = "contraport.verbs"
-"""The entry points by which other packages bring verbs of their own: the name of each, and where its `Verb` is."""
+GROUP = "contraport.commands"
+"""The entry points by which other packages bring commands: the name of each, and where its `Command` is."""
 
-OWN = tuple(sorted(module.name for module in iter_modules(verbs.__path__) if not module.name.startswith("_")))
-"""The verbs of this package, which have a file each."""
+PLACES = {
+    "audit": "contraport.auditing.config:AUDIT",
+    "cluster": "contraport.searching.config:CLUSTER",
+    "compare": "contraport.comparing.config:COMPARE",
+    "demo": "contraport.cli.config:DEMO",
+    "docs": "contraport.cli.config:DOCS",
+    "doctor": "contraport.cli.config:DOCTOR",
+    "duplicates": "contraport.searching.config:DUPLICATES",
+    "embed": "contraport.evaluation.config:EMBED",
+    "evaluate": "contraport.evaluation.config:EVALUATE",
+    "export": "contraport.evaluation.config:EXPORT",
+    "list": "contraport.cli.config:LIST",
+    "neighbors": "contraport.searching.config:NEIGHBORS",
+    "report": "contraport.reporting.config:REPORT",
+    "search": "contraport.searching.config:SEARCH",
+    "train": "contraport.training.config:TRAIN",
+}
+"""Where each command of this package is declared: beside what carries it out."""
+
+OWN = tuple(PLACES)
+"""The names of the commands of this package."""
 
 
 def summaries() -> dict[str, dict[str, str]]:
@@ -40,14 +57,14 @@ def summaries() -> dict[str, dict[str, str]]:
     return groups | ({"of other packages": others} if others else {})
 
 
-def find(name: str) -> Verb[...]:
+def find(name: str) -> Command[...]:
     """Return a verb by its name; one of another package is imported for it, which its help alone does not need.
 
     Raises:
         UsageError: there is no such verb (the nearest is offered), or its package cannot be imported.
     """
     if name in OWN:
-        own: Verb[...] = imported(f"contraport.verbs.{name}:VERB")
+        own: Command[...] = imported(PLACES[name])
         return own
     others = _others()
     if name not in others:
@@ -61,11 +78,11 @@ def find(name: str) -> Verb[...]:
             f"verb: {name!r} of the package {_package(point)} cannot be imported from {point.value}: {told}"
         ) from error
     check(
-        isinstance(verb, Verb),
-        f"verb: {name!r} of the package {_package(point)}: expected {point.value} to be a contraport.verbs.Verb, got "
-        f"{type(verb).__name__}.",
+        isinstance(verb, Command),
+        f"verb: {name!r} of the package {_package(point)}: expected {point.value} to be a "
+        f"contraport.command.Command, got {type(verb).__name__}.",
     )
-    return cast(Verb[...], verb)
+    return cast(Command[...], verb)
 
 
 def run_verb(name: str, argv: list[str]) -> None:
@@ -137,7 +154,7 @@ class _ToTerminal(logging.Handler):
             print(line, file=sys.stderr)
 
 
-def _arguments(verb: Verb[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
+def _arguments(verb: Command[...], name: str, argv: list[str]) -> Mapping[str, Any] | None:
     """Return what a command line gives, or nothing where it asks for help, which is printed."""
     options = list(verb.options.values())
     if _plain(options, argv):  # this needs no parser's package
@@ -159,7 +176,7 @@ def _plain(options: Sequence[Option], words: Sequence[str]) -> bool:
     return not (named or lacking or any(word.startswith("-") for word in words))
 
 
-def _judge(verb: Verb[...], arguments: Mapping[str, Any]) -> None:
+def _judge(verb: Command[...], arguments: Mapping[str, Any]) -> None:
     """Raise `UsageError` for what can be known to be wrong before anything is imported; the verb judges again."""
     for name, value in arguments.items():
         if name in verb.options:
@@ -168,7 +185,7 @@ def _judge(verb: Verb[...], arguments: Mapping[str, Any]) -> None:
         verb.resolve(arguments)
 
 
-def _needing(verb: Verb[...], name: str) -> AbstractContextManager[None]:
+def _needing(verb: Command[...], name: str) -> AbstractContextManager[None]:
     return needing(verb.extra, name) if verb.extra else nullcontext()
 
 

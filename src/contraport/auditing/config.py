@@ -1,4 +1,4 @@
-"""What `contraport audit` is asked."""
+"""Options of `contraport audit`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from contraport.command import EXTRA, LEARN, Command
 from contraport.errors import check
 from contraport.options import Options, fits, known, not_negative, one_of, option, positive, whole
-from contraport.verbs import EXTRA, LEARN, Verb
 
 
 def _two_views(name: str, value: Any) -> None:
@@ -20,7 +20,7 @@ def _two_views(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(Options):
-    """What `contraport.audit` is asked; see there for each.
+    """Options of `contraport.audit`; see there for each.
 
     Raises:
         UsageError: a value that is wrong, or values that do not go together.
@@ -149,7 +149,7 @@ class AuditOptions(Options):
         return self.statistic or "combined"
 
 
-VERB = Verb(
+AUDIT = Command(
     AuditOptions,
     "contraport.auditing:audit",
     "Find the pairs of data of two views that do not belong together.",

@@ -9,7 +9,7 @@ from contraport.options import Options, not_negative, one_of, option, positive, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimisationSettings(Options):
+class OptimizationSettings(Options):
     """The epochs, the batches, the optimiser and its rate."""
 
     epochs: int = option(10, "passes over the data.", check=whole(1), grows=True, group="optimisation")

@@ -1,4 +1,4 @@
-"""What `contraport compare` is asked."""
+"""Options of `contraport compare`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contraport.command import EXTRA, LEARN, Command
 from contraport.errors import check
 from contraport.importing import imported
 from contraport.options import Options, fits, one_of, option, options_of, whole
-from contraport.verbs import EXTRA, LEARN, Verb
-from contraport.verbs._of_training import ReadingSettings
+from contraport.training.config import ReadingSettings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)([smh])")
@@ -46,7 +46,7 @@ def _share(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedOptions(Options):
-    """What is compared, and how each is trained."""
+    """Options that say what is compared, and how each is trained."""
 
     suite: str | Path | None = option(
         None,
@@ -133,7 +133,7 @@ READING = options_of(ReadingSettings)
 """The options of reading data, which hold for all that is compared."""
 
 
-VERB = Verb(
+COMPARE = Command(
     CompareOptions,
     "contraport.comparing:compare",
     "Compare objectives on a grid of settings and seeds, fairly.",

@@ -1,4 +1,4 @@
-"""What random views are made of an item, and which pairs of them are trained on."""
+"""Options of the views: how they are made of an item, and which pairs of them are trained on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _augment(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings(Options):
-    """What is made of an item, and which pairs of views take part."""
+    """Options of the views of an item, and of the pairs that take part."""
 
     views: int | str | None = option(
         None,

@@ -1,4 +1,4 @@
-"""What is asked of every verb that opens a run and looks at data with its encoder."""
+"""Options that commands on a run have in common."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from contraport.options import Options, known, option, whole
 if TYPE_CHECKING:
     from contraport.runs import Run as Run
 else:
-    Run = Any  # a verb's options are read without torch, and their types with them
+    Run = Any  # a command's options are read without torch, and their types with them
 
 
 VIEW = (
     "one of the run's views, by its name, number or kind, such as image: what the loss sees of it alone, where views "
     "can be compared; default: the representation of items as a whole."
 )
-"""What the option ``view`` of a verb says."""
+"""Help of the option ``view``."""
 
 
 def is_run(name: str, value: Any) -> None:
@@ -29,8 +29,8 @@ def is_run(name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trusting(Options):
-    """What is asked where a run folder may name code as its encoder."""
+class TrustOptions(Options):
+    """Options where a run folder may name code as its encoder."""
 
     trust: bool = option(
         False,
@@ -39,8 +39,8 @@ class Trusting(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfEncoder(Trusting):
-    """What such a verb is asked, beside the run.
+class EncoderOptions(TrustOptions):
+    """Options of a command that opens a run and looks at data with its encoder, but the run.
 
     Raises:
         UsageError: a value that is wrong.
@@ -66,7 +66,7 @@ class OfEncoder(Trusting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRun(OfEncoder):
-    """What such a verb of one run is asked."""
+class RunOptions(EncoderOptions):
+    """Options of such a command on one run."""
 
     run: str | Path | Run = field(kw_only=False, metadata=known("the run folder.", exists=is_run))

@@ -20,8 +20,8 @@ from contraport.errors import UsageError
 from contraport.options import fits
 from contraport.runs import Run
 from contraport.training.callbacks.loggers import LOGGERS
+from contraport.training.config import KEPT, OPTIONS, Settings
 from contraport.training.step.reconstructed import RECONSTRUCTIONS
-from contraport.verbs.train import KEPT, OPTIONS, Settings
 
 
 def test_train_takes_the_settings_and_tells_of_each() -> None:

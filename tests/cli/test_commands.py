@@ -1,16 +1,15 @@
-"""What is known of a verb before it runs is what its function takes."""
+"""The declaration of a command is what its function takes, and stands beside it."""
 
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 
 import docstring_parser
 import pytest
 
 import contraport
 from contraport.cli import main
-from contraport.cli.verbs import OWN, find
+from contraport.cli.commands import OWN, PLACES, find
 from contraport.errors import UsageError
 from contraport.importing import imported
 
@@ -45,7 +44,8 @@ def test_what_it_names_is_there(name: str) -> None:
     assert verb.summary.endswith(".")
     assert verb.examples
     assert all(f"contraport {name}" in example for example in verb.examples)
-    assert Path(inspect.getfile(type(verb))).with_name(f"{name}.py").exists()
+    package = ".".join(verb.function.partition(":")[0].split(".")[:2])
+    assert PLACES[name] == f"{package}.config:{name.upper()}"
 
 
 def test_a_value_of_another_type_is_told_from_python_too() -> None:

@@ -1,4 +1,4 @@
-"""What embeddings are compared by, and what with."""
+"""Options of the comparison: objective, target, negatives, momentum, prototypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `contraport report` is asked."""
+"""Options of `contraport report`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from contraport.command import EXTRA, LEARN, Command
 from contraport.options import Options, known, option
-from contraport.verbs import EXTRA, LEARN, Verb
-from contraport.verbs._of_run import Run, is_run
+from contraport.runs.config import Run, is_run
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
-    """What `contraport.report` is asked; see there for each."""
+    """Options of `contraport.report`; see there for each."""
 
     runs: Sequence[str | Path | Run] = field(kw_only=False, metadata=known("the run folders.", exists=is_run))
     out: str | Path = field(metadata=known("the page to write, .html."))
     overwrite: bool = option(False, "replace `out` where it exists.")
 
 
-VERB = Verb(
+REPORT = Command(
     ReportOptions,
     "contraport.reporting:report",
     "Show one run or several on one HTML page.",

@@ -1,4 +1,4 @@
-"""What encodes the views, what it begins with, and what of it learns."""
+"""Options of the networks: encoders, their first weights, and which of them learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `contraport train` is asked: all settings of a training; each is an entry in `contraport.verbs._of_training`.
+"""Settings of a training, the options of `contraport train`: one class of those of all parts.
 
 From them follow the keywords of `contraport.train`, the options of the command line and their groups, what
 `config.yaml` keeps, and what may change when a run goes on.
@@ -11,19 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from contraport.catalog import resolve
+from contraport.command import EXTRA, LEARN, Command
 from contraport.errors import UsageError, check
 from contraport.options import fits, name_of, options_of
-from contraport.verbs import EXTRA, LEARN, Verb
-from contraport.verbs._of_training import (
-    DataSettings,
-    NetworkSettings,
-    ObjectiveSettings,
-    OptimisationSettings,
-    ReadingSettings,
-    RunningSettings,
-    ValidationSettings,
-    ViewSettings,
-)
+from contraport.training.config.data import DataSettings, ReadingSettings, ValidationSettings
+from contraport.training.config.networks import NetworkSettings
+from contraport.training.config.objective import ObjectiveSettings
+from contraport.training.config.optimization import OptimizationSettings
+from contraport.training.config.running import RunningSettings
+from contraport.training.config.views import ViewSettings
 
 
 # A dataclass takes the fields of its bases from the last to the first: that is the order of the options.
@@ -32,13 +28,13 @@ class Settings(
     RunningSettings,
     ReadingSettings,
     ValidationSettings,
-    OptimisationSettings,
+    OptimizationSettings,
     NetworkSettings,
     ViewSettings,
     ObjectiveSettings,
     DataSettings,
 ):
-    """What a training is asked to do; see `contraport.train` for each.
+    """Settings of a training; see `contraport.train` for each.
 
     Raises:
         UsageError: a value that is wrong, or values that do not go together.
@@ -64,7 +60,7 @@ class Settings(
 
     @property
     def method(self) -> str:
-        """What the training does, in a word: its recipe, or its objective, or what it predicts by."""
+        """Name of the method: the recipe, or the objective, or what it predicts by."""
         return self.recipe or name_of(self.objective or f"predict-{self.predict}")
 
     def kept(self) -> dict[str, Any]:
@@ -79,7 +75,7 @@ class Settings(
 
 
 OPTIONS = options_of(Settings)
-"""What is known of each setting, by its name."""
+"""Declaration of each setting, by its name."""
 
 KEPT = {name: known for name, known in OPTIONS.items() if known.holds != "call"}
 """Those that `config.yaml` keeps."""
@@ -93,7 +89,7 @@ def check_kept(config: Mapping[str, Any], where: object) -> None:
             raise UsageError(f"run: {where} is corrupt: {name} is {value!r}.")
 
 
-VERB = Verb(
+TRAIN = Command(
     Settings,
     "contraport.training:train",
     "Train an encoder without labels.",

@@ -1,4 +1,4 @@
-"""What to train on, how it is read, and how it is made noisier or more varied."""
+"""Options of the data: what to train on, how it is read, and how it is made noisier or more varied."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _domains(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(Options):
-    """What to train on."""
+    """Options that name the data."""
 
     data: str | Path | Any | None = field(
         default=None,

@@ -1,7 +1,8 @@
-"""The verbs, a file each: what a verb is asked, and where the function is that does it.
+"""Commands: the options of each, and where its function is.
 
-The command line lists, explains and parses a verb by this alone, and the function of the same name in Python takes its
-options as keywords. So nothing heavy is imported here: what the verb needs is imported when it runs.
+A command is declared in the `config` module of the package that carries it out. The command line lists, explains and
+parses it by this alone, and the function of the same name in Python takes its options as keywords. So nothing heavy is
+imported there: what a command needs is imported when it runs.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 BEGIN, LEARN, USE = "to begin with", "learn, and see what it is worth", "use what was learned"
-"""What the verbs of this package are grouped under."""
+"""Groups of the commands of this package."""
 
 EXTRA = "train,report"
-"""What brings the packages that the verbs of this package need."""
+"""Extras with the packages that the commands of this package need."""
 
 
 @dataclass(frozen=True)
-class Verb(Generic[P]):
-    """What is known of a verb before it runs.
+class Command(Generic[P]):
+    """Declaration of a command, known before it runs.
 
     Attributes:
         asks: the dataclass of its options.
@@ -33,13 +34,13 @@ class Verb(Generic[P]):
         summary: what it does, in a few words.
         about: what else there is to say of it, to its help and to the function's docstring.
         examples: command lines to start from.
-        show: where the function is that prints its result, in place of which `--json` may; nothing where a verb prints
-            none.
+        show: where the function is that prints its result, in place of which `--json` may; nothing where a command
+            prints none.
         judge: where the function is that raises for a result that is a failure, once it was shown; nothing where none
             is.
         resolve: returns what follows from what is given, if something does.
         extra: which extra of contraport brings what it needs; nothing where none does.
-        group: what the help of all verbs has it under.
+        group: its heading in the help of all commands.
         usual: the options that its short help tells; all where none are named.
         page: the page of the documentation that explains it, as `contraport docs` takes it; nothing where none does.
     """
@@ -63,9 +64,9 @@ class Verb(Generic[P]):
         return options_of(self.asks)
 
     def keywords(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
-        """Let a function of what was given, by name, take the verb's options as its arguments, and tell of each.
+        """Let a function of what was given, by name, take the command's options as its arguments, and tell of each.
 
-        A mistake says which page explains the verb. See `contraport.options.keywords_of`.
+        A mistake says which page explains the command. See `contraport.options.keywords_of`.
         """
         told = explained(f"contraport docs {self.page}")(function) if self.page else function
         return keywords_of(self.asks, self.about)(told)
