@@ -1,0 +1,23 @@
+"""Packages whose names are imported when they are first used."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from contraport.importing import lazy_package
+
+
+def test_a_submodule_does_not_hide_the_function_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    package, submodule = ModuleType("scratch"), ModuleType("scratch.walk")
+    monkeypatch.setitem(sys.modules, "scratch", package)
+    monkeypatch.setitem(sys.modules, "scratch.walk", submodule)
+    vars(submodule)["walk"] = len
+    lazy_package("scratch", walk="walk")
+    package.walk = submodule  # type: ignore[attr-defined]  # as the import system does
+    assert package.walk is len
+    assert "walk" in dir(package)
+    with pytest.raises(AttributeError, match="no attribute 'run'"):
+        package.run  # type: ignore[attr-defined]  # noqa: B018
