@@ -27,8 +27,8 @@ KINDS = {
     ),
     "full disk": (
         "Full disks",
-        "No file can grow beyond a random size while a command writes. The same command, or the one that goes on, then "
-        "has to succeed.",
+        "No file can grow beyond a random size while a command writes. The same command, or its resumption, must then "
+        "succeed.",
     ),
     "two commands": (
         "Two commands on one folder",

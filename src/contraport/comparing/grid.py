@@ -180,7 +180,7 @@ class Grid:
 
 
 def _before_training(options: Given) -> dict[str, Any]:
-    """Return the settings that an encoder before its training, and what is measured of it, depend on."""
+    """Return the settings that determine an untrained encoder and its metrics."""
     # Here, not above: suites are listed without torch.
     from contraport.training.given import settings_of
 

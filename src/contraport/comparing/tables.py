@@ -223,7 +223,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words:
 
 
 def arrow(apart: Difference | None) -> str:
-    """Return the mark of what is surely above or below the baseline."""
+    """Return the mark of a significant difference from the baseline, above or below."""
     return "" if apart is None or not apart.is_sure else " ▲" if apart.value > 0 else " ▼"
 
 

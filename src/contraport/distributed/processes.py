@@ -124,7 +124,7 @@ class Processes(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """Where collectives take their tensors from, where no tensor says."""
+        """The device of tensors in collectives, if no tensor determines it."""
         on_gpu = self.size > 1 and dist.get_backend() == "nccl"
         return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 

@@ -37,7 +37,7 @@ class CacheEntry(Generic[Value]):
 
     @property
     def intact(self) -> bool:
-        """Whether nothing has been written to the value since."""
+        """True if the value has not been written to since."""
         return list(map(_version, self.tensors)) == self.versions
 
 

@@ -40,7 +40,7 @@ LOOK = 50
 """After so many iterations the progress is looked at, and told if it is asked for."""
 
 METHODS = ("sparse", "exact")
-"""Which neighbours of an item the plan of the data keeps: the nearest, or all."""
+"""Neighbors that the plan of the data keeps for each item: the nearest, or all."""
 
 SETTLED = 1e-4
 """Less progress than this share of the divergence from one look to the next ends it."""

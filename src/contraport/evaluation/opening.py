@@ -211,7 +211,7 @@ _OF_ITS_DATA: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Reading:
-    """How data are loaded for an encoder: in the size that it takes, as the run read its own.
+    """Loads data for an encoder: images in the size that it takes, columns as the run read them.
 
     Attributes:
         settings: those of the training.

@@ -77,7 +77,7 @@ class Subject:
 
     @cached_property
     def several_classes(self) -> bool:
-        """Whether the training items have two classes or more."""
+        """True if the training items have two classes or more."""
         return self.classes > 1
 
     @cached_property

@@ -21,11 +21,11 @@ OPTIONS = (
     "views", "target", "weights", "labels", "domains", "ids", "column_weights", "features", "negatives",
     "negative_ids", "shared_negatives", "present", "temperature",
 )  # fmt: skip
-"""What a call may have, in the order in which forms are compared."""
+"""Optional arguments of a call, in the order in which processes compare them."""
 
 
 class Sizes(NamedTuple):
-    """How many rows each process has.
+    """Numbers of rows of each process.
 
     Attributes:
         items: of the views, and of all that is known of the items.

@@ -86,7 +86,7 @@ class Streamed(Passes):
 
     @cached_property
     def flat(self) -> bool:
-        """Whether all exponents of the core are known to be moderate."""
+        """True if all exponents of the core are bounded."""
         return self.log_kernel.bound() <= self.limit
 
     @cached_property
@@ -313,7 +313,7 @@ class Stored(Streamed):
 
     @cached_property
     def flat(self) -> bool:
-        """Whether all exponents of the core are known to be moderate: of saved tiles as it was when they were filled.
+        """True if all exponents of the core are bounded; for saved tiles, at the time they were filled.
 
         Embeddings that a compiled graph computes again for the gradient may differ by their rounding.
         """
