@@ -62,7 +62,7 @@ def test_calls_of_train_to_its_first_step(run, tmp_path):
             train(tmp_path / "run")
         finally:
             hook.remove()
-    assert calls.total() <= 2_200
+    assert calls.total() <= 1_900
     assert calls["build_objective"] == 1
     assert calls["Settings.__post_init__"] == 1
 
@@ -71,6 +71,6 @@ def test_calls_of_evaluate(run):
     contraport.evaluate(run.path, progress=False)
     with counting() as calls:
         contraport.evaluate(run.path, progress=False)
-    assert calls.total() <= 4_000
+    assert calls.total() <= 3_800
     assert calls["build_objective"] == 1
     assert calls["Settings.__post_init__"] == 1
