@@ -43,19 +43,35 @@ class Equality:
             self._found.append(self._grouped())
         return self._found[0]
 
+    def __and__(self, other: Equality) -> Equality:
+        same = self.rows is self.columns and other.rows is other.columns
+        rows = _beside_each_other(self.rows, other.rows)
+        columns = rows if same else _beside_each_other(self.columns, other.columns)
+        return Equality(self.sign * other.sign, rows, columns)
+
     def beside(self, columns: int) -> Equality:
         """Return it with so many further columns, whose labels are 0."""
         further = self.columns.new_zeros(columns, self.columns.shape[1])
         return Equality(self.sign, self.rows, torch.cat([self.columns, further]))
 
     def _grouped(self) -> tuple[Tensor, Tensor, int]:
-        n, labels = len(self.rows), torch.cat([self.rows, self.columns])
+        n, same = self.rows.shape[0], self.rows is self.columns
+        labels = self.rows if same else torch.cat([self.rows, self.columns])
         size, several = labels.shape
-        groups = labels.new_zeros(size)
-        for position, one in enumerate(labels.unbind(1)):  # many times as fast as unique(dim=0)
-            groups = group_numbers(groups * size + group_numbers(one)) if position else group_numbers(one)
+        groups = None if several else labels.new_zeros(size)
+        for one in labels.unbind(1):  # many times as fast as unique(dim=0)
+            groups = group_numbers(one) if groups is None else group_numbers(groups * size + group_numbers(one))
+        assert groups is not None
         # There are at most as many groups as labels: how many there are would have to be read from the device.
-        return groups[:n], groups[n:], size if several else 1
+        bound = size if several else 1
+        return (groups, groups, bound) if same else (groups[:n], groups[n:], bound)
+
+
+def _beside_each_other(labels: Tensor, others: Tensor) -> Tensor:
+    """Return labels (n, k) and (n, l) as (n, k + l)."""
+    if labels.shape[1] == 0:
+        return others
+    return labels if others.shape[1] == 0 else torch.cat([labels, others], 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +88,16 @@ class Indicator:
     @classmethod
     def everything(cls, like: tuple[Tensor, Tensor]) -> Indicator:
         """Return the indicator of all pairs between as many rows and columns as the given labels have."""
-        rows, columns = (torch.empty(len(v), 0, dtype=torch.long, device=v.device) for v in like)
-        return cls((Equality(1, rows, columns),))
+        rows, columns = like
+        none = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
+        others = none if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
+        return cls((Equality(1, none, others),))
 
     @classmethod
     def equal(cls, labels: tuple[Tensor, Tensor]) -> Indicator:
         """Return the indicator of the pairs with equal labels, given as integers (N,) and (M,)."""
-        return cls((Equality(1, labels[0].long()[:, None], labels[1].long()[:, None]),))
+        rows = labels[0].long()[:, None]
+        return cls((Equality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
 
     @classmethod
     def allowed(cls, masks: Sequence[Mask | Threshold], like: tuple[Tensor, Tensor]) -> Indicator:
@@ -95,13 +114,7 @@ class Indicator:
         return allowed
 
     def __and__(self, other: Indicator) -> Indicator:
-        return Indicator(
-            tuple(
-                Equality(a.sign * b.sign, torch.cat([a.rows, b.rows], 1), torch.cat([a.columns, b.columns], 1))
-                for a in self.equalities
-                for b in other.equalities
-            )
-        )
+        return Indicator(tuple(a & b for a in self.equalities for b in other.equalities))
 
     def without(self, other: Indicator) -> Indicator:
         """Return the indicator of what is in this set and not in the other."""

@@ -139,6 +139,12 @@ class Pattern:
         """The items of the rows, (N,), and of the columns, (M,)."""
         return self.row_items, self.column_items
 
+    def equal(self, attribute: Tensor) -> Indicator:
+        """Return the set of pairs of items that have an equal attribute, (n,) integers."""
+        rows = attribute[self.row_items]
+        same = self.row_items is self.column_items
+        return Indicator.equal((rows, rows if same else attribute[self.column_items]))
+
     def spread(self, attribute: Tensor) -> tuple[Tensor, Tensor]:
         """Return an attribute of the items, (n, ...), as that of the rows, (N, ...), and of the columns, (M, ...)."""
         return attribute[self.row_items], attribute[self.column_items]

@@ -78,7 +78,7 @@ class Labels(Target):
             )
         if attributes["labels"].ndim == 2:
             return _shared_classes(block, attributes["labels"])
-        same = Indicator.equal(block.pattern.spread(_attribute("labels", attributes)))
+        same = block.pattern.equal(_attribute("labels", attributes))
         return _by_rows(block, ((1.0, block.pattern.compared() & same),))
 
 
@@ -127,7 +127,7 @@ class Shown(Target):
         """Return the target plan of a block."""
         left, levels = block.pattern.compared(), []
         for column in self.numbers.reshape(len(self.numbers), -1).unbind(1):
-            same = Indicator.equal(block.pattern.spread(column))
+            same = block.pattern.equal(column)
             levels.append((1.0, left & same))
             left = left.without(same)
         return _by_rows(block, tuple(levels))
@@ -167,7 +167,7 @@ class Domains(Target):
     def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
         """Return the target plan of a block."""
         same_item = Indicator.equal(block.pattern.items)
-        same_domain = Indicator.equal(block.pattern.spread(_attribute("domains", attributes)))
+        same_domain = block.pattern.equal(_attribute("domains", attributes))
         others = block.pattern.compared().without(same_item)
         levels = (
             (1.0, block.pattern.compared() & same_item),
@@ -200,9 +200,9 @@ def _by_rows(block: Block, levels: tuple[tuple[float, Indicator], ...]) -> Struc
     n, like = block.shape[0], torch.empty(0, dtype=block.precision, device=block.x.device)
     counts = [pairs.counts(like) if level == 1 else level * pairs.counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0]) if counts else constant(n, 0.0, like)
-    wants = totals > 0
-    row_scale = torch.where(wants, 1 / (totals.clamp_min(1e-30) * n), 0)
-    return StructuredTarget(levels, row_scale, known_row_mass=wants.to(like.dtype) / n)
+    wants = (totals > 0).to(like.dtype)
+    row_scale = (totals.clamp_min(1e-30) * n).reciprocal() * wants
+    return StructuredTarget(levels, row_scale, known_row_mass=wants / n)
 
 
 def _attribute(name: str, attributes: Attributes) -> Tensor:
