@@ -6,11 +6,10 @@ from contraport.objectives.divergences import *
 from contraport.objectives.layouts import *
 from contraport.objectives.objective import Loss, Objective
 from contraport.objectives.plan import Outcome, Plan
-from contraport.objectives.prototypes import assignments
 from contraport.objectives.schedules import Relax, Temperature, Tighten
 from contraport.objectives.targets import *
 from contraport.objectives.total import Total
-from contraport.objectives.transport import Transport, sinkhorn_divergence, transport
+from contraport.objectives.transport import Transport, assignments, sinkhorn_divergence, transport
 from contraport.objectives.weighting import ByPlan
 
 __all__ = [

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.errors import UsageError, check, in_short
+from contraport.errors import UsageError, check, check_each, in_short
 from contraport.objectives.agreement import Sizes
-from contraport.objectives.checks import check_values
 
 Attributes = Mapping[str, Tensor]
 """What is known of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
@@ -254,6 +253,17 @@ def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tenso
     if ids is not None:
         shape, given = tuple(negatives.shape[:-1]), tuple(ids.shape)
         check(given == shape, f"negative_ids: expected a tensor with one entry per negative, {shape}, got {given}.")
+
+
+def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
+    """Raise `UsageError` unless all values are good, see `check_each`; under `torch.compile` the graph asserts it.
+
+    No number can be read while a graph is traced: a compiled call raises the assertion as it runs.
+    """
+    if torch.compiler.is_compiling():
+        torch._assert_async(good.all(), f"{argument}: expected {expected}.")
+    else:
+        check_each(argument, values, good, expected)
 
 
 def as_numbers(name: str, value: object) -> Tensor:

@@ -8,12 +8,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from contraport.distributed import local
-from contraport.engine import Geometry, Kernel, without_autocast
+from contraport.distributed import gather, local
+from contraport.engine import Geometry, Gibbs, Kernel, without_autocast
 from contraport.errors import UsageError, check, in_short
-from contraport.objectives.checks import check_values
 from contraport.objectives.constraints import Asked, Balanced, Marginals
 from contraport.objectives.constraints.scaling import Scaling
+from contraport.objectives.inputs import check_values, check_views
 from contraport.objectives.plan import Plan
 
 
@@ -181,3 +181,36 @@ def _log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Te
     check(good, f"{name}: expected masses as a tensor ({size},) of floating point numbers, got {in_short(masses)}.")
     check_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive and finite masses of all points")
     return masses.to(like).log()
+
+
+@torch.no_grad()
+def assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, iterations: int = 3) -> Tensor:
+    """Return the share of each prototype in each item, by the balanced plan between prototypes and all items: (n, k).
+
+    The rows sum to 1; they are held fixed, ready to be the target of another view of the same items. Under
+    `torch.distributed` the plan is that of the items of all processes, and each gets its own rows.
+
+    Args:
+        z: embeddings of the items, (n, d).
+        prototypes: (k, d), the same on every process.
+        temperature: of the Gibbs kernel with the cosine cost.
+        iterations: of Sinkhorn's algorithm, prototypes first, items last.
+
+    Raises:
+        UsageError: the shapes do not fit, or the temperature or the iterations are not positive.
+
+    Source: Caron et al. (2020), Unsupervised learning of visual features by contrasting cluster assignments (SwAV),
+    eq. 3-5.
+
+    >>> import torch, contraport
+    >>> prototypes, z0, z1 = torch.randn(5, 8), torch.randn(16, 8), torch.randn(16, 8)
+    >>> swap = contraport.info_nce(temperature=0.1, symmetric=False, shared_columns=True)
+    >>> value = swap(z0, prototypes, target=assignments(z1, prototypes))
+    """
+    check_views((z, prototypes), shared_columns=True)
+    kernel = Gibbs("cosine", temperature)
+    with without_autocast(z):
+        (plan,) = Balanced(iterations)(Geometry(kernel(prototypes, gather(z))))
+        # The last half step gives every item the same mass: its shares are a softmax over the prototypes.
+        shares: Tensor = (kernel(z, prototypes).dense() + plan.f).softmax(1)
+        return shares

@@ -20,9 +20,8 @@ from contraport.engine import (
     within_transform,
 )
 from contraport.errors import check, is_number, unknown_name
-from contraport.objectives.constraints.constraint import ASKED, Asked, Constraint, directions
+from contraport.objectives.constraints.constraint import ASKED, Asked, Constraint, Simplex, directions
 from contraport.objectives.constraints.scaling import Rows
-from contraport.objectives.constraints.simplex import Simplex
 from contraport.objectives.plan import Plan
 from contraport.objectives.targets import TargetPlan
 

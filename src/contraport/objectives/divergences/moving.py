@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from contraport.errors import check, check_whole, is_number
-from contraport.objectives.checks import check_values
 from contraport.objectives.divergences.decoupled import log_counts, log_mean_by
 from contraport.objectives.divergences.divergence import Divergence, moves_averages, need_negatives
 from contraport.objectives.divergences.logistic import log_mix
 from contraport.objectives.equality import group_numbers
+from contraport.objectives.inputs import check_values
 from contraport.objectives.plan import Outcome
 
 

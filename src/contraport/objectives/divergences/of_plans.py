@@ -11,9 +11,9 @@ from torch import Tensor
 from contraport.engine import by_row_blocks
 from contraport.errors import check, is_number
 from contraport.objectives.answer import Answer
-from contraport.objectives.checks import check_values
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.divergences.divergence import Divergence, need_negatives
+from contraport.objectives.inputs import check_values
 from contraport.objectives.plan import Outcome
 
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes, gather
 from contraport.errors import check, in_short
-from contraport.objectives.checks import check_values
-from contraport.objectives.inputs import Attributes, Call, as_numbers
+from contraport.objectives.inputs import Attributes, Call, as_numbers, check_values
 from contraport.objectives.layouts import Block, Pattern
 from contraport.objectives.targets.target import DenseTarget, SparseTarget, Target, TargetPlan, shared_out
 

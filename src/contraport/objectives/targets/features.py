@@ -10,8 +10,7 @@ from torch import Tensor
 from contraport.distributed import gather
 from contraport.engine import Geometry, Gibbs, Kernel, within_transform
 from contraport.errors import UsageError, check, check_whole
-from contraport.objectives.checks import check_values
-from contraport.objectives.inputs import Attributes
+from contraport.objectives.inputs import Attributes, check_values
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.kernel_target import KernelTarget
 from contraport.objectives.targets.target import SparseTarget, Target

@@ -11,9 +11,8 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine import constant, log_of
 from contraport.errors import MissingFactError, check, in_short
-from contraport.objectives.checks import check_values
 from contraport.objectives.equality import Indicator
-from contraport.objectives.inputs import Attributes, Call
+from contraport.objectives.inputs import Attributes, Call, check_values
 from contraport.objectives.layouts import Block, Pattern
 from contraport.objectives.targets.target import (
     DenseTarget,
