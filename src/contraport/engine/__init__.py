@@ -1,6 +1,5 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
-from contraport.engine.autocast import products_without_autocast, without_autocast
 from contraport.engine.backends.choose import BACKENDS, PRECISIONS, backend, choose, explain, precision
 from contraport.engine.constants import CacheEntry, constant, log_of, remembered
 from contraport.engine.custom_op import HostLoop, run_loop
@@ -12,7 +11,7 @@ from contraport.engine.links import Doubled, Link, LogDecay, LogHinge, LogOf, Lo
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
 from contraport.engine.operations import converge, held_sums, log_sums, scale
 from contraport.engine.row_blocks import by_row_blocks
-from contraport.engine.transforms import check_outside, within_transform
+from contraport.engine.transforms import check_outside, products_without_autocast, within_transform, without_autocast
 
 __all__ = [
     "BACKENDS",

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine.autocast import without_autocast
 from contraport.engine.geometry import Geometry
 from contraport.engine.passes import Passes, differentiably
 from contraport.engine.structures import Structure, flatten, unflatten
+from contraport.engine.transforms import without_autocast
 
 
 class Executor(NamedTuple):

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import world
-from contraport.engine.autocast import products_without_autocast, without_autocast
 from contraport.engine.constants import constant
 from contraport.engine.learned_numbers import learned_number, number_of
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel, MatrixLogKernel
-from contraport.engine.transforms import within_transform
+from contraport.engine.transforms import products_without_autocast, within_transform, without_autocast
 from contraport.errors import UsageError, check, check_nonnegative, check_positive, unknown_name
 
 COLDEST = 0.01

@@ -22,12 +22,11 @@ from typing import Protocol, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from contraport.engine.autocast import inner_products
 from contraport.engine.constants import constant
 from contraport.engine.links import Link
 from contraport.engine.row_blocks import by_row_blocks
 from contraport.engine.structures import flatten, unflatten
-from contraport.engine.transforms import pullback
+from contraport.engine.transforms import inner_products, pullback
 from contraport.errors import UsageError
 
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]

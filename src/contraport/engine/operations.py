@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from contraport.engine.autocast import without_autocast
 from contraport.engine.backends.choose import executor_for
 from contraport.engine.constants import constant
 from contraport.engine.custom_op import apply
@@ -19,7 +18,7 @@ from contraport.engine.fixed_point import Converge
 from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, HalfSteps, Scale, Slack, Step
 from contraport.engine.held_sums import HeldSums
-from contraport.engine.transforms import check_outside
+from contraport.engine.transforms import check_outside, without_autocast
 
 
 def scale(
