@@ -52,7 +52,7 @@ from contraport.embedding import Reader
 from contraport.pairs import STATISTICS, ItemPairs, Sides, scores
 from contraport.runs import Run
 from contraport.training.build import build_views
-from contraport.training.step.sides import read_sides
+from contraport.training.step.pair_features import read_sides
 
 UCI = ("fou", "fac", "kar", "pix", "zer", "mor")
 EPOCHS = 18

@@ -15,8 +15,8 @@ from types import ModuleType
 import contraport
 from contraport.catalog import OBJECTIVES, RECIPES, list_encoders, list_sources
 from contraport.cli.commands import find, summaries
+from contraport.formatting import as_flags
 from contraport.options import Option, in_words
-from contraport.wording import as_flags
 
 PARTS = {
     "Layouts: which pairs are compared": "contraport.objectives.layouts",

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from scipy.stats import spearmanr
 
+from contraport.comparing.comparison_tables import Comparison, markdown_table, on_the_way, table_of, written
 from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Waypoint
 from contraport.comparing.suites import read_suite, suites_folder
-from contraport.comparing.tables import Comparison, markdown_table, on_the_way, table_of, written
 from contraport.encoders.build import build, default_encoder
 from contraport.measures import Measure
 from contraport.measures.intervals import Difference, Interval

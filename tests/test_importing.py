@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from contraport.importing import lazy_package
+from contraport.lazy import lazy_package
 
 
 def test_a_submodule_does_not_hide_the_function_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

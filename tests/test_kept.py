@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from contraport import locks
+from contraport.array_cache import making, opened, taken_or_made
 from contraport.errors import UsageError
 from contraport.files import new_memmap
-from contraport.kept import making, opened, taken_or_made
 from contraport.locks import LOCK
 
 
@@ -33,7 +33,7 @@ def test_arrays_of_one_process_are_not_taken_for_those_of_another_that_is_killed
         ours[:] = 1
         with making(tmp_path, made_of(2)) as (theirs,):  # as a process beside this one would
             theirs[:] = 2
-        monkeypatch.setattr("contraport.kept.write_json", killed)
+        monkeypatch.setattr("contraport.array_cache.write_json", killed)
     found, _ = opened(tmp_path, made_of(2))
     assert found is None or (found[0] == 2).all()
 

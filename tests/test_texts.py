@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contraport.errors import UsageError
-from contraport.texts import LONGEST, as_bytes, concatenated, decoded, encoded, strings_in
+from contraport.text_tensors import LONGEST, as_bytes, concatenated, decoded, encoded, strings_in
 
 
 def test_texts_come_back_from_their_bytes():

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from contraport.data import Batch, Dataset, Views, loader
 from contraport.data.streams import Stream
 from contraport.encoders import Model
-from contraport.encoders.texts import bags_of_pieces
+from contraport.encoders.text_encoders import bags_of_pieces
 from contraport.errors import UsageError, check
+from contraport.formatting import listed, shape_told
 from contraport.progress import Bars
 from contraport.seeding import reseed, torch_seed
-from contraport.texts import are_texts, is_text
-from contraport.wording import listed, shape_told
+from contraport.text_tensors import are_texts, is_text
 
 RAW_FEATURES = 4_096
 """Images of more numbers than this are shrunk before they count as raw inputs."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from contraport.wording import written_as
+from contraport.formatting import written_as
 
 LONGEST_LIST = 500
 """Letters up to which all known names are told; of more the nearest few."""

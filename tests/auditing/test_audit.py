@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 import contraport
 from contraport import locks
 from contraport.auditing import Audit, crossfit
-from contraport.auditing.frozen import frozen_rounds
+from contraport.auditing.frozen_vectors import frozen_rounds
 from contraport.auditing.report import of_training
 from contraport.cli.console import print_audit
 from contraport.data import from_arrays, from_stream, load

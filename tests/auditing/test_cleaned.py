@@ -13,7 +13,7 @@ import torch
 
 import contraport
 from contraport.auditing import Audit
-from contraport.auditing.cleaned import write_cleaned
+from contraport.auditing.export_clean import write_cleaned
 from contraport.data import load
 from contraport.data.arrays import from_arrays
 from contraport.errors import UsageError

@@ -12,7 +12,7 @@ from contraport import UsageError
 from contraport.catalog import ENCODERS, OBJECTIVES, RECIPES, SOURCES, Encoder, Source, list_encoders, resolve
 from contraport.data import Dataset, from_arrays, load
 from contraport.encoders import build
-from contraport.importing import imported
+from contraport.lazy import imported
 
 
 def test_names_are_those_of_the_rows() -> None:

@@ -11,7 +11,7 @@ import contraport
 from contraport.cli import main
 from contraport.cli.commands import OWN, PLACES, find
 from contraport.errors import UsageError
-from contraport.importing import imported
+from contraport.lazy import imported
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from contraport.cli.console import print_clusters, print_groups, print_neighbors, print_table
-from contraport.evaluation.tables import difference_rows, evaluation_rows, result_rows
+from contraport.evaluation.result_tables import difference_rows, evaluation_rows, result_rows
 from contraport.measures import MEASURES
 from contraport.searching.cluster import Cluster, Clusters
 from contraport.searching.duplicates import Group

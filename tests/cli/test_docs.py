@@ -17,14 +17,10 @@ from .conftest import Outcome
 
 Command = Callable[..., Outcome]
 
+PAGE = r'expl(?:ained\(|ain\(error, )"contraport docs ([^"{]+)"\)|More: contraport docs ([^"{]+)"'
+
 POINTED_AT = {
-    *(
-        found
-        for file in Path(contraport.__file__).parent.rglob("*.py")
-        for found in re.findall(
-            r'explained\("contraport docs ([^"{]+)"\)|More: contraport docs ([^"{]+)"', file.read_text()
-        )
-    ),
+    *(found for file in Path(contraport.__file__).parent.rglob("*.py") for found in re.findall(PAGE, file.read_text())),
     *((find(verb).page, "") for verb in OWN if find(verb).page),
 }
 

@@ -19,14 +19,14 @@ from scipy.stats import ttest_ind
 
 from contraport import compare
 from contraport.cli import main
-from contraport.comparing import running
+from contraport.comparing import cells as running
 from contraport.comparing.asked import grid_of
+from contraport.comparing.cells import Clock, Job, carried_out, carry_out, job_of
 from contraport.comparing.compare import _circumstances, _settled
+from contraport.comparing.comparison_tables import Comparison, size, table_of, verdict_in_words, written
 from contraport.comparing.grid import Cell
 from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Verdict, verdict_of
-from contraport.comparing.running import Clock, Job, carried_out, carry_out, job_of
-from contraport.comparing.statistics import MOST_SEEDS
-from contraport.comparing.tables import Comparison, size, table_of, verdict_in_words, written
+from contraport.comparing.seed_statistics import MOST_SEEDS
 from contraport.comparing.tuning import SPACES, Space, best_trial, settled, space_of, trials_of, unequal
 from contraport.errors import InUseError, UsageError
 from contraport.locks import locked

@@ -13,7 +13,7 @@ from contraport.comparing.asked import grid_of
 from contraport.comparing.suites import read_suite, suites_folder
 from contraport.errors import UsageError
 from contraport.training.config import ReadingSettings
-from contraport.training.given import settings_of
+from contraport.training.resolve import settings_of
 
 SUITES = sorted(file.stem for file in suites_folder().glob("*.yaml"))
 ASKED: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}

@@ -10,9 +10,9 @@ import pytest
 from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
+from contraport.comparing.comparison_tables import Comparison
 from contraport.comparing.page import draw, figure_of, panels_of, render
 from contraport.comparing.results import Entry, Verdict
-from contraport.comparing.tables import Comparison
 from contraport.measures.intervals import Difference, Interval
 from contraport.plots.colors import SERIES
 

@@ -12,10 +12,10 @@ import pytest
 from scipy.stats import ttest_rel
 
 from contraport.comparing.asked import grid_of
+from contraport.comparing.cells import job_of
 from contraport.comparing.grid import Claim, Grid
 from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Results, entries_of, verdicts_of, waypoints_of
-from contraport.comparing.running import job_of
-from contraport.comparing.statistics import likely_spread, over_seeds, paired, spread_of
+from contraport.comparing.seed_statistics import likely_spread, over_seeds, paired, spread_of
 from contraport.files import write_arrays
 from contraport.runs import Run
 

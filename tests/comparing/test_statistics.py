@@ -9,7 +9,7 @@ import pytest
 from scipy.special import digamma, polygamma
 from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 
-from contraport.comparing.statistics import (
+from contraport.comparing.seed_statistics import (
     MOST_SEEDS,
     Paired,
     VarianceEstimate,

@@ -16,11 +16,11 @@ from rich.console import Console
 from tests.comparing.test_compare import SMALL, count_trainings
 
 from contraport import compare
-from contraport.comparing import running
+from contraport.comparing import cells as running
 from contraport.comparing.asked import grid_of
+from contraport.comparing.cells import Clock, Found, Job, job_of
 from contraport.comparing.compare import _bar, _check_measured, _expected, _notes, _told, _trials, _without_settings
 from contraport.comparing.grid import Grid
-from contraport.comparing.running import Clock, Found, Job, job_of
 from contraport.comparing.tuning import trials_of
 from contraport.errors import UsageError
 from contraport.files import write_arrays

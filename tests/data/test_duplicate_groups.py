@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from contraport.data import Dataset, from_arrays, load
-from contraport.texts import decoded
+from contraport.text_tensors import decoded
 
 IMAGES = 20
 

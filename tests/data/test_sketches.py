@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from contraport.data import from_arrays
-from contraport.data.sketches import LETTERS, sketches, thumbnails
+from contraport.data.thumbnails import LETTERS, sketches, thumbnails
 
 ITEMS = 40
 RANDOM = np.random.default_rng(0)

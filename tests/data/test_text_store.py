@@ -5,7 +5,7 @@ import torch
 from contraport.data import from_arrays
 from contraport.data.text_store import TextStore
 from contraport.errors import UsageError
-from contraport.texts import decoded
+from contraport.text_tensors import decoded
 
 TEXTS = ["a red bag", "größer", "", "日本語 🙂", "x" * 300]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.catalog.versions import (
+from contraport.catalog.named_perturbations import (
     DOMAINS,
     Corruption,
     DomainVersion,
@@ -21,8 +21,7 @@ from contraport.catalog.versions import (
     parse_mismatch,
 )
 from contraport.data import Dataset, Views, from_arrays
-from contraport.data.stores import ChosenStore
-from contraport.data.versions import (
+from contraport.data.perturbations import (
     class_weights,
     corrupted,
     imbalanced,
@@ -30,6 +29,7 @@ from contraport.data.versions import (
     mismatched_partners,
     with_partners,
 )
+from contraport.data.stores import ChosenStore
 from contraport.errors import UsageError
 
 

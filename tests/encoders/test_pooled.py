@@ -10,7 +10,7 @@ from torch import nn
 
 from contraport.encoders.tokenized import TextTransformer, _pooling_of
 from contraport.errors import UsageError
-from contraport.texts import encoded
+from contraport.text_tensors import encoded
 
 
 class Words(nn.Module):

@@ -3,9 +3,9 @@ import torch
 
 from contraport.encoders import Model
 from contraport.encoders.build import build
-from contraport.encoders.texts import BUCKETS, PIECES, Hashed, SmallText, bags_of_pieces
+from contraport.encoders.text_encoders import BUCKETS, PIECES, Hashed, SmallText, bags_of_pieces
 from contraport.errors import UsageError
-from contraport.texts import concatenated, encoded
+from contraport.text_tensors import concatenated, encoded
 
 TEXTS = ["a red bag", "A RED BAG", "bag red a", "größer als 日本語", "x"]
 

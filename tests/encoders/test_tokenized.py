@@ -13,7 +13,7 @@ from contraport.encoders.tokenized import is_kept
 from contraport.errors import UsageError
 from contraport.features import read_features
 from contraport.runs import Run
-from contraport.texts import encoded
+from contraport.text_tensors import encoded
 
 transformers = pytest.importorskip(
     "transformers", reason="the extra text, transformers and tokenizers, is not installed"

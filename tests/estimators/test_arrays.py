@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.estimators.arrays import as_tensor
+from contraport.estimators.array_input import as_tensor
 
 ROWS = np.arange(12.0).reshape(4, 3)
 

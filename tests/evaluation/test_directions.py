@@ -12,7 +12,7 @@ from tests.evaluation.making import make_run
 from contraport import evaluate
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
-from contraport.evaluation.tables import direction_rows
+from contraport.evaluation.result_tables import direction_rows
 from contraport.measures.retrieval import ranks
 
 NAMES = ("photo", "audio", "tags")

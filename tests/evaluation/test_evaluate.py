@@ -19,7 +19,7 @@ from contraport.embedding import Reader
 from contraport.encoders import Model
 from contraport.errors import InUseError, UsageError
 from contraport.evaluation import embed, evaluate
-from contraport.evaluation.kept import kept_files, kept_models
+from contraport.evaluation.kept_models import kept_files, kept_models
 from contraport.evaluation.samples import points, samples_of
 from contraport.evaluation.worsened import worsened
 from contraport.locks import locked

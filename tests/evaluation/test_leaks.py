@@ -16,9 +16,9 @@ import torch
 from PIL import Image
 
 import contraport
-from contraport.catalog.versions import parse_mismatch
+from contraport.catalog.named_perturbations import parse_mismatch
 from contraport.data import Dataset, from_arrays, load
-from contraport.data.versions import mismatched_partners
+from contraport.data.perturbations import mismatched_partners
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.evaluation.bench import Bench
@@ -26,7 +26,7 @@ from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.embed import embed
 from contraport.pairs import couples, exchanged, with_decoys
 from contraport.runs import Run
-from contraport.training.build.objective import target_of
+from contraport.training.build.objective_parts import target_of
 
 ROWS, FEATURES = 120, 4
 

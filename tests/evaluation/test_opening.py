@@ -12,9 +12,10 @@ from tests.evaluation.making import make_run, vector_model, vectors
 from contraport.data import Dataset, from_arrays, from_stream, load
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.evaluation import evaluate, opening
+from contraport.evaluation import evaluate
+from contraport.evaluation import split_loading as opening
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.opening import are_same_items, data_told, image_size_of
+from contraport.evaluation.split_loading import are_same_items, data_told, image_size_of
 
 ASKED: dict[str, Any] = {"measures": ["uniformity"], "alone": True, "progress": False}
 

@@ -11,7 +11,7 @@ from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import Reader
 from contraport.encoders import Model
 from contraport.evaluation.samples import cosines, points, project_to_plane, samples_of
-from contraport.measures.geometry import spectrum
+from contraport.measures.embedding_geometry import spectrum
 from contraport.measures.subject import Subject
 from contraport.pairs import Sides, scores
 

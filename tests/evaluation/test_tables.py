@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contraport.evaluation.tables import course_rows, evaluation_rows
+from contraport.evaluation.result_tables import course_rows, evaluation_rows
 
 
 def result(**rows: dict[str, float | None]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from tests.evaluation.making import make_run, vector_model, vectors
 from contraport.cli.listing import list_names, print_names
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
-from contraport.evaluation.tables import result_rows
+from contraport.evaluation.result_tables import result_rows
+from contraport.formatting import on_command_line
 from contraport.measures import MEASURES, chosen, measure, measure_of
 from contraport.measures.measure import LABELS
 from contraport.reporting import report
-from contraport.wording import on_command_line
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
 from contraport import KL, Cross, Gibbs, Objective, Pairs, Rows, info_nce, nt_xent
-from contraport.catalog.versions import CORRUPTIONS
+from contraport.catalog.named_perturbations import CORRUPTIONS
 from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import RawInputs, Reader
 from contraport.encoders import Model
-from contraport.measures import MEASURES, Measure, tuning
+from contraport.measures import MEASURES, Measure
+from contraport.measures import fine_tuning as tuning
 from contraport.measures.intervals import Finding
 from contraport.measures.measure import TEXTS
 from contraport.measures.probes import few_labels_hits, predicted_numbers

@@ -8,7 +8,8 @@ from scipy import stats
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.neighbors import NearestNeighbors
 
-from contraport.measures import geometry, influence
+from contraport.measures import embedding_geometry as geometry
+from contraport.measures import influence
 from contraport.measures.intervals import Finding, interval, mean_below_one, mean_of_share
 from contraport.measures.probes import calibration_gaps
 

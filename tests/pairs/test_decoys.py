@@ -8,7 +8,7 @@ from tests.engine.test_memory import Largest
 from contraport.data import BatchOrder, Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.pairs import ItemPairs, Sides, better_partners, couples, exchanged, free_partners, scores, with_decoys
-from contraport.texts import decoded
+from contraport.text_tensors import decoded
 
 ITEMS = 300
 
@@ -151,7 +151,7 @@ def test_partners_are_found_in_memory_of_the_items_alone(monkeypatch: pytest.Mon
     items, generator = torch.arange(2_000), torch.Generator().manual_seed(0)
     sides = Sides((torch.randn(2_000, 3, generator=generator), torch.randn(2_000, 3, generator=generator)))
     expected, _ = better_partners(sides, items, "likeness")
-    monkeypatch.setattr("contraport.pairs.sides._BLOCK_VALUES", 2**14)
+    monkeypatch.setattr("contraport.pairs.paired_features._BLOCK_VALUES", 2**14)
     with Largest() as seen:
         found, _ = better_partners(sides, items, "likeness")
     assert seen.entries <= 10 * 17 * 2 * len(items), seen.operation  # whether a neighbour is one of a candidate pair

@@ -11,7 +11,7 @@ from torch import Tensor
 from contraport.errors import UsageError
 from contraport.pairs import STATISTICS, ItemPairs, Sides, scores
 from contraport.pairs.canonical import FOLDS, RIDGE
-from contraport.pairs.statistics import ITERATIONS, RELAXATION, TEMPERATURE
+from contraport.pairs.pair_statistics import ITERATIONS, RELAXATION, TEMPERATURE
 
 ITEMS, WRONG = 120, 30
 
@@ -145,7 +145,7 @@ def test_ranks_of_many_items_are_told_by_some(monkeypatch: pytest.MonkeyPatch) -
     hidden = torch.randn(900, 4, generator=generator)
     views = (hidden, hidden + 0.3 * torch.randn(900, 4, generator=generator))
     whole = scores(Sides(views))
-    monkeypatch.setattr("contraport.pairs.sides.REFERENCES", 300)
+    monkeypatch.setattr("contraport.pairs.paired_features.REFERENCES", 300)
     some = scores(Sides(views))
     assert np.corrcoef(whole, some)[0, 1] > 0.9
     assert not torch.equal(whole, some)

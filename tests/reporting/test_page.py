@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contraport.errors import UsageError
-from contraport.evaluation.tables import evaluation_rows
+from contraport.evaluation.result_tables import evaluation_rows
 from contraport.evaluation.worsened import worsened
 from contraport.files import write_json
 from contraport.measures import chosen, measure_of

@@ -14,9 +14,10 @@ from contraport.pairs import false_discovery
 from contraport.plots.colors import class_colors
 from contraport.plots.curves import POINTS_PER_LINE
 from contraport.plots.masses import Scale
-from contraport.reporting import drawing, pictures
-from contraport.reporting.canvas import Canvas
+from contraport.reporting import drawing
+from contraport.reporting import report_pictures as pictures
 from contraport.reporting.page import render
+from contraport.reporting.page_canvas import Canvas
 from contraport.reporting.sections.confusion import confusion, most_confused, table
 from contraport.reporting.sections.embeddings import embeddings
 from contraport.reporting.sections.epochs import epochs, measured_epochs

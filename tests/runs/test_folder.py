@@ -86,7 +86,7 @@ def test_a_file_that_a_training_takes_away_while_the_folder_is_read(run: Run, mo
             passing.unlink()
         check_regular(argument, path)
 
-    monkeypatch.setattr("contraport.runs.folder.check_regular", gone)
+    monkeypatch.setattr("contraport.runs.run_folder.check_regular", gone)
     assert run.metrics() == [{"step": 1}]
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from contraport.errors import UsageError
-from contraport.runs.reading import are_numbers, is_one_of, read_rows
+from contraport.runs.run_files import are_numbers, is_one_of, read_rows
 
 
 @pytest.mark.parametrize(("value", "holds"), [(1, True), (0.5, True), (None, True), (True, False), ("1", False)])

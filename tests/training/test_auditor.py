@@ -14,7 +14,7 @@ from contraport.embedding import Reader
 from contraport.pairs import ItemPairs, Sides, estimated_noise
 from contraport.pairs.decoys import with_decoys
 from contraport.training.step import auditor as module
-from contraport.training.step.auditor import Auditor
+from contraport.training.step.pair_filter import Auditor
 
 ITEMS, WRONG, EPOCHS = 400, 100, 12
 RANDOM = np.random.default_rng(0)

@@ -20,9 +20,9 @@ from contraport.errors import UsageError
 from contraport.features import read_features
 from contraport.objectives import Shown
 from contraport.runs import Run
-from contraport.texts import encoded
+from contraport.text_tensors import encoded
 from contraport.training.build import build
-from contraport.training.given import settings_of
+from contraport.training.resolve import settings_of
 from tests.evaluation.making import image_model, make_run
 
 COLOURS = {"dark": 20, "grey": 120, "bright": 220}

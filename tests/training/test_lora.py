@@ -15,7 +15,7 @@ from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.encoders.adapters import merged
 from contraport.errors import UsageError
-from contraport.evaluation.kept import kept_files, kept_models
+from contraport.evaluation.kept_models import kept_files, kept_models
 from contraport.runs import Run
 from contraport.training.build import build, build_initial, fitted
 from contraport.training.restore import read_checkpoint

@@ -17,7 +17,7 @@ import torch
 
 from contraport import embed, evaluate, train
 from contraport.errors import UsageError
-from contraport.evaluation.kept import kept_models
+from contraport.evaluation.kept_models import kept_models
 from contraport.files import checksum_of
 from contraport.runs import Run
 

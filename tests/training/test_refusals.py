@@ -11,8 +11,8 @@ from torch import nn
 from contraport import Total, byol, guided, nt_xent
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
+from contraport.formatting import on_command_line
 from contraport.training import train
-from contraport.wording import on_command_line
 
 from .conftest import Pull
 

@@ -15,10 +15,10 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from contraport.auditing.cleaned import write_cleaned
 from contraport.auditing.config import AUDIT, AuditOptions
 from contraport.auditing.crossfit import Judgements, Round, crossfit
-from contraport.auditing.frozen import frozen_rounds
+from contraport.auditing.export_clean import write_cleaned
+from contraport.auditing.frozen_vectors import frozen_rounds
 from contraport.auditing.page import write_page
 from contraport.auditing.report import Audit, of_training
 from contraport.data import Dataset, from_arrays, load_undivided
@@ -26,15 +26,15 @@ from contraport.data.fingerprint import fingerprint
 from contraport.data.streams import check_no_stream
 from contraport.errors import UsageError, check, unknown_name, writing
 from contraport.files import halves
+from contraport.formatting import written_as
 from contraport.locks import LOCK, locked
 from contraport.options import options_of
 from contraport.pairs import Sides, better_partners, check_pairs, free_partners
 from contraport.progress import plain_console
 from contraport.training.config import Settings
 from contraport.training.run_logging import console_logging
-from contraport.training.step.auditor import largest_batch
+from contraport.training.step.pair_filter import largest_batch
 from contraport.training.train import train
-from contraport.wording import written_as
 
 log = logging.getLogger("contraport.auditing")
 

@@ -24,7 +24,7 @@ from contraport.training.callbacks import FiniteGuard
 from contraport.training.config import Settings
 from contraport.training.loop import Loop
 from contraport.training.optimization import make_optimizer, make_schedule
-from contraport.training.step.sides import read_sides
+from contraport.training.step.pair_features import read_sides
 
 
 class Round(NamedTuple):

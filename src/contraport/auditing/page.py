@@ -11,10 +11,10 @@ import torch
 from contraport import pages
 from contraport.auditing.report import Audit
 from contraport.data import Dataset
-from contraport.data.sketches import sketches
+from contraport.data.thumbnails import sketches
 from contraport.files import write_text
-from contraport.pairs.statistics import STATISTICS
-from contraport.wording import rounded
+from contraport.formatting import rounded
+from contraport.pairs.pair_statistics import STATISTICS
 
 SHOWN = 200
 """At most so many pairs are on the page, the worst first."""

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from contraport.errors import check
 from contraport.files import write_csv, write_json
-from contraport.notebook import html_columns
+from contraport.formatting import written_as
+from contraport.html_repr import html_columns
 from contraport.options import fits
 from contraport.pairs import false_discovery
-from contraport.training.step.auditor import MOST_LEFT_OUT, REMEMBERED, remembering
-from contraport.wording import written_as
+from contraport.training.step.pair_filter import MOST_LEFT_OUT, REMEMBERED, remembering
 
 _WORST = 10
 

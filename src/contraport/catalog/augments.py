@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from contraport.errors import check
-from contraport.named import parse_named
+from contraport.spec import parse_named
 
 SUITED = ("weak", "standard", "strong")
 """How far the views may differ that suit the data, from little to much."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import contraport as cp
 from contraport.course import is_learned, parse_learned
 from contraport.errors import UsageError, bound, check, check_nonnegative, check_positive, is_number, unknown_name
-from contraport.wording import written_as
+from contraport.formatting import written_as
 
 if TYPE_CHECKING:
     from torch import Tensor

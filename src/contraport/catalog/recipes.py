@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from contraport.catalog.objectives import OBJECTIVES, method
 from contraport.errors import UsageError, unknown_name
-from contraport.wording import written_as
+from contraport.formatting import written_as
 
 
 class Recipe(NamedTuple):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contraport._version import __version__
 from contraport.cli.commands import run_verb, summaries
 from contraport.errors import CheckFailedError, UsageError, lacks_memory, notes
-from contraport.importing import imported
-from contraport.wording import on_command_line
+from contraport.formatting import on_command_line
+from contraport.lazy import imported
 
 __all__ = ["main"]
 

@@ -14,7 +14,7 @@ from typing import Any, cast, get_args
 
 from contraport.command import BEGIN, EXTRA, LEARN, USE, Command
 from contraport.errors import UsageError, check, explained, needing, reason, unknown_name
-from contraport.importing import imported
+from contraport.lazy import imported
 from contraport.options import Option
 
 GROUP = "contraport.commands"

@@ -9,9 +9,9 @@ from rich.box import SIMPLE
 from rich.measure import Measurement
 from rich.table import Table
 
-from contraport.evaluation.tables import course_rows, difference_rows, direction_rows, evaluation_rows
+from contraport.evaluation.result_tables import course_rows, difference_rows, direction_rows, evaluation_rows
+from contraport.formatting import counted
 from contraport.progress import plain_console
-from contraport.wording import counted
 
 if TYPE_CHECKING:
     from contraport.auditing import Audit
@@ -112,7 +112,7 @@ def print_clusters(found: Clusters) -> None:
 def print_comparison(found: Comparison) -> None:
     """Print the table of a comparison, and what it says."""
     # Here, not above: the other tables need no SciPy.
-    from contraport.comparing.tables import verdict_in_words, written
+    from contraport.comparing.comparison_tables import verdict_in_words, written
 
     for measure in found.measures:
         rows = [

@@ -10,7 +10,7 @@ from typing import Any
 from contraport.cli.config import DEMO, DemoOptions
 from contraport.cli.console import print_table
 from contraport.evaluation.evaluate import evaluate
-from contraport.evaluation.tables import result_rows
+from contraport.evaluation.result_tables import result_rows
 from contraport.reporting import report
 from contraport.training.train import train
 

@@ -10,8 +10,8 @@ from typing import Any
 from contraport.catalog import OBJECTIVES, RECIPES, list_encoders, list_sources
 from contraport.catalog.choosing import when_to_use
 from contraport.cli.config import LIST, ListOptions
+from contraport.formatting import as_flags
 from contraport.measures import MEASURES, Measure
-from contraport.wording import as_flags
 
 _Rows = Sequence[Mapping[str, str]]
 """Of each its name, and what is said of it under other headings."""

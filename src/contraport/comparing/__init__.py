@@ -17,12 +17,12 @@ page           all of it on one page
 
 from typing import TYPE_CHECKING
 
-from contraport.importing import lazy_package
+from contraport.lazy import lazy_package
 
 if TYPE_CHECKING:
     from contraport.comparing.compare import compare
-    from contraport.comparing.tables import Comparison
+    from contraport.comparing.comparison_tables import Comparison
 
 __all__ = ["Comparison", "compare"]
 
-lazy_package(__name__, compare="compare", Comparison="tables")
+lazy_package(__name__, compare="compare", Comparison="comparison_tables")

@@ -12,7 +12,7 @@ from contraport.comparing.grid import Claim, Column, Given, Grid, Row
 from contraport.comparing.results import chosen_in_order
 from contraport.comparing.suites import OF_SUITES, claim_of, read_suite
 from contraport.errors import check, unknown_name
-from contraport.wording import written_as
+from contraport.formatting import written_as
 
 
 def grid_of(given: Given) -> Grid:

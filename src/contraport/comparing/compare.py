@@ -17,6 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from contraport._version import __version__
 from contraport.comparing.asked import grid_of
+from contraport.comparing.cells import Clock, Found, Job, carried_out, check_data, job_of
+from contraport.comparing.comparison_tables import Comparison
 from contraport.comparing.config import COMPARE, seconds_of
 from contraport.comparing.grid import Cell, Given, Grid, Row
 from contraport.comparing.page import draw, render
@@ -28,11 +30,10 @@ from contraport.comparing.results import (
     verdicts_of,
     waypoints_of,
 )
-from contraport.comparing.running import Clock, Found, Job, carried_out, check_data, job_of
-from contraport.comparing.tables import Comparison
 from contraport.comparing.tuning import as_text, best_trial, settled, space_of, trials_of, unequal
 from contraport.errors import UsageError, check, lacks_memory, writing
 from contraport.files import write_json, write_text
+from contraport.formatting import as_flags, counted, listed
 from contraport.locks import locked
 from contraport.measures import Measure
 from contraport.measures.baselines import BASELINES
@@ -40,8 +41,7 @@ from contraport.options import plain
 from contraport.progress import plain_console
 from contraport.training.build import build
 from contraport.training.dry_run import dry_run
-from contraport.training.given import settings_of
-from contraport.wording import as_flags, counted, listed
+from contraport.training.resolve import settings_of
 
 Moved: TypeAlias = Callable[[Cell, Found], None]
 """Is told of each cell that is done."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from contraport.command import EXTRA, LEARN, Command
 from contraport.errors import check
-from contraport.importing import imported
+from contraport.lazy import imported
 from contraport.options import Options, fits, one_of, option, options_of, whole
 from contraport.training.config import ReadingSettings
 

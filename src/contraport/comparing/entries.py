@@ -11,7 +11,7 @@ from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.augments import AUGMENTS
 from contraport.comparing.grid import Given, Row, overlaid
 from contraport.errors import UsageError, check, unknown_name
-from contraport.named import read_value, split_at_commas, unquoted
+from contraport.spec import read_value, split_at_commas, unquoted
 from contraport.training.config import OPTIONS
 
 _NOT_CHOSEN = ("data", "seed", "out", "resume", "overwrite", "dry_run", "progress", "device", "root", "validation")

@@ -182,7 +182,7 @@ class Grid:
 def _before_training(options: Given) -> dict[str, Any]:
     """Return the settings that determine an untrained encoder and its metrics."""
     # Here, not above: suites are listed without torch.
-    from contraport.training.given import settings_of
+    from contraport.training.resolve import settings_of
 
     settings = settings_of(options)
     found = {name: getattr(settings, name) for name in _OF_ENCODERS}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from contraport import pages
+from contraport.comparing.comparison_tables import Comparison, arrow, size, verdict_in_words, ways_of, written
 from contraport.comparing.results import Entry
-from contraport.comparing.tables import Comparison, arrow, size, verdict_in_words, ways_of, written
 from contraport.files import replacing
 from contraport.measures.intervals import Interval
 from contraport.plots.canvas import canvas, verbatim

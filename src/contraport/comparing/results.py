@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from contraport.comparing.cells import Found, Job
 from contraport.comparing.grid import Claim, Column, Grid, Row
-from contraport.comparing.running import Found, Job
-from contraport.comparing.statistics import (
+from contraport.comparing.seed_statistics import (
     Paired,
     VarianceEstimate,
     likely_spread,

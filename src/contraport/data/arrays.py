@@ -18,7 +18,7 @@ from contraport.data.splits import Codes, Positions
 from contraport.data.stores import Store, as_one
 from contraport.data.text_store import TextStore
 from contraport.errors import UsageError, check, check_each
-from contraport.texts import check_full, shape_of, strings_in
+from contraport.text_tensors import check_full, shape_of, strings_in
 
 Array: TypeAlias = np.ndarray | Tensor
 

@@ -14,7 +14,7 @@ from contraport.data.duplicate_groups import content_ids, has_repeats
 from contraport.data.stores import ChosenStore, ChosenViews, Store
 from contraport.data.values import least_and_most, mean_and_std
 from contraport.errors import UsageError, check
-from contraport.texts import is_text
+from contraport.text_tensors import is_text
 
 STATISTICS_ITEMS = 10_000
 STATISTICS_FILES = 1_000
@@ -77,7 +77,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         rows: the number of each item in its source, all splits of it and what was left out counted, int64 ``(n,)``.
         keys: what the source calls each item, such as the path of a file; None where it has only rows.
         paired: whether batches bring of the one given view each item's partner too, of which the views after the first
-            are made; see `contraport.data.versions`.
+            are made; see `contraport.data.perturbations`.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from contraport._version import __version__
+from contraport.array_cache import opened, size_of, taken_or_made
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import ImageStore
 from contraport.data.loading import loader
 from contraport.data.stores import JoinedStore, Store, as_one
-from contraport.kept import opened, size_of, taken_or_made
 
 SAMPLED = 1_000
 """Of data in files so many items are read to tell whether they are still the same, beside the names of all."""
@@ -67,7 +67,7 @@ def decoded_once(dataset: Dataset, folder: Path, *, workers: int | None = None) 
 
     Args:
         dataset: what is to be read often.
-        folder: where the images are kept, and `contraport.kept` says how.
+        folder: where the images are kept, and `contraport.array_cache` says how.
         workers: processes that decode; default: as `loader` has it.
 
     Raises:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport.data.stores import Store
 from contraport.errors import check_regular
-from contraport.texts import are_texts
+from contraport.text_tensors import are_texts
 
 if TYPE_CHECKING:
     from contraport.data.decoding import EncodedImages

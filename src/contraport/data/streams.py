@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, reason
-from contraport.texts import concatenated, shape_of
+from contraport.text_tensors import concatenated, shape_of
 
 HEAD = 1_000
 """So many items are read to know their shapes and statistics."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contraport.data.digests import digest_contents
 from contraport.data.splits import Positions
-from contraport.texts import TEXT, as_bytes
+from contraport.text_tensors import TEXT, as_bytes
 
 
 @dataclass(frozen=True)

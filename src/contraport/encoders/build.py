@@ -23,9 +23,9 @@ from torch.nn.parameter import is_lazy
 from contraport.catalog.encoders import ENCODERS, OWN, TIMM
 from contraport.encoders.tokenized import build_tokenized, is_kept
 from contraport.errors import UsageError, check, explained, unknown_name
-from contraport.importing import imported
-from contraport.texts import blank, is_text
-from contraport.wording import shape_told, written_as
+from contraport.formatting import shape_told, written_as
+from contraport.lazy import imported
+from contraport.text_tensors import blank, is_text
 
 LARGEST_LOW_RESOLUTION = 64
 

@@ -19,7 +19,7 @@ from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model
 from contraport.encoders.tokenized import TextTransformer, build_tokenized
 from contraport.encoders.weights import State, read_state
 from contraport.errors import UsageError, cannot_read, check, check_regular, explained, reason
-from contraport.texts import TEXT
+from contraport.text_tensors import TEXT
 
 _TIMM_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 _STEM = "conv1.weight"

@@ -23,7 +23,7 @@ from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower
 from contraport.encoders.view_names import each_view, view_called
 from contraport.errors import UsageError, check, reason
 from contraport.files import check_checksum, checksum_of, write_checksum
-from contraport.texts import channels, concatenated, shape_of
+from contraport.text_tensors import channels, concatenated, shape_of
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.errors import check, check_whole
-from contraport.wording import shape_told
+from contraport.formatting import shape_told
 
 MLP_FEATURES = 256
 MLP_HIDDEN = 512

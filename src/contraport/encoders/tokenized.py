@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from contraport.catalog.encoders import ENCODERS, TRANSFORMERS
 from contraport.errors import UsageError, check, reason, require, unknown_name
-from contraport.texts import decoded, is_text
-from contraport.wording import shape_told
+from contraport.formatting import shape_told
+from contraport.text_tensors import decoded, is_text
 
 EXTRA = "text"
 POOLINGS = ("mean", "first", "last")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from contraport.encoders.build import Shape, build
 from contraport.encoders.networks import Projector
 from contraport.errors import check
-from contraport.texts import are_texts, channels
+from contraport.text_tensors import are_texts, channels
 
 CONCATENATE = "concatenate"
 PROJECTION = "projection"

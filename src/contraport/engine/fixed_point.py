@@ -29,7 +29,7 @@ from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Axis, Slack, log_sum_exp
 from contraport.engine.passes import Passes, Term, differentiably
 from contraport.engine.structures import Structure, unflatten
-from contraport.wording import counted
+from contraport.formatting import counted
 
 MOST_GRADIENT_STEPS = 500
 """Conjugate gradient steps after which the gradient is taken as it is, with a warning."""

@@ -27,15 +27,15 @@ from contraport.data.arrays import array_of, check_equal_shapes, weights_of
 from contraport.embedding import Reader, frozen, represent, seeded
 from contraport.encoders import Model, Represented
 from contraport.errors import UsageError, check
-from contraport.estimators.arrays import unreadable_columns
+from contraport.estimators.array_input import unreadable_columns
 from contraport.pairs import Decoyed, with_decoys
-from contraport.texts import strings_in
+from contraport.text_tensors import strings_in
 from contraport.training.build import build_pipeline, check_parts
 from contraport.training.callbacks import AuditCallback, FiniteGuard
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import make_optimizer, make_schedule
-from contraport.training.step.auditor import Auditor, largest_batch
+from contraport.training.step.pair_filter import Auditor, largest_batch
 from contraport.training.step.pipeline import Pipeline
 
 WARMUP = 0.1

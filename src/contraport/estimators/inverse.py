@@ -25,7 +25,7 @@ from contraport.errors import (
     check_whole,
     unknown_name,
 )
-from contraport.estimators.arrays import as_tensor
+from contraport.estimators.array_input import as_tensor
 from contraport.objectives import KL, Matrix, Plan
 from contraport.objectives.layouts import Block, Pattern
 from contraport.objectives.plan import Outcome

@@ -21,7 +21,7 @@ from contraport.embedding import frozen, in_blocks
 from contraport.encoders import build
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import check, check_positive, check_whole, is_number, unknown_name
-from contraport.estimators.arrays import as_tensor
+from contraport.estimators.array_input import as_tensor
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, Within
 from contraport.objectives.affinities import affinities
 from contraport.objectives.divergences import Divergence

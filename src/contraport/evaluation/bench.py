@@ -10,10 +10,10 @@ from contraport.embedding import RawInputs, Reader, check_shapes
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.objective import objective_after, objective_of
-from contraport.evaluation.opening import load_splits, open_device
+from contraport.evaluation.final_objective import objective_after, objective_of
 from contraport.evaluation.planned import plans
 from contraport.evaluation.samples import Arrays
+from contraport.evaluation.split_loading import load_splits, open_device
 from contraport.measures.subject import Subject
 from contraport.objectives import Loss
 from contraport.progress import Bars

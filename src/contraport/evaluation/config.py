@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from contraport.command import EXTRA, LEARN, USE, Command
 from contraport.errors import check
-from contraport.importing import imported
+from contraport.lazy import imported
 from contraport.options import known, one_of, option, whole
 from contraport.runs.config import VIEW, EncoderOptions, Run, RunOptions, TrustOptions, is_run
 

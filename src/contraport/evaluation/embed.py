@@ -13,18 +13,18 @@ import torch
 from torch.utils.data import Dataset as AnyDataset
 
 from contraport.data import Batch, Dataset
-from contraport.data.sources.opening import is_stream
+from contraport.data.sources.load import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import Reader, embed_batches
 from contraport.encoders import Model
 from contraport.errors import check, check_new_file, writing
 from contraport.evaluation.config import EMBED, EmbedOptions
-from contraport.evaluation.opening import Reading, are_its_own, open_device, splits_as_trained, view_in
-from contraport.evaluation.shards import this_process
+from contraport.evaluation.process_share import this_process
+from contraport.evaluation.split_loading import Reading, are_its_own, open_device, splits_as_trained, view_in
 from contraport.features import Gathering, gathering, in_the_way, remove, suffixes, write_features, write_shards
 from contraport.progress import Bars
 from contraport.runs import Run
-from contraport.texts import decoded, is_text
+from contraport.text_tensors import decoded, is_text
 from contraport.training.build import build_plain_views
 
 log = logging.getLogger("contraport.evaluation")

@@ -21,18 +21,19 @@ from contraport.errors import UsageError, check, writing
 from contraport.evaluation.bench import Bench
 from contraport.evaluation.config import EVALUATE, EvaluateOptions
 from contraport.evaluation.evaluation import Evaluation, Evaluations
-from contraport.evaluation.kept import check_kept, kept_files, kept_models
+from contraport.evaluation.kept_models import check_kept, kept_files, kept_models
 from contraport.evaluation.mistaken import most_mistaken
-from contraport.evaluation.opening import are_its_own, are_same_items, data_told
 from contraport.evaluation.planned import of_epochs, plans
 from contraport.evaluation.samples import Arrays, samples_of
+from contraport.evaluation.split_loading import are_its_own, are_same_items, data_told
 from contraport.evaluation.unanimous import unanimous
 from contraport.evaluation.worsened import worsened
 from contraport.evaluation.worst import worst_pairs
 from contraport.files import replacing, write_arrays, write_json
+from contraport.formatting import listed
 from contraport.locks import locked
 from contraport.measures import Measure, chosen, families, measures_of
-from contraport.measures.geometry import UNIFORMITY_ITEMS
+from contraport.measures.embedding_geometry import UNIFORMITY_ITEMS
 from contraport.measures.intervals import (
     ByItem,
     Difference,
@@ -48,7 +49,6 @@ from contraport.measures.subject import Subject
 from contraport.progress import NextStep
 from contraport.runs import Run
 from contraport.training.config import KEPT
-from contraport.wording import listed
 
 CLASSES_NAMED = 5
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from contraport.evaluation.tables import course_rows, difference_rows, direction_rows, evaluation_rows
-from contraport.notebook import html_columns
+from contraport.evaluation.result_tables import course_rows, difference_rows, direction_rows, evaluation_rows
+from contraport.html_repr import html_columns
 
 
 class Evaluation(dict[str, Any]):

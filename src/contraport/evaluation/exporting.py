@@ -18,10 +18,10 @@ from contraport.encoders.tokenized import TextTransformer
 from contraport.errors import UsageError, check, require, writing
 from contraport.evaluation.config import EXPORT, ExportOptions
 from contraport.files import replacing, replacing_files
+from contraport.formatting import written_as
 from contraport.runs import Run
 from contraport.seeding import torch_generator
-from contraport.texts import are_texts, is_text
-from contraport.wording import written_as
+from contraport.text_tensors import are_texts, is_text
 
 log = logging.getLogger("contraport.exporting")
 

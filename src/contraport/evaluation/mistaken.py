@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from contraport.data.sketches import sketches
+from contraport.data.thumbnails import sketches
 from contraport.evaluation.samples import Arrays
 from contraport.measures.subject import Subject
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from contraport.data import Dataset, Views
-from contraport.data.sketches import thumbnails
+from contraport.data.thumbnails import thumbnails
 from contraport.embedding import Reader, frozen, seeded
 from contraport.encoders import Model
 from contraport.evaluation.samples import THUMBNAIL_SIDE, Arrays, by_class, fixed_choice

@@ -15,19 +15,19 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport.data import Dataset
-from contraport.data.sketches import thumbnails
+from contraport.data.thumbnails import thumbnails
 from contraport.embedding import represent_views
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.measures.geometry import spectrum
+from contraport.measures.embedding_geometry import spectrum
 from contraport.measures.probes import confusion_matrix
 from contraport.measures.retrieval import nearest_others
 from contraport.measures.subject import Subject
 from contraport.objectives import Loss
 from contraport.pairs import Sides, scores
-from contraport.pairs.sides import FEWEST_PAIRS
+from contraport.pairs.paired_features import FEWEST_PAIRS
 from contraport.seeding import torch_generator
-from contraport.texts import decoded, is_text
+from contraport.text_tensors import decoded, is_text
 
 POINTS = 1_000
 """At most this many test items become points, a fixed random choice."""

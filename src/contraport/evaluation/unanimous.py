@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from contraport.formatting import listed
 from contraport.measures import measures_of
 from contraport.measures.intervals import LEVEL, Finding, mean
-from contraport.wording import listed
 
 
 def unanimous(findings: Mapping[str, Finding | float]) -> list[str]:

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from contraport.data import Dataset
-from contraport.data.sketches import sketches
-from contraport.data.versions import with_partners
+from contraport.data.perturbations import with_partners
+from contraport.data.thumbnails import sketches
 from contraport.evaluation.samples import Arrays
 from contraport.runs import Run
 

@@ -103,7 +103,7 @@ def few_percent(subject: Subject, number: int) -> ByItem:
 def fine_tuning(subject: Subject) -> ByItem:
     """Accuracy after training all weights of a copy of the encoder on the labels: no probe, nothing frozen."""
     from contraport.encoders import Model
-    from contraport.measures.tuning import fine_tuned_hits
+    from contraport.measures.fine_tuning import fine_tuned_hits
 
     assert isinstance(subject.encoder, Model)
     return fine_tuned_hits(
@@ -192,7 +192,7 @@ def mutual_information(subject: Subject) -> ByItem:
 @geometry("Alignment", better="lower", unit="squared distance", needs=(ONE_TOWER, CHANGES))
 def alignment(subject: Subject) -> ByItem:
     """Squared distance between two random views of an item, on the sphere."""
-    from contraport.measures.geometry import distances
+    from contraport.measures.embedding_geometry import distances
 
     return distances(*subject.two_views)
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.measures.geometry import (
+from contraport.measures.embedding_geometry import (
     HUB_NEIGHBORS,
     effective_rank,
     fixed_subset,

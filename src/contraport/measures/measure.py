@@ -11,7 +11,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from contraport.errors import check, unknown_name
-from contraport.wording import written_as
+from contraport.formatting import written_as
 
 if TYPE_CHECKING:
     from contraport.measures.intervals import ByItem, Finding

@@ -20,7 +20,7 @@ from contraport.measures.probes import fitted_probe
 from contraport.measures.retrieval import pairs_of, ranks
 from contraport.measures.zero_shot import TEMPLATES, class_points, prompts
 from contraport.objectives import Loss, Objective
-from contraport.texts import is_text
+from contraport.text_tensors import is_text
 
 
 class Subject:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from contraport.engine import Kernel, without_autocast
 from contraport.errors import UsageError, check, explain, unknown_name
-from contraport.importing import imported
-from contraport.notebook import html_table
+from contraport.html_repr import html_table
+from contraport.lazy import imported
 from contraport.objectives.agreement import refuse
 from contraport.objectives.constraints import Asked, Constraint, Marginals, Rows
 from contraport.objectives.diagnostics import Diagnostics

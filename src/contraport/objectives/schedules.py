@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from contraport.course import Course, parse_temperature
 from contraport.errors import UsageError, check_whole
-from contraport.named import parse_named
 from contraport.objectives.answer import Answer
 from contraport.objectives.constraints import (
     Balanced,
@@ -26,6 +25,7 @@ from contraport.objectives.constraints import (
     Unbalanced,
 )
 from contraport.objectives.objective import Loss
+from contraport.spec import parse_named
 
 
 class Schedule(Protocol):

@@ -12,9 +12,9 @@ from torch import Tensor
 from contraport.course import Course, parse_course
 from contraport.engine import Kernel
 from contraport.errors import UsageError, check
-from contraport.named import parse_named
 from contraport.objectives.constraints import Balanced
 from contraport.objectives.transport import transport
+from contraport.spec import parse_named
 
 STRENGTH = 0.9
 ITERATIONS = 20

@@ -40,7 +40,7 @@ def uri(picture: Image.Image, kind: str, **settings: Any) -> str:
 
 
 def drawings(sketches: NDArray[Any]) -> list[Drawing]:
-    """Return how a page draws each item of a view, from its sketch; see `contraport.data.sketches`."""
+    """Return how a page draws each item of a view, from its sketch; see `contraport.data.thumbnails`."""
     if sketches.dtype.kind == "U":
         return [{"is": "text", "text": str(text)} for text in sketches]
     if sketches.ndim == 4:

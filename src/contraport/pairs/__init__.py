@@ -3,10 +3,10 @@
 from contraport.pairs.decoys import Decoyed, check_pairs, with_decoys
 from contraport.pairs.exchange import couples, exchanged
 from contraport.pairs.noise import NoiseRate, above, estimated_noise, false_discovery
+from contraport.pairs.pair_statistics import STATISTICS, Statistic, scores, sum_in_units
+from contraport.pairs.paired_features import NEIGHBORS, ItemPairs, Sides
 from contraport.pairs.partners import better_partners, free_partners
-from contraport.pairs.sides import NEIGHBORS, ItemPairs, Sides
-from contraport.pairs.statistics import STATISTICS, Statistic, scores, sum_in_units
-from contraport.pairs.vectors import WIDEST, are_vectors, as_sides
+from contraport.pairs.vector_pairs import WIDEST, are_vectors, as_sides
 
 __all__ = [
     "NEIGHBORS",

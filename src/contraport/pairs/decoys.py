@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import exchange_partners
 from contraport.errors import check
-from contraport.pairs.sides import FEWEST_PAIRS, ItemPairs, check_number
+from contraport.pairs.paired_features import FEWEST_PAIRS, ItemPairs, check_number
 from contraport.seeding import generator
 
 SHARE = 0.1

@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from contraport.pairs.sides import ItemPairs, Sides, in_rows, mean_rows
-from contraport.pairs.statistics import scores
+from contraport.pairs.pair_statistics import scores
+from contraport.pairs.paired_features import ItemPairs, Sides, in_rows, mean_rows
 
 SHORTLIST = 10
 """How many partners of an item are judged."""

@@ -10,7 +10,7 @@ colours and the numbers.
 """
 
 from contraport.plots.curves import curves
-from contraport.plots.features import embedding, neighbors, spectrum
+from contraport.plots.feature_plots import embedding, neighbors, spectrum
 from contraport.plots.plans import couplings, plan
 
 __all__ = ["couplings", "curves", "embedding", "neighbors", "plan", "spectrum"]

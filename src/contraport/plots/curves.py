@@ -13,7 +13,7 @@ from contraport.errors import UsageError, check
 from contraport.measures import measure_of
 from contraport.plots.canvas import DASHES, in_per_cent, legend_above, panels, verbatim
 from contraport.plots.colors import SERIES
-from contraport.plots.reading import Folder, array, by_name, is_folder, run
+from contraport.plots.plot_inputs import Folder, array, by_name, is_folder, run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from contraport.errors import check
 from contraport.plots.canvas import mass_colors, panels, verbatim
 from contraport.plots.colors import BLUE, GREY, ORANGE
 from contraport.plots.masses import Scale, excludes_self, log_masses, share_on_target
-from contraport.plots.reading import Array, Folder, Values, array, is_folder, sampled
+from contraport.plots.plot_inputs import Array, Folder, Values, array, is_folder, sampled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

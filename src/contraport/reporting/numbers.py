@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from contraport.formatting import listed
 from contraport.measures import Measure, measures_of
 from contraport.measures.baselines import BEFORE
 from contraport.measures.intervals import Difference
 from contraport.reporting.shown import ShownRun
-from contraport.wording import listed
 
 MISSING = "–"
 

@@ -15,9 +15,9 @@ from contraport.errors import check, check_new_file, writing
 from contraport.files import write_text
 from contraport.measures import Measure
 from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
-from contraport.reporting.canvas import Canvas
 from contraport.reporting.config import REPORT, ReportOptions
 from contraport.reporting.drawing import to_json
+from contraport.reporting.page_canvas import Canvas
 from contraport.reporting.sections import SECTIONS
 from contraport.reporting.shown import ShownRun, shown
 from contraport.reporting.words import describe

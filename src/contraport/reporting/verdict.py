@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
 
+from contraport.formatting import listed
 from contraport.measures import Measure, families
 from contraport.measures.baselines import BASELINES
 from contraport.measures.intervals import Difference
 from contraport.reporting.numbers import measured, settings
 from contraport.reporting.shown import ShownRun
-from contraport.wording import listed
 
 HEADLINES = 2
 """On how many measures runs are judged in words; the table has the others."""

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from contraport.importing import lazy_package
+from contraport.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from contraport.runs.folder import default_path
-    from contraport.runs.reading import MetricsRow, read
     from contraport.runs.run import Run
+    from contraport.runs.run_files import MetricsRow, read
+    from contraport.runs.run_folder import default_path
 
 __all__ = ["MetricsRow", "Run", "default_path", "read"]
 
-lazy_package(__name__, default_path="folder", MetricsRow="reading", read="reading", Run="run")
+lazy_package(__name__, default_path="run_folder", MetricsRow="run_files", read="run_files", Run="run")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contraport.importing import imported
+from contraport.lazy import imported
 from contraport.options import Options, known, option, whole
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ VIEW = (
 def is_run(name: str, value: Any) -> None:
     """Check that what a command gives as run folders are such."""
     for one in value if isinstance(value, list) else [value]:
-        imported("contraport.runs.folder:RunFolder")(one).check_is_run()
+        imported("contraport.runs.run_folder:RunFolder")(one).check_is_run()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from contraport.errors import check
 from contraport.files import replacing
 
 if TYPE_CHECKING:
-    from contraport.runs.folder import RunFolder
+    from contraport.runs.run_folder import RunFolder
 
 
 class Replaced:

@@ -16,10 +16,10 @@ import yaml
 
 from contraport.errors import UsageError, check, writing
 from contraport.files import replacing_files, write_arrays, write_text
-from contraport.notebook import html_table
+from contraport.html_repr import html_table
 from contraport.options import is_object
-from contraport.runs.folder import RunFolder
-from contraport.runs.reading import AGAIN, MetricsRow, read, read_arrays, read_evaluation, read_rows
+from contraport.runs.run_files import AGAIN, MetricsRow, read, read_arrays, read_evaluation, read_rows
+from contraport.runs.run_folder import RunFolder
 from contraport.training.config import KEPT, Settings, check_kept
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from contraport.errors import check, check_new_file, writing
-from contraport.evaluation.opening import open_device
+from contraport.evaluation.split_loading import open_device
 from contraport.features import Features, as_features
 from contraport.files import write_csv
+from contraport.formatting import counted
+from contraport.html_repr import html_columns
 from contraport.measures.clusters import clusters
-from contraport.notebook import html_columns
 from contraport.searching.blocks import blocks, most_similar
 from contraport.searching.config import CLUSTER, ClusterOptions
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
-from contraport.wording import counted
 
 SAMPLED = 20_000
 """From so many items, spread evenly, the first centres are found; all items then move them."""

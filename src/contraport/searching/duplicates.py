@@ -13,14 +13,14 @@ import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from contraport.evaluation.opening import open_device
+from contraport.evaluation.split_loading import open_device
 from contraport.features import as_features
-from contraport.notebook import html_columns
+from contraport.formatting import counted, listed, written_as
+from contraport.html_repr import html_columns
 from contraport.searching.blocks import ROUNDING, unit
 from contraport.searching.config import DUPLICATES, DuplicatesOptions
 from contraport.searching.index import Index, indexed, tell_of_index
 from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
-from contraport.wording import counted, listed, written_as
 
 log = logging.getLogger("contraport.searching")
 

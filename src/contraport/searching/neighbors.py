@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from contraport.errors import UsageError
-from contraport.evaluation.opening import open_device
+from contraport.evaluation.split_loading import open_device
 from contraport.features import Features, as_features
-from contraport.notebook import html_columns
+from contraport.formatting import written_as
+from contraport.html_repr import html_columns
 from contraport.runs import Run
 from contraport.searching.blocks import most_similar
 from contraport.searching.config import NEIGHBORS, NeighborsOptions
 from contraport.searching.index import indexed, tell_of_index
 from contraport.searching.page import Card, Cards, Contents, new_page
 from contraport.searching.query import embedded, is_file, position_of, unknown_query
-from contraport.wording import written_as
 
 
 class Neighbor(NamedTuple):

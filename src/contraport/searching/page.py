@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from contraport import pages
 from contraport.data import Dataset
-from contraport.data.sketches import thumbnails
+from contraport.data.thumbnails import thumbnails
 from contraport.errors import UsageError, check, check_new_file, check_regular, writing
 from contraport.features import Features
 from contraport.files import write_text

@@ -15,10 +15,10 @@ from contraport.data.decoding import FileImages, ImageStore, why_unreadable
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model
 from contraport.errors import UsageError, cannot_read, check, check_regular
-from contraport.evaluation.opening import image_size_of
+from contraport.evaluation.split_loading import image_size_of
 from contraport.features import Features
 from contraport.runs import Run
-from contraport.texts import is_text
+from contraport.text_tensors import is_text
 from contraport.training.build import build_plain_views
 
 

@@ -9,14 +9,14 @@ from typing import Any
 from contraport.encoders import Model, kind_of
 from contraport.errors import UsageError, check
 from contraport.evaluation.embed import embed
-from contraport.evaluation.opening import open_device
+from contraport.evaluation.split_loading import open_device
 from contraport.features import Features, read_features
+from contraport.formatting import written_as
 from contraport.runs import Run
 from contraport.searching.config import SEARCH, SearchOptions
 from contraport.searching.neighbors import Nearest, called, found_near
 from contraport.searching.page import Card, Cards, Contents, new_page
 from contraport.searching.query import embedded
-from contraport.wording import written_as
 
 
 @SEARCH.keywords

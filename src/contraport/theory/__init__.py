@@ -8,7 +8,7 @@ from contraport.theory.linear import DeepLinear, LinearEncoder, deep_linear, lin
 from contraport.theory.matching import Matched, Matching, matching
 from contraport.theory.penalty import Penalised, UniformityPenalty, uniformity_penalty
 from contraport.theory.similarity import Similarity, similarity
-from contraport.theory.simplex import SimplexPath, simplex_path
+from contraport.theory.simplex_path import SimplexPath, simplex_path
 from contraport.theory.toy import Mixture, gaussian_mixture
 from contraport.theory.uniformity import FiveGaussians, PerfectUniformity, five_gaussians, perfect_uniformity
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadratic
 from contraport.errors import check, is_number, is_whole
-from contraport.measures.geometry import effective_rank, spectrum
+from contraport.measures.embedding_geometry import effective_rank, spectrum
 from contraport.objectives.objective import Loss
 from contraport.plots.canvas import panels
 from contraport.plots.colors import SERIES

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from contraport.importing import lazy_package
+from contraport.lazy import lazy_package
 
 if TYPE_CHECKING:
     from contraport.training.replay import replay

@@ -14,15 +14,15 @@ import torch
 from contraport.data import Batch
 from contraport.data.loading import Loader, StreamLoader
 from contraport.embedding import frozen
+from contraport.formatting import rounded
 from contraport.progress import Bars
 from contraport.training.build import Built, draws_kept
-from contraport.training.build.networks import compile_encoders
+from contraport.training.build.model_parts import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import make_schedule, optimizer_of
 from contraport.training.parallel import device_of
 from contraport.training.threads import limited_threads, threads_of
-from contraport.wording import rounded
 
 FIRST = 2
 """Steps that are not measured: in the first, kernels are chosen and memory is allocated."""

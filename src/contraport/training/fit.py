@@ -17,7 +17,7 @@ from contraport.errors import UsageError, reason
 from contraport.measures.monitoring import parse_watches
 from contraport.runs import Run
 from contraport.training.build import Built
-from contraport.training.build.networks import compile_encoders
+from contraport.training.build.model_parts import compile_encoders
 from contraport.training.callbacks import (
     AuditCallback,
     CheckpointFile,

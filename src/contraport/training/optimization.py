@@ -12,8 +12,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from contraport.course import Course
 from contraport.errors import check, unknown_name
+from contraport.formatting import written_as
 from contraport.training.config import Settings
-from contraport.wording import written_as
 
 # Learning rates that suit small encoders and batches of a few hundred items.
 DEFAULT_LR = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.3}

@@ -15,11 +15,11 @@ from contraport.catalog import SOURCES
 from contraport.data import Dataset
 from contraport.data.streams import Stream
 from contraport.encoders.view_names import each_view
+from contraport.formatting import as_flags, counted
 from contraport.options import is_object, plain
-from contraport.texts import is_text
+from contraport.text_tensors import is_text
 from contraport.training.config import Settings
 from contraport.training.step.pipeline import Pipeline
-from contraport.wording import as_flags, counted
 
 FEW_STEPS = 200
 """With fewer steps an encoder has hardly left where it began."""

@@ -28,11 +28,11 @@ from contraport.data.fingerprint import SplitRecord
 from contraport.distributed import is_first
 from contraport.errors import check, explained
 from contraport.files import check_checksum, halves, write_text
+from contraport.formatting import written_as
 from contraport.runs import Run, read
 from contraport.training.config import Settings
 from contraport.training.loop import Loop, Position
 from contraport.training.sharding import part_optimizer, parted, whole
-from contraport.wording import written_as
 
 log = logging.getLogger("contraport.training")
 

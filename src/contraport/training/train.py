@@ -16,12 +16,13 @@ from contraport.data import Dataset
 from contraport.data.decoded import decoded_once, holds_encoded
 from contraport.data.fingerprint import SplitRecord
 from contraport.data.loading import StreamLoader
+from contraport.data.perturbations import with_partners
 from contraport.data.streams import Stream
-from contraport.data.versions import with_partners
 from contraport.data.views.own import OwnChange
 from contraport.distributed import from_first, is_first, joined, together, world
 from contraport.encoders.adapters import merged
 from contraport.errors import check
+from contraport.formatting import counted, items_told
 from contraport.locks import locked
 from contraport.runs import Run, default_path
 from contraport.training.build import (
@@ -44,15 +45,14 @@ from contraport.training.callbacks import make_loggers
 from contraport.training.config import TRAIN, Settings
 from contraport.training.dry_run import dry_run
 from contraport.training.fit import fit
-from contraport.training.frozen import on_features
-from contraport.training.given import settings_of
+from contraport.training.frozen_features import on_features
 from contraport.training.loop import Position
 from contraport.training.preflight import fitting_batch, preflight
+from contraport.training.resolve import settings_of
 from contraport.training.restore import open_run, replacing_run
 from contraport.training.run_logging import console_logging, first_process_logs, run_logging
-from contraport.training.step.auditor import largest_batch
+from contraport.training.step.pair_filter import largest_batch
 from contraport.training.threads import limited_threads, threads_of
-from contraport.wording import counted, items_told
 
 log = logging.getLogger("contraport.training")
 

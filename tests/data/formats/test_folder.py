@@ -12,7 +12,7 @@ from PIL import Image
 
 from contraport.data import load, loader
 from contraport.errors import UsageError
-from contraport.texts import decoded
+from contraport.text_tensors import decoded
 
 
 def save(path, *, size=(12, 10), value=100, mode="RGB"):

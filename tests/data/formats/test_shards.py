@@ -12,7 +12,7 @@ from PIL import Image
 
 from contraport.data import load, loader
 from contraport.errors import UsageError
-from contraport.texts import decoded
+from contraport.text_tensors import decoded
 
 
 def encoded(value, kind="PNG", size=(10, 12)):

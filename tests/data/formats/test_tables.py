@@ -13,8 +13,8 @@ from contraport.data import from_arrays, load
 from contraport.data.formats.tables import read_table, rearranged
 from contraport.data.views import Views
 from contraport.errors import UsageError
-from contraport.texts import decoded
-from contraport.wording import on_command_line
+from contraport.formatting import on_command_line
+from contraport.text_tensors import decoded
 
 
 def write(folder, text, name="data.csv"):

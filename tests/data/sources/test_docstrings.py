@@ -9,7 +9,7 @@ import pytest
 from contraport.data import Dataset, load
 from contraport.data.sources import docstrings as source
 from contraport.errors import UsageError
-from contraport.texts import decoded
+from contraport.text_tensors import decoded
 
 MODULE = '''
 class HTTPThing:

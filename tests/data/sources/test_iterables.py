@@ -17,7 +17,7 @@ from contraport import embed, train
 from contraport.data import from_stream, load, loader
 from contraport.errors import UsageError
 from contraport.features import read_features
-from contraport.texts import decoded as as_texts
+from contraport.text_tensors import decoded as as_texts
 
 
 class Numbers(IterableDataset):

@@ -15,7 +15,7 @@ from PIL import Image
 from contraport import embed, train
 from contraport.data import load
 from contraport.errors import UsageError
-from contraport.texts import decoded
+from contraport.text_tensors import decoded
 
 
 def frame(items: int = 20) -> pandas.DataFrame:

@@ -8,7 +8,7 @@ from torchvision.transforms import ToTensor
 
 from contraport.data import from_torch, load, loader
 from contraport.errors import UsageError
-from contraport.texts import decoded
+from contraport.text_tensors import decoded
 
 
 class Listed(Dataset):

@@ -8,12 +8,13 @@ import contraport
 from contraport.data import Views, from_arrays
 from contraport.embedding import Reader
 from contraport.errors import UsageError
-from contraport.measures import MEASURES, tuning
+from contraport.measures import MEASURES
+from contraport.measures import fine_tuning as tuning
 from contraport.measures.intervals import finding_of
 from contraport.measures.subject import Subject
 from contraport.seeding import torch_generator
 from contraport.training.build import build, build_monitored
-from contraport.training.callbacks.progress import row_in_words
+from contraport.training.callbacks.progress_bar import row_in_words
 from contraport.training.config import Settings
 
 LABELS = [0, 1] * 15

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 import contraport
 from contraport.data import Batch
 from contraport.encoders import Model
-from contraport.training.step.by_objective import Compared, InTurn, Together
-from contraport.training.step.clustered import Clustered
 from contraport.training.step.comparison import Embedded
+from contraport.training.step.comparisons import Compared, InTurn, Together
 from contraport.training.step.memory import Bank, Queue
+from contraport.training.step.prototype_comparison import Clustered
 from contraport.training.step.reconstructed import Reconstructed
 
 N, D = 6, 4

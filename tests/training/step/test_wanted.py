@@ -15,7 +15,7 @@ from contraport import Domains, Gibbs, Labels, Neighbors, Pairs, Soft, nt_xent
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.objectives import Alike
-from contraport.training.step.wanted import constant_target, parse_target
+from contraport.training.step.target_spec import constant_target, parse_target
 
 ITEMS = 12
 BATCH = [7, 0, 3, 11, 4]

@@ -36,7 +36,7 @@ from contraport.data.items import Items, View
 from contraport.data.splits import Marks, Positions, marks_of_names
 from contraport.data.text_store import Texts
 from contraport.errors import UsageError, check
-from contraport.wording import listed, written_as
+from contraport.formatting import listed, written_as
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from contraport.data.decoding import SUFFIXES
 from contraport.errors import UsageError, check
-from contraport.texts import check_full
-from contraport.wording import written_as
+from contraport.formatting import written_as
+from contraport.text_tensors import check_full
 
 
 def holds_images(field: pa.Field) -> bool:

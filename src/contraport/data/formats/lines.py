@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from contraport.data.dataset import Dataset
-from contraport.data.formats.folder import read_whole
 from contraport.data.formats.format import data_format
+from contraport.data.formats.image_folder import read_whole
 from contraport.data.items import Items
 from contraport.data.text_store import Texts
 from contraport.errors import check

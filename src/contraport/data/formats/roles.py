@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from contraport.data.formats.columns import holds_images, holds_lists, holds_strings
 from contraport.errors import UsageError, check, unknown_name
-from contraport.wording import written_as
+from contraport.formatting import written_as
 
 ROLES = ("views", "labels", "numbers", "domains", "split", "weights", "sequence", "keys")
 LABEL_NAMES = ("label", "labels", "y", "class", "target")

@@ -22,14 +22,14 @@ from contraport.data.arrays import as_view, codes_of
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES
 from contraport.data.digests import digest_encoded
-from contraport.data.formats.folder import files_below
 from contraport.data.formats.format import data_format
+from contraport.data.formats.image_folder import files_below
 from contraport.data.formats.roles import DOMAIN_NAMES, LABEL_NAMES
 from contraport.data.formats.tar_index import Members, members
 from contraport.data.items import Items, View
 from contraport.data.splits import TEST_NAMES
 from contraport.errors import cannot_read, check, check_regular
-from contraport.texts import TEXT, encoded
+from contraport.text_tensors import TEXT, encoded
 
 _IMAGE, _ARRAY, _TEXT, _CLASS, _JSON = "image", "npy", "txt", "cls", "json"
 _BRACES = re.compile(r"\{([^{}]*)\}")

@@ -14,7 +14,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.sources.one_item import has_pictures, names_of, read_item
 from contraport.data.streams import HEAD, Stream, StreamBroke, StreamItem
 from contraport.errors import UsageError, check, reason
-from contraport.texts import concatenated, shape_of
+from contraport.text_tensors import concatenated, shape_of
 
 
 def from_stream(

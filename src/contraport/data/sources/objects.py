@@ -24,7 +24,7 @@ from contraport.data.items import Items
 from contraport.data.splits import Positions
 from contraport.data.text_store import Texts
 from contraport.errors import UsageError, cannot_read, check
-from contraport.texts import check_full
+from contraport.text_tensors import check_full
 
 
 def from_object(

@@ -16,7 +16,7 @@ from contraport.data.decoding import SUFFIXES, as_pixels, as_rgb
 from contraport.data.formats.roles import LABEL_NAMES, names_a_text
 from contraport.data.formats.shards import names_of_fields
 from contraport.errors import UsageError, check, reason
-from contraport.texts import encoded
+from contraport.text_tensors import encoded
 
 _KEY = "__key__"
 _LABELS = (*LABEL_NAMES, "cls")

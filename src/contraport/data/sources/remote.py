@@ -12,8 +12,8 @@ from typing import Any
 from contraport.data.formats.shards import expanded
 from contraport.errors import UsageError, check, reason, require
 from contraport.files import read_json, replacing, write_json
+from contraport.formatting import counted
 from contraport.progress import Bars, NextStep
-from contraport.wording import counted
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+")
 

@@ -18,7 +18,7 @@ from contraport.data.arrays import tensor_codes_of
 from contraport.data.dataset import Dataset
 from contraport.data.sources.one_item import label_of, names_of, read_item
 from contraport.errors import UsageError, check
-from contraport.texts import concatenated, shape_of
+from contraport.text_tensors import concatenated, shape_of
 
 _log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from contraport.data.views.images import image_strength, images_changed, lab
 from contraport.data.views.mixing import Mixup, Noise, isotropic
 from contraport.data.views.own import OnBatches, OwnChange, own_change
 from contraport.data.views.series import SERIES, SeriesTransform, Windows
-from contraport.data.views.texts import TEXTS, TextTransform
+from contraport.data.views.text_views import TEXTS, TextTransform
 from contraport.data.views.vectors import VECTORS, VectorTransform
 from contraport.errors import UsageError, check, is_whole, unknown_name
-from contraport.named import parse_named
-from contraport.texts import are_texts, is_text
+from contraport.spec import parse_named
+from contraport.text_tensors import are_texts, is_text
 
 COLOUR = "colour"
 FRAMES = "frames"

@@ -18,7 +18,7 @@ from contraport.engine.geometry import Geometry
 from contraport.engine.passes import Passes
 from contraport.engine.transforms import within_transform
 from contraport.errors import unknown_name
-from contraport.wording import rounded
+from contraport.formatting import rounded
 
 BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from contraport import pages
-from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import COLORSCALE, Figure, escaped, figure, heatmap, short, titled
+from contraport.reporting.page_canvas import Canvas, Section
 from contraport.reporting.shown import ShownRun
 
 CLASSES_WRITTEN = 12

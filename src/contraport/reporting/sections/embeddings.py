@@ -9,8 +9,8 @@ import numpy as np
 
 from contraport.plots.colors import class_colors
 from contraport.plots.names import places_of_names
-from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import INK, MUTED, Figure, escaped, figure, short
+from contraport.reporting.page_canvas import Canvas, Plot, Section
 from contraport.reporting.shown import ShownRun
 
 CLASSES_IN_LEGEND = 24

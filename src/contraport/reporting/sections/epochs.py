@@ -7,9 +7,9 @@ from typing import Any
 
 from contraport.measures import Measure
 from contraport.measures.baselines import BEFORE
-from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, Figure, figure, line, over
 from contraport.reporting.numbers import measured
+from contraport.reporting.page_canvas import Canvas, Section
 from contraport.reporting.sections.robustness import ROBUSTNESS
 from contraport.reporting.shown import ShownRun
 

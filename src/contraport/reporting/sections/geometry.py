@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from contraport.measures.baselines import BEFORE
-from contraport.measures.geometry import rank_of
-from contraport.reporting.canvas import Canvas, Plot, Section
+from contraport.measures.embedding_geometry import rank_of
 from contraport.reporting.drawing import (
     COLORSCALE,
     CURVE_HEIGHT,
@@ -25,6 +24,7 @@ from contraport.reporting.drawing import (
     short,
     titled,
 )
+from contraport.reporting.page_canvas import Canvas, Plot, Section
 from contraport.reporting.sections.epochs import measured_epochs
 from contraport.reporting.shown import ShownRun
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contraport.reporting.canvas import Canvas, Section
+from contraport.reporting.page_canvas import Canvas, Section
 from contraport.reporting.shown import ShownRun
 
 ITEMS = 10

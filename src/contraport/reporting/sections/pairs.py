@@ -8,8 +8,8 @@ import numpy as np
 
 from contraport import pages
 from contraport.pairs import false_discovery
-from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, figure, titled
+from contraport.reporting.page_canvas import Canvas, Plot, Section
 from contraport.reporting.shown import ShownRun
 
 WORST = 10

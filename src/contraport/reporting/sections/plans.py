@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from contraport.plots.masses import DECADES, Masses, Scale, excludes_self, share_on_target
-from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import (
     COLORSCALE,
     CURVE_HEIGHT,
@@ -23,6 +22,7 @@ from contraport.reporting.drawing import (
     short,
     titled,
 )
+from contraport.reporting.page_canvas import Canvas, Plot, Section
 from contraport.reporting.shown import ShownRun
 
 ROUNDING = 1e-3

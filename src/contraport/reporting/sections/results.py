@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from contraport.measures import Measure, measures_of
 from contraport.measures.intervals import Difference
-from contraport.reporting.canvas import Canvas, Plot, Section
 from contraport.reporting.drawing import GRID, MUTED, escaped, figure, titled
 from contraport.reporting.numbers import MISSING, Number, interval_in_words, measured, settings, table
+from contraport.reporting.page_canvas import Canvas, Plot, Section
 from contraport.reporting.sections.robustness import ROBUSTNESS
 from contraport.reporting.shown import ShownRun
 from contraport.reporting.words import notes_on

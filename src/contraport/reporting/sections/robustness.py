@@ -7,9 +7,9 @@ from typing import Any
 
 from contraport.measures import Measure
 from contraport.measures.baselines import BASELINES
-from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import MUTED, PERCENT, Figure, figure, line, titled
 from contraport.reporting.numbers import measured, table
+from contraport.reporting.page_canvas import Canvas, Section
 from contraport.reporting.shown import ShownRun
 
 ROBUSTNESS = "robustness"

@@ -7,8 +7,8 @@ from typing import Any
 
 from contraport.measures import measures_of
 from contraport.plots.curves import POINTS_PER_LINE, is_share, thinned, title_of
-from contraport.reporting.canvas import Canvas, Section
 from contraport.reporting.drawing import CURVE_HEIGHT, PERCENT, Figure, figure, line, over
+from contraport.reporting.page_canvas import Canvas, Section
 from contraport.reporting.shown import ShownRun
 
 AXES = {

@@ -3,7 +3,11 @@
 Here alone they are made, for `contraport.train`, its replay, the evaluation of its run and the estimators.
 """
 
-from contraport.training.build.dataset import (
+from contraport.training.build.model_parts import build_initial, build_untrained, fitted
+from contraport.training.build.monitored import Monitored, build_monitored
+from contraport.training.build.objective_parts import build_objective, build_schedules
+from contraport.training.build.pipeline_parts import build_pipeline
+from contraport.training.build.training_data import (
     build_batches,
     build_dataset,
     build_held_out,
@@ -14,10 +18,6 @@ from contraport.training.build.dataset import (
     in_epochs,
     why_none_is_kept,
 )
-from contraport.training.build.monitored import Monitored, build_monitored
-from contraport.training.build.networks import build_initial, build_untrained, fitted
-from contraport.training.build.objective import build_objective, build_schedules
-from contraport.training.build.pipeline import build_pipeline
 from contraport.training.build.whole import Built, build, check_parts
 
 __all__ = [

@@ -14,7 +14,7 @@ from contraport.errors import check
 from contraport.measures.monitoring import parse_watches
 from contraport.objectives import Loss
 from contraport.seeding import torch_generator
-from contraport.training.build.dataset import build_views
+from contraport.training.build.training_data import build_views
 from contraport.training.build.whole import Built
 from contraport.training.config import Settings
 

@@ -20,17 +20,17 @@ from contraport.objectives.schedules import parse_constraint
 from contraport.objectives.weighting import parse_weights
 from contraport.pairs import Decoyed, with_decoys
 from contraport.runs import Run
-from contraport.training.build.dataset import build_batches, build_dataset, check_stream, draws_kept, mismatched
-from contraport.training.build.objective import build_objective
-from contraport.training.build.pipeline import build_pipeline
+from contraport.training.build.objective_parts import build_objective
+from contraport.training.build.pipeline_parts import build_pipeline
+from contraport.training.build.training_data import build_batches, build_dataset, check_stream, draws_kept, mismatched
 from contraport.training.callbacks.loggers import check_loggers
 from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
 from contraport.training.parallel import check_strategy
-from contraport.training.step.auditor import Auditor
 from contraport.training.step.gradient_cache import check_chunks
+from contraport.training.step.pair_filter import Auditor
 from contraport.training.step.pipeline import Pipeline
-from contraport.training.step.wanted import read_target
+from contraport.training.step.target_spec import read_target
 
 
 class Built(NamedTuple):

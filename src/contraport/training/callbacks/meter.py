@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from contraport.data import Batch
 from contraport.distributed import is_first
+from contraport.formatting import counted
 from contraport.objectives import Loss
 from contraport.runs import MetricsRow, Run
 from contraport.training.callbacks.loggers import Logger, log_row
 from contraport.training.loop import Callback, Loop
-from contraport.wording import counted
 
 log = logging.getLogger("contraport.training")
 

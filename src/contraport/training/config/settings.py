@@ -14,12 +14,12 @@ from contraport.catalog import resolve
 from contraport.command import EXTRA, LEARN, Command
 from contraport.errors import UsageError, check
 from contraport.options import fits, name_of, options_of
-from contraport.training.config.data import DataSettings, ReadingSettings, ValidationSettings
-from contraport.training.config.networks import NetworkSettings
-from contraport.training.config.objective import ObjectiveSettings
-from contraport.training.config.optimization import OptimizationSettings
-from contraport.training.config.running import RunningSettings
-from contraport.training.config.views import ViewSettings
+from contraport.training.config.data_options import DataSettings, ReadingSettings, ValidationSettings
+from contraport.training.config.network_options import NetworkSettings
+from contraport.training.config.objective_options import ObjectiveSettings
+from contraport.training.config.optimizer_options import OptimizationSettings
+from contraport.training.config.run_options import RunningSettings
+from contraport.training.config.view_options import ViewSettings
 
 
 # A dataclass takes the fields of its bases from the last to the first: that is the order of the options.

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from contraport import distributed
 from contraport.data import Share
 from contraport.errors import check
-from contraport.training.step.gaps import Embed
+from contraport.training.step.missing_views import Embed
 
 
 def check_chunks(items: int, size: int) -> None:

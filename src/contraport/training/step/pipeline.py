@@ -15,10 +15,10 @@ from contraport.objectives.schedules import Schedule
 from contraport.objectives.weighting import PlanWeights
 from contraport.seeding import reseed, torch_seed
 from contraport.training.step.comparison import Embedded, StepComparison
+from contraport.training.step.feature_cache import one_draw
 from contraport.training.step.freezing import Freezing
-from contraport.training.step.gaps import Embed, of_those_present
 from contraport.training.step.gradient_cache import in_chunks
-from contraport.training.step.kept_features import one_draw
+from contraport.training.step.missing_views import Embed, of_those_present
 from contraport.training.step.momentum import MomentumEncoder, Predictor
 
 

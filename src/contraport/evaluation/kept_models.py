@@ -10,10 +10,10 @@ from pathlib import Path
 from contraport.encoders import Model
 from contraport.encoders.adapters import merged
 from contraport.errors import check
+from contraport.formatting import written_as
 from contraport.runs import Run, read
-from contraport.training.build.networks import adapted
+from contraport.training.build.model_parts import adapted
 from contraport.training.restore import read_checkpoint
-from contraport.wording import written_as
 
 _NAME = re.compile(r"epoch-(\d+)\.ckpt")
 _MODEL = "model."

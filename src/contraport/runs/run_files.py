@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from contraport.errors import UsageError, check, reason
-from contraport.wording import written_as
+from contraport.formatting import written_as
 
 MetricsRow = dict[str, Any]
 NUMBER = (int, float)

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from contraport._version import __version__
+from contraport.array_cache import size_of, taken_or_made
 from contraport.data import Dataset, Views, loader
 from contraport.data.decoded import digest_of
 from contraport.embedding import Reader, check_finite, frozen, seeded
 from contraport.encoders import Model
-from contraport.kept import size_of, taken_or_made
 from contraport.progress import Bars
 from contraport.training.build import Built, draws_kept
 from contraport.training.config import Settings
 from contraport.training.parallel import device_of
-from contraport.training.step.kept_features import KeptFeatures
+from contraport.training.step.feature_cache import KeptFeatures
 
 log = logging.getLogger("contraport.training")
 

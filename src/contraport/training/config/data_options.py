@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contraport.catalog.versions import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
+from contraport.catalog.named_perturbations import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
 from contraport.errors import check
 from contraport.options import Options, fits, known, option, plain, whole
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from contraport.reporting.drawing import Figure
-from contraport.reporting.pictures import Sheet, sheet
+from contraport.reporting.report_pictures import Sheet, sheet
 from contraport.reporting.shown import ShownRun
 
 

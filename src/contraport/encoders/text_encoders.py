@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from contraport.encoders.networks import MLP_HIDDEN, dense
 from contraport.errors import check
-from contraport.texts import LONGEST, is_text
-from contraport.wording import shape_told
+from contraport.formatting import shape_told
+from contraport.text_tensors import LONGEST, is_text
 
 TEXT_WIDTH = 128
 TEXT_FEATURES = 2 * TEXT_WIDTH
@@ -81,7 +81,7 @@ class Hashed(nn.Module):
 def bags_of_pieces(texts: Tensor, size: int) -> Tensor:
     """Return how often texts have which words and pieces, ``(b, size)`` of length 1, as a hash deals them out.
 
-    >>> from contraport.texts import encoded
+    >>> from contraport.text_tensors import encoded
     >>> bags_of_pieces(encoded(["a red bag", "A red bag", "a blue shoe"]), 4096).matmul(torch.eye(4096)[:, :1]).shape
     torch.Size([3, 1])
     """
@@ -101,7 +101,7 @@ class SmallText(nn.Module):
     After Bojanowski, Grave, Joulin and Mikolov (2017), Enriching word vectors with subword information, with a network
     on top.
 
-    >>> from contraport.texts import encoded
+    >>> from contraport.text_tensors import encoded
     >>> SmallText(()).eval()(encoded(["a red bag", "ein roter Beutel"])).shape
     torch.Size([2, 256])
     """

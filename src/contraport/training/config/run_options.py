@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contraport.errors import check
-from contraport.importing import imported
+from contraport.lazy import imported
 from contraport.options import Options, not_negative, one_of, option, some_of, whole
 
 

@@ -10,7 +10,7 @@ from contraport.options import is_object
 from contraport.runs import Run
 from contraport.training.build import build_objective, build_schedules
 from contraport.training.config import Settings
-from contraport.training.step.wanted import constant_target
+from contraport.training.step.target_spec import constant_target
 
 
 def objective_of(settings: Settings) -> Loss | str:

@@ -40,8 +40,8 @@ from contraport.pairs import (
     sum_in_units,
 )
 from contraport.seeding import generator
+from contraport.training.step.pair_features import read_sides
 from contraport.training.step.pipeline import Pipeline
-from contraport.training.step.sides import read_sides
 
 LOOKS = 7
 """How many looks at most follow the first, each after as many times more epochs as the one before: what is said of the

@@ -36,9 +36,9 @@ from pathlib import Path
 from contraport.errors import UsageError, check, check_regular
 from contraport.features import holds_features
 from contraport.files import halves
+from contraport.formatting import written_as
 from contraport.locks import LOCK
 from contraport.runs.replaced import Replaced
-from contraport.wording import written_as
 
 _KEPT_ENCODER = re.compile(r"encoder\d+")
 _NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")

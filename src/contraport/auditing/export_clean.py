@@ -15,7 +15,7 @@ from contraport.auditing.report import Audit
 from contraport.data import Dataset
 from contraport.data.formats import array_files, tables
 from contraport.files import replacing, write_arrays
-from contraport.texts import decoded, is_text
+from contraport.text_tensors import decoded, is_text
 
 FILES = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
 """What the data are called that an option writes."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from contraport.data import Dataset
-from contraport.pairs.sides import Sides
+from contraport.pairs.paired_features import Sides
 
 WIDEST = 1_024
 """Numbers in a vector at most that are judged beside what an encoder says of it; the time goes with their cube."""

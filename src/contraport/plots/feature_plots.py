@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from contraport.errors import check, require
-from contraport.measures.geometry import rank_of
-from contraport.measures.geometry import spectrum as singular_values
+from contraport.measures.embedding_geometry import rank_of
+from contraport.measures.embedding_geometry import spectrum as singular_values
 from contraport.measures.retrieval import nearest_others
 from contraport.plots.canvas import DASHES, canvas, ground, legend_above, panels, verbatim
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
 from contraport.plots.names import places_of_names
-from contraport.plots.reading import Array, Folder, Values, array, by_name, is_folder, labels_of, run, sampled
+from contraport.plots.plot_inputs import Array, Folder, Values, array, by_name, is_folder, labels_of, run, sampled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,14 +21,14 @@ from contraport.data.fingerprint import SplitRecord
 from contraport.errors import InUseError, UsageError, lacks_memory
 from contraport.evaluation.evaluate import evaluate
 from contraport.files import write_json
+from contraport.formatting import as_flags
 from contraport.locks import locked
 from contraport.options import options_of, plain
 from contraport.runs import Run
 from contraport.training.build import build_dataset, build_held_out
 from contraport.training.config import DataSettings, ReadingSettings
-from contraport.training.given import settings_of
+from contraport.training.resolve import settings_of
 from contraport.training.train import train
-from contraport.wording import as_flags
 
 Found = dict[str, Any]
 

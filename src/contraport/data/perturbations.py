@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport.catalog.versions import DOMAINS, Corruption, DomainVersion, Mismatch
+from contraport.catalog.named_perturbations import DOMAINS, Corruption, DomainVersion, Mismatch
 from contraport.data.arrays import ArrayStore
 from contraport.data.corruptions import NOISE, corrupt
 from contraport.data.dataset import Batch, Dataset
@@ -22,7 +22,7 @@ from contraport.data.duplicate_groups import exchange_partners
 from contraport.data.stores import StoreOver
 from contraport.errors import UsageError, check
 from contraport.seeding import generator, reseed, torch_seed
-from contraport.texts import is_text
+from contraport.text_tensors import is_text
 
 Change = Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
 """Of the views of the items at some positions makes others."""

@@ -12,12 +12,12 @@ from torch.func import functional_call
 from contraport.data import Batch
 from contraport.distributed import gather
 from contraport.errors import check
+from contraport.formatting import counted
 from contraport.objectives import Loss, Target
 from contraport.training.step.comparison import Embedded, StepComparison, mean_of
 from contraport.training.step.memory import Memory
+from contraport.training.step.target_spec import Wanted
 from contraport.training.step.teacher import of_batch
-from contraport.training.step.wanted import Wanted
-from contraport.wording import counted
 
 SMALL_BATCH = 32
 """With fewer items in a batch there is little to tell an item from."""

@@ -16,12 +16,12 @@ from contraport.data.streams import check_no_stream
 from contraport.encoders import Model, kind_of, view_called
 from contraport.errors import UsageError, check
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.shards import this_process
+from contraport.evaluation.process_share import this_process
+from contraport.formatting import written_as
 from contraport.options import is_object
 from contraport.runs import Run
 from contraport.training.build import build_dataset
 from contraport.training.config import KEPT, Settings
-from contraport.wording import written_as
 
 log = logging.getLogger("contraport.evaluation")
 

@@ -59,7 +59,7 @@ class TextTransform(nn.Module):
 def word_of(texts: Tensor) -> Tensor:
     """Return the number of the word that each byte belongs to, from 0 on; blanks belong to the word before them.
 
-    >>> from contraport.texts import encoded
+    >>> from contraport.text_tensors import encoded
     >>> word_of(encoded(["to be 日本"])).tolist()
     [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]]
     """

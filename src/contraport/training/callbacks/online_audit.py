@@ -8,7 +8,7 @@ from typing import Any
 from contraport.distributed import is_first, together
 from contraport.runs import Run
 from contraport.training.loop import Callback, Loop
-from contraport.training.step.auditor import REMEMBERED, Auditor, remembering
+from contraport.training.step.pair_filter import REMEMBERED, Auditor, remembering
 
 log = logging.getLogger("contraport.training")
 

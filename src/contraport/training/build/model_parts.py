@@ -22,7 +22,7 @@ from contraport.encoders.view_names import each_view
 from contraport.errors import UsageError, check, reason
 from contraport.runs import Run
 from contraport.seeding import reseed
-from contraport.texts import blank, is_text
+from contraport.text_tensors import blank, is_text
 from contraport.training.config import Settings
 from contraport.training.optimization import check_layers
 

@@ -18,8 +18,8 @@ from contraport.data.items import Items, View
 from contraport.data.splits import TEST_NAMES, Marks
 from contraport.data.text_store import Texts
 from contraport.errors import cannot_read, check, check_regular
-from contraport.texts import check_full
-from contraport.wording import written_as
+from contraport.formatting import written_as
+from contraport.text_tensors import check_full
 
 TEXTS = frozenset((".txt",))
 _SPLITS = frozenset(("train", *TEST_NAMES))

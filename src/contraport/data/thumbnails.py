@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.texts import decoded, is_text
+from contraport.text_tensors import decoded, is_text
 
 LETTERS = 500
 """Of a text so many letters are shown."""

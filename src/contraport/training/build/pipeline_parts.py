@@ -13,24 +13,24 @@ from contraport.data import Dataset, Views
 from contraport.data.streams import Stream
 from contraport.encoders import Initial, Model
 from contraport.errors import MissingFactError, UsageError, check
+from contraport.formatting import written_as
 from contraport.objectives.weighting import PlanWeights, parse_weights
-from contraport.texts import is_text
-from contraport.training.build.checks import check_fits, check_weights
-from contraport.training.build.dataset import build_views
-from contraport.training.build.networks import as_seeded, build_model, check_encodes, each_tower, sizes_of
-from contraport.training.build.objective import build_schedules, target_of
+from contraport.text_tensors import is_text
+from contraport.training.build.compatibility import check_fits, check_weights
+from contraport.training.build.model_parts import as_seeded, build_model, check_encodes, each_tower, sizes_of
+from contraport.training.build.objective_parts import build_schedules, target_of
+from contraport.training.build.training_data import build_views
 from contraport.training.config import Settings
-from contraport.training.step.by_objective import Compared, InTurn, Together
-from contraport.training.step.clustered import Clustered
 from contraport.training.step.comparison import StepComparison
+from contraport.training.step.comparisons import Compared, InTurn, Together
 from contraport.training.step.freezing import Freezing
 from contraport.training.step.memory import Bank, Memory, Queue
 from contraport.training.step.momentum import MomentumEncoder, Predictor
 from contraport.training.step.pipeline import Pipeline, keyed
+from contraport.training.step.prototype_comparison import Clustered
 from contraport.training.step.reconstructed import Reconstructed
+from contraport.training.step.target_spec import parse_target
 from contraport.training.step.teacher import teacher_features
-from contraport.training.step.wanted import parse_target
-from contraport.wording import written_as
 
 LARGEST_QUEUE = 65_536
 

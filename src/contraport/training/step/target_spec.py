@@ -14,8 +14,8 @@ from torch import Tensor
 from contraport.data import Batch, Dataset
 from contraport.engine import Gibbs, Kernel
 from contraport.errors import UsageError, cannot_read, check, check_file, check_positive
-from contraport.named import parse_named
 from contraport.objectives import Alike, Domains, Labels, Neighbors, Pairs, Shown, Soft, Target
+from contraport.spec import parse_named
 from contraport.training.step.teacher import of_batch, teacher_features
 
 Wanted = Callable[[Batch], Target]

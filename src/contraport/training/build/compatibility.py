@@ -11,10 +11,10 @@ from torch import nn
 from contraport.data import Batch, Dataset
 from contraport.distributed import local
 from contraport.errors import UsageError, check
+from contraport.formatting import written_as
 from contraport.objectives import Loss, Objective, Target
 from contraport.objectives.weighting import PlanWeights
-from contraport.training.step.by_objective import Compared, taken_by
-from contraport.wording import written_as
+from contraport.training.step.comparisons import Compared, taken_by
 
 FEW = 4
 """With so many items an objective is called to see what it refuses."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contraport.comparing.results import Entry, Verdict, Waypoint, chosen_in_order
-from contraport.comparing.statistics import MOST_SEEDS
+from contraport.comparing.seed_statistics import MOST_SEEDS
 from contraport.files import csv_text
+from contraport.formatting import listed
 from contraport.measures import Measure
 from contraport.measures.intervals import Difference
-from contraport.wording import listed
 
 
 @dataclass(frozen=True)

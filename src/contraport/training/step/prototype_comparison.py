@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from contraport.data import Batch
 from contraport.errors import UsageError
 from contraport.objectives import Cross, Objective, Target, assignments
-from contraport.training.step.by_objective import Compared
 from contraport.training.step.comparison import Embedded, mean_of
+from contraport.training.step.comparisons import Compared
 
 
 class Clustered(Compared):

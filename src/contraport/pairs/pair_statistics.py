@@ -13,7 +13,7 @@ from contraport.engine import Gibbs
 from contraport.errors import UsageError, unknown_name
 from contraport.objectives import Balanced, Unbalanced, transport
 from contraport.objectives.constraints.scaling import Scaling
-from contraport.pairs.sides import TIED, ItemPairs, Sides, crowding, in_rows, mean_rows
+from contraport.pairs.paired_features import TIED, ItemPairs, Sides, crowding, in_rows, mean_rows
 
 TEMPERATURE = 0.1
 """Of softmax and plans."""

@@ -24,8 +24,8 @@ from contraport.data.sources.vision import download_root
 from contraport.data.splits import check_fraction, check_split
 from contraport.data.stores import StoreOver
 from contraport.errors import UsageError, check, explained, unknown_name
-from contraport.importing import imported
-from contraport.wording import items_told, listed
+from contraport.formatting import items_told, listed
+from contraport.lazy import imported
 
 _LARGEST_IMAGE = 2**14
 

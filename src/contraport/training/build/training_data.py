@@ -12,15 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from contraport import distributed
-from contraport.catalog.versions import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
+from contraport.catalog.named_perturbations import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
 from contraport.data import Dataset, Views, load, loader
 from contraport.data.arrays import weights_of
 from contraport.data.formats.array_files import read_npy
 from contraport.data.loading import Loader, StreamLoader
-from contraport.data.sources.opening import is_stream
-from contraport.data.splits import Positions, split_positions
-from contraport.data.streams import Stream
-from contraport.data.versions import (
+from contraport.data.perturbations import (
     class_weights,
     corrupted,
     imbalanced,
@@ -28,6 +25,9 @@ from contraport.data.versions import (
     mismatched_partners,
     with_partners,
 )
+from contraport.data.sources.load import is_stream
+from contraport.data.splits import Positions, split_positions
+from contraport.data.streams import Stream
 from contraport.data.views.own import Changed, own_change
 from contraport.data.views.views import COLOUR
 from contraport.encoders.view_names import each_view
