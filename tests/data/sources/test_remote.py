@@ -133,6 +133,10 @@ def test_what_is_fetched_is_told_by_files_and_megabytes(
     told: list[tuple[int | None, list[str]]] = []
 
     class Told(Bars):
+        def __init__(self, *, shown: bool) -> None:
+            super().__init__(shown=shown)
+            self._shown = shown  # although this is no terminal
+
         @contextmanager
         def steps(self, total: int | None, at_work: str = "") -> Iterator[NextStep]:
             steps: list[str] = []
