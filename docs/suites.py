@@ -196,7 +196,7 @@ def suites() -> str:
     return "\n\n".join(parts)
 
 
-RUN_AGAIN = ("beyond", "halves", "mismatch", "wrong-texts")
+RUN_AGAIN = ("beyond", "halves", "mismatch")
 """Suites whose rows with `--audit` were run while its decoys were drawn from the mismatched items."""
 
 

@@ -89,8 +89,8 @@ SITUATIONS = (
                 (),
                 "If a fifth of the pairs or more may be wrong, and the data have two given views, leave out the pairs "
                 "that `contraport train --audit` flags. With one wrong pair in twenty this gained nothing; on halves "
-                "of digits nothing that could be told unless more were wrong than right; of texts nothing that two "
-                "seeds could tell.",
+                "of digits nothing that could be told unless more were wrong than right; of pairs of texts it gained "
+                "four points where two fifths were wrong.",
                 (*_on("beyond", 0, 1, 2, 18, 8, 9, 10), *_on("halves", 0, 1, 2, 3, 4), *_on("wrong-texts", 0, 1)),
             ),
             Advice(
