@@ -13,7 +13,7 @@ from contraport.data import BatchOrder, from_arrays
 from contraport.embedding import Reader
 from contraport.pairs import ItemPairs, Sides, estimated_noise
 from contraport.pairs.decoys import with_decoys
-from contraport.training.step import auditor as module
+from contraport.training.step import pair_filter as module
 from contraport.training.step.pair_filter import Auditor
 
 ITEMS, WRONG, EPOCHS = 400, 100, 12
