@@ -54,6 +54,11 @@ def test_a_sure_difference_is_told_with_its_interval(make_run):
     assert group.encoders[-2].cells[0].interval == "93.0–97.0%"
 
 
+def test_settings_of_the_machine_are_no_difference(make_run):
+    runs = shown([make_run("one", threads=1, device="cpu"), make_run("two", threads=2, device="cuda")])
+    assert "The runs have the same settings." in verdict(runs)
+
+
 def test_a_setting_of_several_values_is_told_by_their_names(make_run):
     runs = shown([make_run("one", objective_settings={"q": 0.1, "lam": 0.5}), make_run("two")])
     assert "They differ in objective_settings (q=0.1, lam=0.5; –)." in verdict(runs)

@@ -12,6 +12,7 @@ from contraport.measures.baselines import BASELINES
 from contraport.measures.intervals import Difference
 from contraport.reporting.numbers import measured, settings
 from contraport.reporting.shown import ShownRun
+from contraport.training.config import KEPT
 
 HEADLINES = 2
 """On how many measures runs are judged in words; the table has the others."""
@@ -243,7 +244,8 @@ def _of_pairs(run: ShownRun) -> str:
 
 
 def _what_differs(runs: Sequence[ShownRun]) -> list[str]:
-    differing = [(key, values) for key, values, differs in settings(runs) if differs]
+    machine = {name for name, option in KEPT.items() if option.holds == "machine"}  # such as the number of threads
+    differing = [(key, values) for key, values, differs in settings(runs) if differs and key not in machine]
     if not differing:
         return ["The runs have the same settings."]
     named = [f"{key} ({'; '.join(values)})" for key, values in differing[:MOST_NAMED]]
