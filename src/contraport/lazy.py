@@ -1,4 +1,4 @@
-"""Where something is, as text: imported when it is used, so that to know of it costs nothing."""
+"""Lazy imports: places in modules as text, imported on first use."""
 
 from __future__ import annotations
 

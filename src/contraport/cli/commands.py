@@ -37,7 +37,7 @@ PLACES = {
     "search": "contraport.searching.config:SEARCH",
     "train": "contraport.training.config:TRAIN",
 }
-"""Where each command of this package is declared: beside what carries it out."""
+"""Modules that declare the commands of this package, each beside its implementation."""
 
 OWN = tuple(PLACES)
 """The names of the commands of this package."""

@@ -82,7 +82,7 @@ class ComparedOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingOptions(Options):
-    """How each is judged, and where it is computed."""
+    """How each run is evaluated, and on which device."""
 
     measures: Sequence[str] = option(
         ("linear_probe", "knn"),

@@ -1,4 +1,4 @@
-"""What `evaluate` and `embed` begin with: data in the size that the model takes, and a device."""
+"""Data and device of `evaluate` and `embed`: the splits of the run, in the size that the model takes."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ _OF_ITS_DATA: dict[str, Any] = {
     "corrupt": None,
     "domains": None,
 }
-"""What a training asks of its own data alone: other data are looked at as they are."""
+"""Settings of a training that apply to its own data alone."""
 
 
 @dataclass(frozen=True)

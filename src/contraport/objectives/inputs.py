@@ -18,7 +18,7 @@ from contraport.errors import UsageError, check, check_each, in_short
 from contraport.objectives.agreement import Sizes
 
 Attributes = Mapping[str, Tensor]
-"""What is known of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
+"""Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
 
 NO_FACTS = ("present", "negatives", "negative_ids", "shared_negatives")
 """Options of a call that are none of each item alone."""
