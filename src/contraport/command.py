@@ -64,9 +64,9 @@ class Command(Generic[P]):
         return options_of(self.asks)
 
     def keywords(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
-        """Let a function of what was given, by name, take the command's options as its arguments, and tell of each.
+        """Give a function of a dict of options the command's options as keywords, documented one by one.
 
-        A mistake says which page explains the command. See `contraport.options.keywords_of`.
+        Errors name the page that explains the command. See `contraport.options.keywords_of`.
         """
         told = explained(f"contraport docs {self.page}")(function) if self.page else function
         return keywords_of(self.asks, self.about)(told)

@@ -188,13 +188,13 @@ class Options:
 def keywords_of(
     kind: Callable[P, object], about: str = ""
 ) -> Callable[[Callable[[dict[str, Any]], T]], Callable[P, T]]:
-    """Let a function of what was given, by name, take the options of a dataclass as its arguments.
+    """Give a function of a dict of options the options of a dataclass as keywords.
 
-    It has their names, types and defaults, for a type checker and an editor too, and tells of each in its docstring.
+    Names, types and defaults are visible to type checkers and editors, and the docstring documents each option.
 
     Args:
         kind: the dataclass.
-        about: what else its docstring says, before it tells of the options.
+        about: text of the docstring before the options.
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Walk:

@@ -82,7 +82,7 @@ class ComparedOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingOptions(Options):
-    """How each run is evaluated, and on which device."""
+    """Options of evaluation and of the machine: metrics, searched settings, device, processes, budget."""
 
     measures: Sequence[str] = option(
         ("linear_probe", "knn"),

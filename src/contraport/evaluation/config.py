@@ -81,9 +81,9 @@ EVALUATE = Command(
     "Measure a trained encoder on held-out items.",
     about="""
         Every number is about the representation, not the projection, beside the raw inputs and the same encoder before
-        training: `untrained` where its weights were drawn, `given` where it began with weights. What the data do not
-        allow (accuracies without labels, say) is told in `notes`, as is which epoch's model it is where the training
-        was extended and has not ended.
+        training: `untrained` if its weights were drawn, `given` if it began with weights. `notes` names metrics that
+        the data do not allow, such as accuracies without labels, and the epoch of the model if the training was
+        extended and has not ended.
 
         Every number has a bootstrap interval of 95 % over the test items, in `intervals`, and so has its
         difference from the other rows, and from other runs on the same test items, in `differences`; of

@@ -198,7 +198,7 @@ class Pattern:
 
     @property
     def compares_positives(self) -> bool:
-        """Whether positives are among the compared pairs: no mask goes by the items alone."""
+        """True if positives are compared, so that no mask depends on the items alone."""
         for mask in self.masks:
             if isinstance(mask, Mask) and mask.kept is None and mask.labels[0] is self.row_items:
                 return False
@@ -275,7 +275,7 @@ def nobody(columns: int, like: Tensor) -> Tensor:
 
 
 class Traits(NamedTuple):
-    """What is true of a layout, whatever it is called on.
+    """Properties of a layout that do not depend on its input.
 
     Attributes:
         shared_columns: whether the last view is not of items: any number of columns, the same on every process.
@@ -305,7 +305,7 @@ class Layout(Answer, ABC):
 
     @property
     def traits(self) -> Traits:
-        """What is true of it, whatever it is called on."""
+        """Properties that do not depend on the input."""
         return Traits()
 
     def guide(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
@@ -370,7 +370,7 @@ class Cross(Layout):
 
     @property
     def traits(self) -> Traits:
-        """What is true of it."""
+        """Properties that do not depend on the input."""
         return Traits(
             self.shared_columns,
             attracts_to_fixed=self.stop_gradient,
@@ -431,7 +431,7 @@ class Joint(Layout):
 
     @property
     def traits(self) -> Traits:
-        """What is true of it."""
+        """Properties that do not depend on the input."""
         return Traits(takes_several=self.together, compares_positives=self.candidates == "all")
 
     def __call__(self, *views: Tensor) -> list[Block]:
@@ -487,7 +487,7 @@ class Graph(Layout):
 
     @property
     def traits(self) -> Traits:
-        """What is true of it: it takes any number of views."""
+        """Properties: takes any number of views."""
         return Traits(takes_several=True)
 
     def __call__(self, *views: Tensor) -> list[Block]:
@@ -548,7 +548,7 @@ class Within(Layout):
 
     @property
     def traits(self) -> Traits:
-        """What is true of it: it takes any number of views, of which none is compared with another."""
+        """Properties: takes any number of views and compares none with another."""
         return Traits(takes_several=True, matches_views=False, compares_positives=False)
 
     def __call__(self, *views: Tensor) -> list[Block]:
@@ -584,7 +584,7 @@ class Over(Layout):
 
     @property
     def traits(self) -> Traits:
-        """What is true of the other layout."""
+        """Properties of the wrapped layout."""
         return self.layout.traits
 
     def guide(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
@@ -666,7 +666,7 @@ class Guided(Over):
 
     @property
     def traits(self) -> Traits:
-        """What is true of the other layout, and that it asks for features.
+        """Properties of the wrapped layout, which then requires features.
 
         Where those of an item are the same in all views, as a teacher's of items are, nothing is more alike than these.
         """
@@ -720,7 +720,7 @@ class Coordinates(Over):
 
     @property
     def traits(self) -> Traits:
-        """What is true of the other layout, but that rows and columns show items."""
+        """Properties of the wrapped layout, whose rows and columns are then no items."""
         return self.layout.traits._replace(of_items=False)
 
     def __call__(self, *views: Tensor) -> list[Block]:
