@@ -301,6 +301,21 @@ def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
         assert all(len(ids[group, 0].unique()) == 1 for group in couple), "a group is one item's content"
 
 
+def test_exchanges_differ_in_a_view_that_many_items_share() -> None:
+    vectors = np.random.default_rng(0).normal(size=(90, 4))
+    dataset = from_arrays({"vector": vectors, "caption": [f"a {item % 3}" for item in range(90)]})
+    ids = dataset.content_ids
+    assert ids is not None
+    assert not (ids == ids[exchanged(couples(dataset, seed=0))]).any()
+
+
+@pytest.mark.parametrize("arrays", [{"train": np.arange(3)}, {"train": np.ones((2, 2)), "test": np.arange(2)}])
+def test_rejects_a_corrupt_record_of_the_split(trained: Run, arrays: dict[str, np.ndarray]) -> None:
+    np.savez(trained.split_path, **arrays)
+    with pytest.raises(UsageError, match=r"split\.npz is corrupt: "):
+        judged(trained)
+
+
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.4])
 def test_decoys_are_drawn_apart_from_mismatches(share: float) -> None:
     """Of the decoys about as many come from mismatched items as of all items."""

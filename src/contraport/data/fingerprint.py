@@ -74,7 +74,14 @@ class SplitRecord:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> SplitRecord:
-        """Return the record of what `arrays` gave."""
+        """Return the record of what `arrays` gave.
+
+        Raises:
+            ValueError: an array is missing.
+        """
+        missing = [name for name in ("train", "test", "fingerprint") if name not in arrays]
+        if missing:
+            raise ValueError(f"it lacks {', '.join(missing)}")
         return cls(arrays["train"], arrays["test"], str(arrays["fingerprint"]))
 
     @property
