@@ -29,7 +29,31 @@ LONGEST_LIST = 500
 
 
 class UsageError(ValueError):
-    """A mistake that the user can mend: the message says which argument, what came and what was expected."""
+    """A mistake in the input, with a message of the form ``argument: requirement, got value``.
+
+    Args:
+        message: the text; it begins with the name of the argument and a colon where one argument is at fault.
+        kind: the kind of mistake, a stable name in snake case: ``"invalid"`` (type or value), ``"unknown"`` (a name
+            that is not in a list), ``"missing"``, ``"conflict"`` (excluded by another option), ``"shape"``,
+            ``"not_found"``, ``"unreadable"``, ``"not_writable"``, ``"exists"``, or a more specific one.
+
+    Attributes:
+        argument: name of the argument, or None if the message names none.
+        code: ``argument.kind``, or ``kind`` without an argument. It stays the same when the message is reworded.
+
+    >>> error = UsageError("batch_size: must be an integer >= 1, got 0.")
+    >>> error.argument, error.code
+    ('batch_size', 'batch_size.invalid')
+    """
+
+    def __init__(self, message: str, *, kind: str = "invalid") -> None:
+        super().__init__(message)
+        named = _ARGUMENT.match(message)
+        self.argument = named[1] if named else None
+        self.code = f"{self.argument}.{kind}" if self.argument else kind
+
+
+_ARGUMENT = re.compile(r"([A-Za-z_]\w*): ")
 
 
 @contextmanager
@@ -127,7 +151,8 @@ def writing(argument: str, path: Path, remedy: Callable[[], str] = str) -> Itera
         if partly or error.errno == errno.ENOSPC:
             there = next(place for place in (path, *path.absolute().parents) if place.is_dir())
             told = f"{told}; {shutil.disk_usage(there).free / 1e6:,.1f} MB of its disk are free"
-        raise UsageError(f"{argument}: {path} cannot be written to: {told}.{remedy()}") from error
+        message = f"{argument}: {path} cannot be written to: {told}.{remedy()}"
+        raise UsageError(message, kind="not_writable") from error
 
 
 def unknown_name(argument: str, name: object, known: Iterable[str]) -> UsageError:
@@ -143,7 +168,7 @@ def unknown_name(argument: str, name: object, known: Iterable[str]) -> UsageErro
     if len(told) > LONGEST_LIST:
         nearest = difflib.get_close_matches(str(name), names, n=8, cutoff=0)
         told = f"Known, {len(names)} in all: {', '.join(nearest)} ..."
-    return UsageError(f"{argument}: unknown name {name!r}{hint} {told}")
+    return UsageError(f"{argument}: unknown name {name!r}{hint} {told}", kind="unknown")
 
 
 def bound(
@@ -173,7 +198,7 @@ def cannot_read(where: str, kind: str, error: Exception) -> UsageError:
     >>> str(cannot_read("data: x.npy", "an .npy array", ValueError("bad\\n  magic")))
     'data: x.npy cannot be read as an .npy array: bad magic'
     """
-    return UsageError(f"{where} cannot be read as {kind}: {reason(error)}")
+    return UsageError(f"{where} cannot be read as {kind}: {reason(error)}", kind="unreadable")
 
 
 _UNSAFE = re.compile(r"allow_pickle|weights.only|unpickl|pickled|pickle file", re.IGNORECASE)
@@ -193,10 +218,10 @@ def reason(error: BaseException) -> str:
     return textwrap.shorten(told, 300, placeholder=" ...") or type(error).__name__
 
 
-def check(condition: bool, message: str) -> None:
-    """Raise `UsageError` with the message unless the condition holds."""
+def check(condition: bool, message: str, kind: str = "invalid") -> None:
+    """Raise `UsageError` with the message and kind unless the condition holds."""
     if not condition:
-        raise UsageError(message)
+        raise UsageError(message, kind=kind)
 
 
 def is_number(value: object) -> TypeGuard[float]:

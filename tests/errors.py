@@ -1,0 +1,18 @@
+"""Expected errors, by their codes rather than their wording."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from contraport.errors import UsageError
+
+
+@contextmanager
+def raises_usage_error(code: str, *values: object) -> Iterator[pytest.ExceptionInfo[UsageError]]:
+    """Expect a `UsageError` with this code whose message contains the values, such as what came or the nearest name."""
+    with pytest.raises(UsageError) as caught:
+        yield caught
+    assert caught.value.code == code, str(caught.value)
+    for value in values:
+        assert str(value) in str(caught.value)
