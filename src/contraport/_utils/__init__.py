@@ -1,0 +1,1 @@
+"""Internal helpers: files, locks, formatting, lazy imports, texts as tensors. Not a public interface."""
