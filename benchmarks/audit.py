@@ -47,12 +47,12 @@ from sklearn.metrics import roc_auc_score
 import contraport
 from benchmarks.engine import machine
 from contraport.auditing import crossfit
+from contraport.auditing.pairs import STATISTICS, ItemPairs, PairedFeatures, scores
+from contraport.auditing.pairs.feature_extraction import encode_pairs
 from contraport.data import Dataset, from_arrays, load
-from contraport.embedding import Reader
-from contraport.pairs import STATISTICS, ItemPairs, Sides, scores
+from contraport.embedding import LoaderConfig
 from contraport.runs import Run
-from contraport.training.build import build_views
-from contraport.training.step.pair_features import read_sides
+from contraport.training.components import build_views
 
 UCI = ("fou", "fac", "kar", "pix", "zer", "mor")
 EPOCHS = 18
@@ -200,7 +200,7 @@ class Cell:
         """Judge by each statistic, with the parts and encoders of one cross-fit by the default one."""
         judged: dict[str, list[np.ndarray]] = {name: [] for name in STATISTICS}
 
-        def also(sides: Sides, pairs: ItemPairs | None = None, statistic: str = "neighbors") -> torch.Tensor:
+        def also(sides: PairedFeatures, pairs: ItemPairs | None = None, statistic: str = "neighbors") -> torch.Tensor:
             if pairs is not None and torch.equal(*pairs):
                 for name in STATISTICS:
                     found = np.full(len(sides), np.nan)
@@ -263,7 +263,7 @@ class Cell:
         return measured
 
 
-def baselines(sides: Sides) -> Iterator[tuple[str, np.ndarray]]:
+def baselines(sides: PairedFeatures) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the scores of the pairs by what others go by, once for each setting."""
     assert sides.embeddings is not None
     x, y = sides.embeddings
@@ -273,12 +273,12 @@ def baselines(sides: Sides) -> Iterator[tuple[str, np.ndarray]]:
         logits = likeness / one
         yield "infonce", (logits.diag() - (logits.logsumexp(0) + logits.logsumexp(1)) / 2).numpy()
     for number in (5, 15, 30):
-        yield "neighbors", common(Sides(sides.features, neighbors=number)).numpy()
+        yield "neighbors", common(PairedFeatures(sides.features, neighbors=number)).numpy()
     for number, weight, near, far in itertools.product((15, 30), (1.0, 5.0, 20.0), (0.1, 1.0), (1.0, 5.0)):
         yield "lemon", -lemon(x, y, number, weight, near, far).numpy()
 
 
-def common(sides: Sides) -> torch.Tensor:
+def common(sides: PairedFeatures) -> torch.Tensor:
     """Return how many of the neighbours of its two members are the same, and where as many are, how alike they are."""
     mine, theirs = sides.neighbors_of(sides.given)
     return (mine[:, :, None] == theirs[:, None]).any(2).float().mean(1) + 1e-3 * scores(sides, None, "likeness")
@@ -300,8 +300,8 @@ def lemon(x: torch.Tensor, y: torch.Tensor, number: int, weight: float, near: fl
     return own + weight * (beside(x, y) + beside(y, x))
 
 
-def sides_of(run: Run, dataset: Dataset) -> Sides:
-    return read_sides(run.model(), dataset, build_views(run.settings(), dataset), Reader())
+def sides_of(run: Run, dataset: Dataset) -> PairedFeatures:
+    return encode_pairs(run.model(), dataset, build_views(run.settings(), dataset), LoaderConfig())
 
 
 def recall(run: Run, test: Pairs) -> float:

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from contraport import embed, train
+from contraport._utils.files import write_arrays
 from contraport.cli import main as contraport
-from contraport.comparing.suites import read_suite, suites_folder
+from contraport.comparison.suites import load_suite, suites_folder
 from contraport.data import load
-from contraport.files import write_arrays
 
 RESULTS = Path("benchmarks/results/suites")
 MADE = Path("runs/suites")
@@ -34,7 +34,7 @@ HALVES = {"train": 2_000, "test": 1_000}
 def write_teacher(path: Path) -> None:
     """Write what rows of the suite `teacher` are given: edges of the images that it trains on."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = {key: read_suite("teacher")[key] for key in ("items", "data")}
+        asked = {key: load_suite("teacher")[key] for key in ("items", "data")}
         run = train(
             data=asked["data"][0], items=asked["items"], encoder="gradients", freeze=True, epochs=1, out=f"{folder}/run"
         )
@@ -83,7 +83,7 @@ def keep(folder: Path) -> Path:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=__doc__.split("\n\n")[1])
-    runnable = [file.stem for file in sorted(suites_folder().glob("*.yaml")) if "not_run" not in read_suite(file)]
+    runnable = [file.stem for file in sorted(suites_folder().glob("*.yaml")) if "not_run" not in load_suite(file)]
     parser.add_argument("suites", nargs="*", help=f"by name, of {', '.join(runnable)}; default: all")
     parser.add_argument("--out", type=Path, default=Path("runs/suites"))
     asked, given = parser.parse_known_args(arguments)

@@ -26,9 +26,9 @@ from rich.table import Table
 import contraport
 from benchmarks.engine import machine
 from contraport.data import from_arrays, load, loader
-from contraport.embedding import BLOCK, frozen, in_blocks
+from contraport.embedding import BLOCK, apply_in_blocks, frozen
 from contraport.runs import Run
-from contraport.training.optimization import make_optimizer
+from contraport.training.optimization import create_optimizer
 
 BATCH = 128
 WAITED = ("each epoch decodes", "decoded once")
@@ -73,7 +73,7 @@ def of_the_head(run: Run) -> float:
     """Return images per second of a bare loop over the head alone: what no training on frozen features can pass."""
     tower = run.model().tower(0)
     head, features = tower.projector.train(), torch.randn(2 * BATCH, tower.num_features)
-    optimizer = make_optimizer(head, opt="adamw", lr=1e-3, weight_decay=1e-4)
+    optimizer = create_optimizer(head, opt="adamw", lr=1e-3, weight_decay=1e-4)
     partners, itself = torch.arange(2 * BATCH).roll(BATCH), torch.eye(2 * BATCH, dtype=torch.bool)
 
     def step() -> None:
@@ -94,7 +94,7 @@ def embedding(photos: Path, folder: Path, run: Run, size: int, items: int) -> di
 
     def passed(images: torch.Tensor) -> None:
         with frozen(model):
-            in_blocks(model, [images], model=model)
+            apply_in_blocks(model, [images], model=model)
 
     def embed(data: object) -> None:
         contraport.embed(run, data=data, out=folder / "features.npy", overwrite=True, progress=False)

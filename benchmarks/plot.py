@@ -10,8 +10,8 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from contraport.plots.canvas import panels
 from contraport.plots.colors import BLUE, GREEN, GREY, ORANGE, PURPLE
+from contraport.plots.figure_setup import panels
 
 MEASURED = Path("benchmarks/results/growth.json")
 DRAWN = Path("docs/images/engine.png")

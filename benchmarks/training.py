@@ -30,9 +30,9 @@ import contraport
 from benchmarks.engine import machine
 from contraport.data import Batch, Dataset, from_arrays, load, loader
 from contraport.encoders import Model
-from contraport.training.build import build_objective, build_pipeline
+from contraport.training.components import build_objective, build_pipeline
 from contraport.training.config import Settings
-from contraport.training.optimization import make_optimizer
+from contraport.training.optimization import create_optimizer
 
 TEMPERATURE = 0.5
 WARM_UP = 2
@@ -65,7 +65,7 @@ def ours(images: Dataset, batch_size: int) -> Loop:
     """The steps of `contraport.train`: its loader, its pipeline and its optimiser."""
     settings = Settings(encoder="small-cnn", temperature=TEMPERATURE)
     pipeline = build_pipeline(settings, images, build_objective(settings), epoch=1)
-    optimizer = make_optimizer(pipeline, opt="sgd", lr=0.06, weight_decay=0)
+    optimizer = create_optimizer(pipeline, opt="sgd", lr=0.06, weight_decay=0)
     count = iter(range(1 << 30))
 
     def step(batch: Batch) -> None:

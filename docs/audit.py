@@ -9,8 +9,8 @@ from typing import Any
 
 from scipy.stats import t as student
 
-from contraport.formatting import listed
-from contraport.pairs import STATISTICS
+from contraport._utils.formatting import listed
+from contraport.auditing.pairs import STATISTICS
 
 SEEDS = 3
 WITHIN = 0.05

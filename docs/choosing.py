@@ -1,4 +1,4 @@
-"""Write docs/choosing.md from the table in contraport.catalog.choosing and what the suites found, for `make docs`."""
+"""Write docs/choosing.md from the table in contraport.catalog.recommendations and what the suites found, for `make docs`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 
 from suites import RUN_AGAIN, anchor, claim, measured, paragraph, together, verdicts_on, words_table
 
-from contraport.catalog.choosing import SITUATIONS, Advice
-from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED
-from contraport.comparing.suites import read_suite
+from contraport.catalog.recommendations import SITUATIONS, Advice
+from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED
+from contraport.comparison.suites import load_suite
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"
 
@@ -39,7 +39,7 @@ def choosing() -> str:
     for name, runs in found.items():
         for number in range(len(runs[0].values["verdicts"])):
             link = f"[{claim(name, number)}](results.md#{anchor(name, number)})"
-            claims.append([link, read_suite(name)["title"], verdicts_on(runs, number)])
+            claims.append([link, load_suite(name)["title"], verdicts_on(runs, number)])
             measured_on = [run.values["verdicts"][number] for run in runs]
             counts[together([verdict["verdict"] for verdict in measured_on if verdict["found"]])] += 1
     lacking = counts[together([])]

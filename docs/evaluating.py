@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contraport.measures import MEASURES, Measure
-from contraport.measures.intervals import LEVEL, RESAMPLES
+from contraport.metrics import METRICS, Metric
+from contraport.metrics.intervals import LEVEL, RESAMPLES
 
 _BETTER = {"higher": "↑", "lower": "↓", "neither": ""}
 
@@ -95,7 +95,7 @@ nothing in common.
 ## A measure of your own
 
 ```python
-from contraport.measures import measure
+from contraport.metrics import measure
 
 
 @measure("Widest feature", group="geometry", better="neither", unit="squared", pattern="{{:.2f}}")
@@ -104,15 +104,15 @@ def widest_feature(subject):
     return float(subject.test_x.var(dim=0).max())
 ```
 
-The function returns one value for each test item (the mean is reported, with an interval), or a `Finding` that says how
-items become a number, or a single number. `contraport.measures.subject.Subject` holds everything that it can use:
+The function returns one value for each test item (the mean is reported, with an interval), or a `MetricResult` that says how
+items become a number, or a single number. `contraport.metrics.eval_context.EvalContext` holds everything that it can use:
 features, views, labels, projections.
 """
 
 
 def evaluating() -> str:
     """Return the page about evaluating."""
-    groups = dict.fromkeys(measure.group for measure in MEASURES.values())
+    groups = dict.fromkeys(measure.group for measure in METRICS.values())
     tables = "\n\n".join(table(group) for group in groups)
     return PAGE.format(tables=tables, level=LEVEL, resamples=RESAMPLES)
 
@@ -120,11 +120,11 @@ def evaluating() -> str:
 def table(group: str) -> str:
     """Return the measures of a group as a table."""
     lines = [f"### {group}", "", "| name | better | what it says | in |", "|---|---|---|---|"]
-    lines += [row(measure) for measure in MEASURES.values() if measure.group == group]
+    lines += [row(measure) for measure in METRICS.values() if measure.group == group]
     return "\n".join(lines)
 
 
-def row(measure: Measure) -> str:
+def row(measure: Metric) -> str:
     """Return the row of a measure."""
     name = "`, `".join(one.key for one in measure.each())
     summary = measure.summary.replace("|", "\\|")

@@ -79,8 +79,10 @@ def of_encoders() -> Figures:
     print(f"five Gaussians: alignment {toy.alignment:.4f}, uniformity {toy.untrained_uniformity:.3f} before,")
     print(f"  {toy.uniformity:.3f} after, {toy.perfect_uniformity:.3f} perfect")
     for k, d in enumerate(augmentation.dimensions):
-        inside = f"{augmentation.noise_in_plane[k]:.3f} of noise, {augmentation.mixup_in_plane[k]:.3f} of mixup"
-        within = f"{augmentation.noise_within[k]:.3f} of noise's target, {augmentation.mixup_within[k]:.3f} of mixup's"
+        inside = (
+            f"{augmentation.noise_share_in_plane[k]:.3f} of noise, {augmentation.mixup_share_in_plane[k]:.3f} of mixup"
+        )
+        within = f"{augmentation.noise_mass_within_components[k]:.3f} of noise's target, {augmentation.mixup_mass_within_components[k]:.3f} of mixup's"
         print(f"d = {d}: in the plane {inside}; within components {within}")
     return {
         "contrastive-covariance": covariance.figure(),
@@ -106,7 +108,7 @@ def of_plans() -> Figures:
     for temperature, margin in zip(triangle.temperatures[::16], triangle.margins[::16], strict=True):
         print(f"triangle: at temperature {temperature:.2g} the least mass is {margin:.1e}")
     for name, found in matching.plans.items():
-        told = f"mass {found.mass:.2f}, on partners {found.on_partners:.2f}, uneven by {found.unevenness:.2f}"
+        told = f"mass {found.mass:.2f}, on partners {found.partner_share:.2f}, uneven by {found.unevenness:.2f}"
         print(f"matching, {name}: {told}, columns used {found.columns_used:.1f}")
     for factor, found in penalty.by_factor.items():
         told = f"penalty {found.penalty:.3f}, negatives uneven by {found.unevenness:.2f}"

@@ -108,7 +108,7 @@ def methods() -> str:
         "",
         "Temperatures differ between libraries: NT-Xent's is 0.5 in SimCLR and lightly, 0.1 in solo-learn, 0.07 in",
         "pytorch-metric-learning and MoCo, 0.05 in sentence-transformers. Ours are in the signatures below;",
-        'there `Tempered` is a number, `"learn"` or a tensor of one element ([calls.md](calls.md#temperature)).',
+        'there `TemperatureLike` is a number, `"learn"` or a tensor of one element ([calls.md](calls.md#temperature)).',
         "",
     ]
     for name, recipe in OBJECTIVES.items():

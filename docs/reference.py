@@ -13,10 +13,10 @@ from pathlib import Path
 from types import ModuleType
 
 import contraport
-from contraport.catalog import OBJECTIVES, RECIPES, list_encoders, list_sources
+from contraport._utils.formatting import format_flags
+from contraport.catalog import OBJECTIVES, RECIPES, list_datasets, list_encoders
 from contraport.cli.commands import find, summaries
-from contraport.formatting import as_flags
-from contraport.options import Option, in_words
+from contraport.options import Option, describe_type
 
 PARTS = {
     "Layouts: which pairs are compared": "contraport.objectives.layouts",
@@ -35,7 +35,7 @@ ROOMS = {
     "encoders": ("Models", ["Model"]),
     "runs": ("Runs", ["Run"]),
     "training": ("Training, step by step", ["replay"]),
-    "measures": ("Measures", ["measure", "Measure"]),
+    "measures": ("Measures", ["measure", "Metric"]),
     "engine": ("The engine", ["backend", "precision", "explain"]),
 }
 """The other rooms whose names a user writes, and which ones; None is all that the room lists."""
@@ -134,7 +134,7 @@ def _options(options: Mapping[str, Option]) -> Iterator[str]:
             ]
         flag = f"`{name.upper()}`" if one.positional else f"`--{name}`"
         default = "" if one.required or one.default in (None, ()) else f"`{str(one.default).lower()}`"
-        yield f"| {flag} | {_cell(in_words(one.kind))} | {default} | {_cell(one.help)} |"
+        yield f"| {flag} | {_cell(describe_type(one.kind))} | {default} | {_cell(one.help)} |"
     yield ""
 
 
@@ -147,12 +147,12 @@ def recipes() -> Iterator[str]:
     yield from ["# Recipes, encoders, data", "", "What `--recipe`, `--encoder` and `--data` take by name.", ""]
     yield from ["## Recipes", "", "| recipe | what it does | settings | source |", "|---|---|---|---|"]
     for name, recipe in RECIPES.items():
-        yield f"| `{name}` | {_cell(recipe.summary)} | `{as_flags(recipe.settings)}` | {_cell(recipe.citation)} |"
+        yield f"| `{name}` | {_cell(recipe.summary)} | `{format_flags(recipe.settings)}` | {_cell(recipe.citation)} |"
     yield from ["", "## Encoders", "", "| encoder | |", "|---|---|"]
     for encoder in list_encoders():
         yield f"| `{encoder.name}` | {_cell(encoder.description)} |"
     yield from ["", "## Data", "", "| data | | how it looks |", "|---|---|---|"]
-    for source in list_sources():
+    for source in list_datasets():
         yield f"| `{source.name}` | {_cell(source.description)} | {_cell(source.looks)} |"
 
 

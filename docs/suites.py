@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from scipy.stats import spearmanr
 
-from contraport.comparing.comparison_tables import Comparison, markdown_table, on_the_way, table_of, written
-from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Waypoint
-from contraport.comparing.suites import read_suite, suites_folder
+from contraport.comparison.comparison_tables import Comparison, epoch_tables_markdown, markdown_table, table_of, written
+from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, EpochMean
+from contraport.comparison.suites import load_suite, suites_folder
 from contraport.encoders.build import build, default_encoder
-from contraport.measures import Measure
-from contraport.measures.intervals import Difference, Interval
+from contraport.metrics import Metric
+from contraport.metrics.intervals import Difference, Interval
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "suites"
 
@@ -100,7 +100,7 @@ def found_of(path: Path) -> Measured:
         values["rows"],
         values["columns"],
         entries,
-        waypoints=[Waypoint(**one | {"interval": Interval(*one["interval"])}) for one in values.get("waypoints", [])],
+        waypoints=[EpochMean(**one | {"interval": Interval(*one["interval"])}) for one in values.get("waypoints", [])],
         references=values.get("references", {}),
         spaces=values.get("spaces", {}),
         trials=values.get("trials", []),
@@ -136,7 +136,7 @@ def together(verdicts: Sequence[str]) -> str:
 
 def claim(suite: str, number: int) -> str:
     """Return a claim in the words of its suite's file now: the runs keep those of their day."""
-    return str(read_suite(suite)["claims"][number]["says"])
+    return str(load_suite(suite)["claims"][number]["says"])
 
 
 def verdicts_on(runs: Sequence[Measured], number: int) -> str:
@@ -182,7 +182,7 @@ def suites() -> str:
     lacking = [file.stem for file in sorted(suites_folder().glob("*.yaml")) if file.stem not in found]
     rows = []
     for name in lacking:
-        suite = read_suite(name)
+        suite = load_suite(name)
         rows.append([f"`{name}`", suite["title"], suite.get("not_run", "there was no time")])
     parts += ["### Suites that were not run", markdown_table(["suite", "about", "why not"], rows)]
     small = [name for name, runs in found.items() if any(run.is_small for run in runs)]
@@ -216,7 +216,7 @@ def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
         unit = "%" if measure.unit.startswith("share") else measure.unit
         lacking = f" {values['lacking']} trainings are missing." if values["lacking"] else ""
         parts += [paragraph(f"{run.scale} {measure.title}, {unit}.{lacking}"), table_of(table, measure)]
-        parts += [*on_the_way(table, measure), *_information(table, measure)]
+        parts += [*epoch_tables_markdown(table, measure), *_information(table, measure)]
         if table.trials:
             parts.append(_search(table))
         parts.append(f"```sh\n{in_lines(values['command'])}\n```")
@@ -230,7 +230,7 @@ def _suite(name: str, runs: Sequence[Measured]) -> list[str]:
     return [*parts, *([words_table(["claim", "verdict", "why"], claims)] if claims else [])]
 
 
-def _information(table: Comparison, measure: Measure) -> list[str]:
+def _information(table: Comparison, measure: Metric) -> list[str]:
     """Return what two views tell of one another beside what the features are worth, where the bound was measured."""
     parts = []
     for bound in (one for one in table.measures if one.key == "mutual_information"):

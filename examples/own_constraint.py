@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from contraport import KL, Balanced, Cross, Gibbs, Objective, Pairs, Rows
-from contraport.objectives.constraints.scaling import Scaling
+from contraport.objectives.constraints.sinkhorn import Scaling
 
 
 @dataclass(frozen=True, repr=False)

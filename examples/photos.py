@@ -37,7 +37,7 @@ from contraport.data.decoding import SUFFIXES
 
 RESULTS = Path(__file__).parent / "results" / "photos.json"
 SIDE = 40  # of a scene
-MEASURES = ["linear_probe", "knn"]
+METRICS = ["linear_probe", "knn"]
 RAW = "raw pixels"
 PROPOSED = ("pretrained", "edges")  # by the log, with weights of others and without
 WAYS = {
@@ -108,8 +108,8 @@ def reached(photos: Path, out: Path, **settings: object) -> dict[str, list[float
     """Train as the log of a training on so few photos proposes, and return probe and kNN of its rows."""
     batch_size = 32 if asked.tiny or asked.folder else 64
     run = train(data=photos, out=out, batch_size=batch_size, epochs=epochs, progress=False, **settings)
-    rows = evaluate(run, measures=MEASURES, neighbors=5 if asked.tiny else 20, progress=False)["rows"]
-    return {name: [row[key] for key in MEASURES] for name, row in rows.items()}
+    rows = evaluate(run, measures=METRICS, neighbors=5 if asked.tiny else 20, progress=False)["rows"]
+    return {name: [row[key] for key in METRICS] for name, row in rows.items()}
 
 
 def drawn_of_folder(folder: Path, number: int) -> None:
@@ -191,6 +191,6 @@ for name, values in rows.items():
     print(f"{name:70} {len(values):5} {' '.join(f'{text:>15}' for text in told(values))}")
 if not asked.tiny:
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    facts = {"photos": counts[0], "judged": counts[1], "measures": MEASURES}
+    facts = {"photos": counts[0], "judged": counts[1], "measures": METRICS}
     results[kind] = results.get(kind, {}) | facts | columns  # of ways that were not asked for, what they reached before
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")

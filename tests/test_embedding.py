@@ -11,7 +11,16 @@ import torch
 from torch import nn
 
 from contraport.data import Dataset, Views, from_arrays, load
-from contraport.embedding import BLOCK, FEW, RawInputs, Reader, embed_dataset, frozen, in_blocks, represent_views
+from contraport.embedding import (
+    BLOCK,
+    FEW,
+    LoaderConfig,
+    RawInputs,
+    apply_in_blocks,
+    embed_dataset,
+    embed_views,
+    frozen,
+)
 from contraport.encoders import Model
 from contraport.errors import UsageError
 
@@ -109,7 +118,9 @@ def test_nor_on_older_processors(machine: dict[str, str]) -> None:
 def test_the_callers_threads_stay_as_they_are() -> None:
     threads, found = torch.get_num_threads(), []
     torch.set_num_threads(3)
-    seen = in_blocks(lambda x: x.new_full((len(x), 1), torch.get_num_threads()), [torch.zeros(90, 2)], model=nn.ReLU())
+    seen = apply_in_blocks(
+        lambda x: x.new_full((len(x), 1), torch.get_num_threads()), [torch.zeros(90, 2)], model=nn.ReLU()
+    )
     later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
     later.start()
     later.join()
@@ -138,7 +149,7 @@ def test_a_model_that_keeps_something_sees_one_block_after_the_other(hooked: boo
         model.register_forward_pre_hook(lambda _, given: kept.update(x=given[0].clone()))
         model.register_forward_hook(lambda *_: (time.sleep(0.001), kept["x"])[1])
     with frozen(model):
-        assert torch.equal(in_blocks(model, [items], model=model), items)
+        assert torch.equal(apply_in_blocks(model, [items], model=model), items)
     torch.set_num_threads(threads)
 
 
@@ -162,7 +173,7 @@ class Flat(nn.Module):
 def test_a_processor_gets_few_large_images_at_a_time(shape: tuple[int, ...], at_once: int) -> None:
     model, items = Flat(), torch.rand(70, *shape)
     with frozen(model):
-        assert torch.equal(in_blocks(model, [items], model=model), items.view(70, -1)[:, :2])
+        assert torch.equal(apply_in_blocks(model, [items], model=model), items.view(70, -1)[:, :2])
     assert model.seen == [(at_once, True)] * (2 * BLOCK // at_once)
 
 
@@ -174,7 +185,7 @@ def test_images_lie_in_memory_as_convolutions_want_them_unless_the_model_is_some
         return x.mean((2, 3))
 
     items = torch.rand(5, 3, 70, 70)
-    known, own = (in_blocks(function, [items], model=model) for model in (nn.Identity(), Flat()))
+    known, own = (apply_in_blocks(function, [items], model=model) for model in (nn.Identity(), Flat()))
     assert seen == [True] * (BLOCK // FEW) + [False] * (BLOCK // FEW)
     torch.testing.assert_close(known, own)
 
@@ -182,7 +193,7 @@ def test_images_lie_in_memory_as_convolutions_want_them_unless_the_model_is_some
 @pytest.mark.parametrize("augment", ["standard", "mixup"])
 def test_random_views_are_the_same_for_every_batch_size(model: Model, digits: Dataset, augment: str) -> None:
     views = Views(digits, augment=augment)
-    first, second = (represent_views(model, digits, views, Reader(batch_size=size)) for size in (7, 512))
+    first, second = (embed_views(model, digits, views, LoaderConfig(batch_size=size)) for size in (7, 512))
     assert torch.equal(torch.stack(first), torch.stack(second))
 
 

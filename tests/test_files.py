@@ -12,8 +12,15 @@ from typing import Any
 
 import pytest
 
-from contraport import files
-from contraport.files import check_checksum, checksum_of, replacing, replacing_files, write_checksum, write_text
+from contraport._utils import files
+from contraport._utils.files import (
+    atomic_write_folder,
+    check_checksum,
+    checksum_path,
+    replacing,
+    write_checksum,
+    write_text,
+)
 
 
 class Killed(BaseException):
@@ -45,7 +52,7 @@ def write_checked(path: Path, text: str) -> None:
 
 
 def write_folder(folder: Path, text: str) -> None:
-    with replacing_files(folder) as temporary:
+    with atomic_write_folder(folder) as temporary:
         (temporary / "config.json").write_text("{}")
         (temporary / "weights").write_text(text)
         write_checksum(temporary / "weights")
@@ -54,7 +61,7 @@ def write_folder(folder: Path, text: str) -> None:
 def test_a_checksum_is_that_of_the_command(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     write_checked(path, "content")
-    assert checksum_of(path).read_text() == f"{hashlib.sha256(b'content').hexdigest()}  last.ckpt\n"
+    assert checksum_path(path).read_text() == f"{hashlib.sha256(b'content').hexdigest()}  last.ckpt\n"
     if shutil.which("sha256sum"):
         subprocess.run(["sha256sum", "--check", "last.ckpt.sha256"], cwd=tmp_path, check=True, timeout=60)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt", "last.ckpt.sha256"]
@@ -76,10 +83,10 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
         check_checksum(path)
     path.write_bytes(content)
     for wrong in ("", "\n", "no digest", "\x00" * 64):
-        checksum_of(path).write_text(wrong)
+        checksum_path(path).write_text(wrong)
         with pytest.raises(ValueError, match="is not what"):
             check_checksum(path)
-    checksum_of(path).unlink()
+    checksum_path(path).unlink()
     check_checksum(path)  # a file of somebody who wrote none
 
 
@@ -109,7 +116,7 @@ def test_a_good_file_is_known_wherever_the_writer_is_killed(
     assert not killed
     assert found == {True, False}
     write(place, "end")
-    assert len(checksum_of(path).read_text().splitlines()) == 1, "no more of what was there before"
+    assert len(checksum_path(path).read_text().splitlines()) == 1, "no more of what was there before"
     check_checksum(path)
 
 

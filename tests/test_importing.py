@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from contraport.lazy import lazy_package
+from contraport._utils.lazy import make_package_lazy
 
 
 def test_a_submodule_does_not_hide_the_function_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,7 +15,7 @@ def test_a_submodule_does_not_hide_the_function_of_its_name(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "scratch", package)
     monkeypatch.setitem(sys.modules, "scratch.walk", submodule)
     vars(submodule)["walk"] = len
-    lazy_package("scratch", walk="walk")
+    make_package_lazy("scratch", walk="walk")
     package.walk = submodule  # type: ignore[attr-defined]  # as the import system does
     assert package.walk is len
     assert "walk" in dir(package)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contraport import locks
-from contraport.array_cache import making, opened, taken_or_made
+from contraport._utils import locks
+from contraport._utils.array_cache import load_or_build_arrays, making, opened
+from contraport._utils.files import create_memmap
+from contraport._utils.locks import LOCK
 from contraport.errors import UsageError
-from contraport.files import new_memmap
-from contraport.locks import LOCK
 
 
 def made_of(seed: int) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def test_arrays_of_one_process_are_not_taken_for_those_of_another_that_is_killed
         ours[:] = 1
         with making(tmp_path, made_of(2)) as (theirs,):  # as a process beside this one would
             theirs[:] = 2
-        monkeypatch.setattr("contraport.array_cache.write_json", killed)
+        monkeypatch.setattr("contraport._utils.array_cache.write_json", killed)
     found, _ = opened(tmp_path, made_of(2))
     assert found is None or (found[0] == 2).all()
 
@@ -51,7 +51,7 @@ def test_a_full_disk_is_an_error_before_anything_is_computed(tmp_path: Path, mon
     with pytest.raises(
         UsageError, match=r"features: .*kept cannot be written to: .*No space left .* MB of its disk are"
     ):
-        taken_or_made(
+        load_or_build_arrays(
             tmp_path / "kept", made_of(1), lambda arrays: pytest.fail("filled"),
             what="features", argument="features", log=logging.getLogger("test"),
         )  # fmt: skip
@@ -65,7 +65,7 @@ def test_the_space_of_an_array_is_reserved(tmp_path: Path, monkeypatch: pytest.M
     elif system == "file system without":
         monkeypatch.setattr(os, "posix_fallocate", refused(errno.EOPNOTSUPP), raising=False)
     path = tmp_path / "array.npy"
-    array = new_memmap(path, (3, 2**18), "float32")
+    array = create_memmap(path, (3, 2**18), "float32")
     if hasattr(state := path.stat(), "st_blocks"):
         assert state.st_blocks * 512 >= array.nbytes, "the file is sparse"
     array[1] = 7
@@ -87,7 +87,7 @@ def test_a_second_process_waits_for_the_first_and_takes_what_it_made(
 
     tmp_path.joinpath(LOCK).write_text(json.dumps(locks._this_process()))
     monkeypatch.setattr(locks.time, "sleep", first_ends)
-    (array,) = taken_or_made(
+    (array,) = load_or_build_arrays(
         tmp_path, made_of(1), lambda arrays: calls.append("made"),
         what="features", argument="features", log=logging.getLogger("test"),
     )  # fmt: skip

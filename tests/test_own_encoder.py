@@ -18,7 +18,7 @@ from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.estimators import ContrastiveEncoder
 from contraport.runs import Run
-from contraport.training.build import build_untrained
+from contraport.training.components import build_untrained_model
 
 VECTORS = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)
 DATA = from_arrays(VECTORS, name="vectors")
@@ -87,7 +87,7 @@ def test_the_folder_describes_it_and_gives_its_weights_to_it_alone(net: Net, run
 
 def test_it_is_measured_embedded_and_exported(net: Net, run: Run, tmp_path: Path) -> None:
     opened = Run(run.path, encoder=net)
-    untrained = build_untrained(opened.settings(), opened.model(), opened.encoder)
+    untrained = build_untrained_model(opened.settings(), opened.model(), opened.encoder)
     assert torch.equal(untrained.tower(0).encoder.first.weight, net.first.weight)
     rows = [evaluate(one, data=(DATA, UNSEEN), progress=False)["rows"] for one in (run, opened)]
     assert rows[0] == rows[1]

@@ -8,8 +8,8 @@ import pytest
 import rich.progress
 
 import contraport
+from contraport._utils.progress import ProgressBars
 from contraport.evaluation import evaluate
-from contraport.progress import Bars
 from tests.evaluation.making import make_run, vector_model, vectors
 
 SOURCES = Path(contraport.__file__).parent
@@ -42,7 +42,7 @@ def test_consoles_are_made_in_one_place() -> None:
 
 def test_a_bar_within_a_bar_is_a_line_of_the_same_display_and_both_go(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = opened(monkeypatch)
-    bars = Bars(shown=True)
+    bars = ProgressBars(shown=True)
     with bars.steps(2) as step:
         step("outer")
         inner = []
@@ -58,7 +58,7 @@ def test_a_bar_within_a_bar_is_a_line_of_the_same_display_and_both_go(monkeypatc
 
 def test_a_bar_goes_where_the_work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = opened(monkeypatch)
-    with pytest.raises(KeyboardInterrupt), Bars(shown=True).steps(2):
+    with pytest.raises(KeyboardInterrupt), ProgressBars(shown=True).steps(2):
         raise KeyboardInterrupt
     assert terminal.getvalue().count("\x1b[?25h") == 1
 

@@ -87,7 +87,7 @@ def test_only_the_weights_of_a_model_take_a_bare_seed():
         path.name
         for path in sorted(SOURCE.rglob("*.py"))
         for name, call in _calls(ast.parse(path.read_text("utf-8")))
-        if name == "reseed" and not isinstance(call.args[0], ast.Call)
+        if name == "seed_global_generators" and not isinstance(call.args[0], ast.Call)
     ]
     assert sorted(bare) == ["model_parts.py", "own.py"]  # the second has made a seed by its purpose before
 

@@ -3,8 +3,8 @@ import pandas as pd
 import pytest
 import torch
 
+from contraport._utils.text_tensors import LONGEST, as_string_list, concatenated, decoded, encode_utf8, encoded
 from contraport.errors import UsageError
-from contraport.text_tensors import LONGEST, as_bytes, concatenated, decoded, encoded, strings_in
 
 
 def test_texts_come_back_from_their_bytes():
@@ -19,12 +19,12 @@ def test_texts_come_back_from_their_bytes():
     ids=["list", "array", "series", "objects"],
 )
 def test_strings_are_found_in_whatever_holds_them(values):
-    assert strings_in("views", values) == ["a", "b", ""]
+    assert as_string_list("views", values) == ["a", "b", ""]
 
 
 @pytest.mark.parametrize("values", [[1, 2], np.ones(3), torch.ones(3), np.ones((2, 2)), "a b", [], None])
 def test_what_holds_none_is_left_to_others(values):
-    assert strings_in("views", values) is None
+    assert as_string_list("views", values) is None
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_what_holds_none_is_left_to_others(values):
 )
 def test_strings_that_are_no_texts_are_told(texts, message):
     with pytest.raises(UsageError, match=message):
-        as_bytes(texts)
+        encode_utf8(texts)
 
 
 def test_long_texts_are_cut_between_letters_and_said(caplog):
-    (own,) = as_bytes(["é" * LONGEST], "data: x.csv")
+    (own,) = encode_utf8(["é" * LONGEST], "data: x.csv")
     assert own.decode() == "é" * (LONGEST // 2)
     assert "data: x.csv: 1 of 1 texts are longer than 32768 bytes, and are cut there" in caplog.text

@@ -7,14 +7,14 @@ command line's commands as functions with the same keywords; they and the estima
 
 from typing import Any
 
-from contraport import public
+from contraport._utils import public_names
 
 
 def __getattr__(name: str) -> Any:
-    found = public.names() if name == "__all__" else public.attribute(name)
+    found = public_names.names() if name == "__all__" else public_names.attribute(name)
     globals()[name] = found  # the next time it is there
     return found
 
 
 def __dir__() -> list[str]:
-    return public.names()
+    return public_names.names()

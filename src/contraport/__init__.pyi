@@ -1,5 +1,5 @@
 # The names of `contraport`, each here and nowhere else: editors and type checkers read this file as it is, and
-# `contraport.public` finds by it where a name is when it is first asked for. ("as" makes a name of a stub public.)
+# `contraport._utils.public_names` finds by it where a name is when it is first asked for. ("as" makes a name of a stub public.)
 
 from contraport import engine as engine
 from contraport import integrations as integrations
@@ -45,8 +45,8 @@ from contraport.catalog.objectives import vic_reg as vic_reg
 from contraport.catalog.objectives import x_clr as x_clr
 from contraport.cli.demo import demo as demo
 from contraport.cli.doctor import doctor as doctor
-from contraport.comparing.compare import compare as compare
-from contraport.engine import Bilinear as Bilinear
+from contraport.comparison.compare import compare as compare
+from contraport.engine import BilinearCost as BilinearCost
 from contraport.engine import Gibbs as Gibbs
 from contraport.engine import RationalQuadratic as RationalQuadratic
 from contraport.engine import StudentT as StudentT
@@ -57,17 +57,14 @@ from contraport.estimators import ContrastiveEncoder as ContrastiveEncoder
 from contraport.estimators import InverseOT as InverseOT
 from contraport.evaluation.embed import embed as embed
 from contraport.evaluation.evaluate import evaluate as evaluate
-from contraport.evaluation.exporting import export as export
+from contraport.evaluation.model_export import export as export
 from contraport.objectives import KL as KL
-from contraport.objectives import Affinity as Affinity
-from contraport.objectives import Agreement as Agreement
-from contraport.objectives import Alike as Alike
+from contraport.objectives import AllViewPairs as AllViewPairs
 from contraport.objectives import Balanced as Balanced
-from contraport.objectives import ByPlan as ByPlan
 from contraport.objectives import ClosedFormQuadratic as ClosedFormQuadratic
 from contraport.objectives import Columns as Columns
 from contraport.objectives import Coordinates as Coordinates
-from contraport.objectives import CoreView as CoreView
+from contraport.objectives import CoreViewPairs as CoreViewPairs
 from contraport.objectives import Cost as Cost
 from contraport.objectives import Cross as Cross
 from contraport.objectives import Debiased as Debiased
@@ -76,33 +73,35 @@ from contraport.objectives import Energy as Energy
 from contraport.objectives import Exact as Exact
 from contraport.objectives import FenchelYoung as FenchelYoung
 from contraport.objectives import Free as Free
-from contraport.objectives import FullGraph as FullGraph
-from contraport.objectives import Guided as Guided
+from contraport.objectives import GuidedNegatives as GuidedNegatives
 from contraport.objectives import Hellinger as Hellinger
 from contraport.objectives import JensenShannon as JensenShannon
 from contraport.objectives import Joint as Joint
+from contraport.objectives import KernelAlignment as KernelAlignment
 from contraport.objectives import Labels as Labels
-from contraport.objectives import Leading as Leading
+from contraport.objectives import LeadingCoordinates as LeadingCoordinates
 from contraport.objectives import Listed as Listed
 from contraport.objectives import Logistic as Logistic
-from contraport.objectives import LogMean as LogMean
-from contraport.objectives import LogSum as LogSum
-from contraport.objectives import LowVariance as LowVariance
+from contraport.objectives import LogKernelAlignment as LogKernelAlignment
+from contraport.objectives import LogMeanKernel as LogMeanKernel
+from contraport.objectives import LogSumKernel as LogSumKernel
 from contraport.objectives import MarginalPenalty as MarginalPenalty
 from contraport.objectives import Matrix as Matrix
 from contraport.objectives import MeanKernel as MeanKernel
-from contraport.objectives import MeanSquare as MeanSquare
-from contraport.objectives import MovingLogSum as MovingLogSum
+from contraport.objectives import MeanSquaredCost as MeanSquaredCost
+from contraport.objectives import MovingAverageLogSum as MovingAverageLogSum
 from contraport.objectives import Neighbors as Neighbors
-from contraport.objectives import NoiseContrast as NoiseContrast
+from contraport.objectives import NoiseContrastiveEstimation as NoiseContrastiveEstimation
 from contraport.objectives import Objective as Objective
 from contraport.objectives import Pairs as Pairs
 from contraport.objectives import PlanUniformity as PlanUniformity
+from contraport.objectives import PlanWeights as PlanWeights
 from contraport.objectives import Relax as Relax
 from contraport.objectives import ReverseKL as ReverseKL
 from contraport.objectives import Rince as Rince
 from contraport.objectives import Rows as Rows
 from contraport.objectives import Shown as Shown
+from contraport.objectives import SimilarityMatrix as SimilarityMatrix
 from contraport.objectives import Simplex as Simplex
 from contraport.objectives import Soft as Soft
 from contraport.objectives import SquaredL2 as SquaredL2
@@ -113,6 +112,7 @@ from contraport.objectives import TotalVariation as TotalVariation
 from contraport.objectives import Transport as Transport
 from contraport.objectives import Tsallis as Tsallis
 from contraport.objectives import Unbalanced as Unbalanced
+from contraport.objectives import VarianceHinge as VarianceHinge
 from contraport.objectives import Within as Within
 from contraport.objectives import assignments as assignments
 from contraport.objectives import sinkhorn_divergence as sinkhorn_divergence

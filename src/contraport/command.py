@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from contraport.errors import explained
-from contraport.options import Option, keywords_of, options_of
+from contraport.options import Option, get_options, with_signature_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,12 +61,12 @@ class Command(Generic[P]):
     @property
     def options(self) -> Mapping[str, Option]:
         """What is known of each option, by its name."""
-        return options_of(self.asks)
+        return get_options(self.asks)
 
     def keywords(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
         """Give a function of a dict of options the command's options as keywords, documented one by one.
 
-        Errors name the page that explains the command. See `contraport.options.keywords_of`.
+        Errors name the page that explains the command. See `contraport.options.with_signature_of`.
         """
         told = explained(f"contraport docs {self.page}")(function) if self.page else function
-        return keywords_of(self.asks, self.about)(told)
+        return with_signature_of(self.asks, self.about)(told)

@@ -12,15 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from contraport._utils.formatting import describe_shape, listed
+from contraport._utils.progress import ProgressBars
+from contraport._utils.text_tensors import is_text, is_text_batch
 from contraport.data import Batch, Dataset, Views, loader
 from contraport.data.streams import Stream
 from contraport.encoders import Model
-from contraport.encoders.text_encoders import bags_of_pieces
+from contraport.encoders.small_text import vectorize_texts
 from contraport.errors import UsageError, check
-from contraport.formatting import listed, shape_told
-from contraport.progress import Bars
-from contraport.seeding import reseed, torch_seed
-from contraport.text_tensors import are_texts, is_text
+from contraport.seeding import seed_global_generators, torch_seed
 
 RAW_FEATURES = 4_096
 """Images of more numbers than this are shrunk before they count as raw inputs."""
@@ -66,21 +66,21 @@ class RawInputs(nn.Module):
         return torch.cat(self.encode(views), dim=1)
 
     def _rows(self, items: Tensor) -> Tensor:
-        if are_texts(items):
-            return bags_of_pieces(items, RAW_FEATURES // sum(map(is_text, self.shapes)))
+        if is_text_batch(items):
+            return vectorize_texts(items, RAW_FEATURES // sum(map(is_text, self.shapes)))
         floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()
         if self.side is not None and items.ndim == 4:
             floats = F.interpolate(floats, size=(self.side, self.side), mode="area")
         return floats.flatten(1)
 
 
-class Reader(NamedTuple):
+class LoaderConfig(NamedTuple):
     """How datasets are read: how many items at a time, to which device, by how many processes, and what shows it."""
 
     batch_size: int = 512
     device: torch.device = torch.device("cpu")
     workers: int | None = None
-    bars: Bars = Bars()
+    bars: ProgressBars = ProgressBars()
 
     def moved(self, batch: Batch) -> tuple[Tensor, ...]:
         """Return the views of a batch on the device."""
@@ -89,12 +89,12 @@ class Reader(NamedTuple):
     def apply(
         self, function: Callable[..., Tensor], model: nn.Module, views: Prepare, dataset: Dataset, description: str
     ) -> Tensor:
-        """Return what a function of views gives for each item, in one tensor on the CPU; it sees them `in_blocks`.
+        """Return what a function of views gives for each item, in one tensor on the CPU; it sees them `apply_in_blocks`.
 
         Raises:
             UsageError: `batch_size` is no positive whole number.
         """
-        return torch.cat([part for part, _ in self.of_batches(function, model, views, dataset, description)])
+        return torch.cat([part for part, _ in self.iterate_batches(function, model, views, dataset, description)])
 
     def parts(
         self, function: Callable[..., Tensor], model: nn.Module, views: Prepare, dataset: Dataset, description: str
@@ -104,10 +104,10 @@ class Reader(NamedTuple):
         Raises:
             UsageError: `batch_size` is no positive whole number.
         """
-        for part, _ in self.of_batches(function, model, views, dataset, description):
+        for part, _ in self.iterate_batches(function, model, views, dataset, description):
             yield part
 
-    def of_batches(
+    def iterate_batches(
         self, function: Callable[..., Tensor], model: nn.Module, views: Prepare, dataset: Dataset, description: str
     ) -> Iterator[tuple[Tensor, Batch]]:
         """Yield what `parts` does, and of which batch it is.
@@ -123,12 +123,12 @@ class Reader(NamedTuple):
         total = None if isinstance(dataset, Stream) else math.ceil(len(dataset) / fetched)
         try:
             for batch in self.bars.track(loaded, description, total):
-                yield in_blocks(function, self.moved(batch), model=model, views=views).float().cpu(), batch
+                yield apply_in_blocks(function, self.moved(batch), model=model, views=views).float().cpu(), batch
         finally:
             loaded.close()
 
 
-def in_blocks(
+def apply_in_blocks(
     function: Callable[..., Tensor], items: Sequence[Tensor], *, model: nn.Module, views: Prepare = tuple
 ) -> Tensor:
     """Return what a frozen model gives of items, of which it sees `BLOCK` at a time, too few of them over and over.
@@ -144,7 +144,7 @@ def in_blocks(
             the other passes it: they may keep something from one part of a pass to the next.
         views: makes the views of a block, one block after the other, as they may be random; default: the items.
 
-    >>> in_blocks(lambda x: x.new_full((len(x), 1), len(x)), [torch.zeros(3, 2)], model=nn.Identity()).flatten()
+    >>> apply_in_blocks(lambda x: x.new_full((len(x), 1), len(x)), [torch.zeros(3, 2)], model=nn.Identity()).flatten()
     tensor([64., 64., 64.])
     """
     blocks = list(zip(*[view.split(BLOCK) for view in items], strict=True))
@@ -219,7 +219,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's generators for the block, and leave the caller's as they were."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        reseed(torch_seed("embedding", seed))
+        seed_global_generators(torch_seed("embedding", seed))
         yield
 
 
@@ -255,11 +255,13 @@ def embed_dataset(
     """
     views = views or Views(dataset, augment="none")
     check_shapes(model, dataset, views)
-    features = represent(model, dataset, views, Reader(batch_size, torch.device(device), workers, Bars(shown=progress)))
+    features = represent(
+        model, dataset, views, LoaderConfig(batch_size, torch.device(device), workers, ProgressBars(shown=progress))
+    )
     return Embeddings(features, dataset.labels)
 
 
-def embed_batches(model: Model, dataset: Dataset, views: Views, reader: Reader) -> Iterator[tuple[Tensor, Batch]]:
+def embed_batches(model: Model, dataset: Dataset, views: Views, reader: LoaderConfig) -> Iterator[tuple[Tensor, Batch]]:
     """Yield the frozen features ``(b, F)`` of the plain views of some items after the other, and their batch.
 
     So `embed_dataset` embeds, without keeping all in memory; the caller's random state may change.
@@ -271,7 +273,7 @@ def embed_batches(model: Model, dataset: Dataset, views: Views, reader: Reader) 
     model.to(reader.device)
     views.to(reader.device)
     with frozen(model):
-        for features, batch in reader.of_batches(model, model, views.plain, dataset, f"{dataset.split} items"):
+        for features, batch in reader.iterate_batches(model, model, views.plain, dataset, f"{dataset.split} items"):
             check_finite(features)
             yield features, batch
 
@@ -281,7 +283,7 @@ def represent(
     encoder: nn.Module,
     dataset: Dataset,
     views: Views,
-    reader: Reader,
+    reader: LoaderConfig,
     name: str = "encoder",
     *,
     prepare: Prepare | None = None,
@@ -301,11 +303,11 @@ def represent(
     return features.clone()  # outside inference mode, so that it may enter a graph
 
 
-def represent_views(
+def embed_views(
     encoder: Model | RawInputs,
     dataset: Dataset,
     views: Views,
-    reader: Reader,
+    reader: LoaderConfig,
     name: str = "encoder",
     *,
     project: bool = False,
@@ -333,7 +335,7 @@ def represent_views(
 
 def check_shapes(model: Model, dataset: Dataset, views: Views) -> None:
     """Raise `UsageError` unless the plain views of the items are what the model takes, and there."""
-    expected, got = (listed([*map(shape_told, shapes)]) for shapes in (model.shapes, views.plain_shapes))
+    expected, got = (listed([*map(describe_shape, shapes)]) for shapes in (model.shapes, views.plain_shapes))
     check(expected == got, f"data: the model takes {expected}, {dataset.name!r} has {got}.")
     if dataset.present is not None:
         lacking = int((~dataset.present[:, list(model.represented)].all(1)).sum())

@@ -22,9 +22,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from contraport.formatting import written_as
+from contraport._utils.formatting import format_options
 
-LONGEST_LIST = 500
+MAX_LIST_CHARS = 500
 """Letters up to which all known names are told; of more the nearest few."""
 
 
@@ -87,7 +87,7 @@ def notes(error: BaseException) -> Sequence[str]:
     return getattr(error, "__notes__", ())
 
 
-class MissingFactError(UsageError):
+class MissingInputError(UsageError):
     """A loss needs a fact of the items that its call does not have.
 
     Attributes:
@@ -99,11 +99,11 @@ class MissingFactError(UsageError):
         self.fact = fact
 
 
-class InUseError(UsageError):
+class FolderInUseError(UsageError):
     """Another process is at work where this one would be."""
 
 
-class CheckFailedError(RuntimeError):
+class SelfTestError(RuntimeError):
     """Something that was checked of this installation does not hold."""
 
 
@@ -111,12 +111,12 @@ class CheckFailedError(RuntimeError):
 _NO_MEMORY = re.compile("can't allocate memory|out of memory|Storage size calculation overflowed")
 
 
-def lacks_memory(error: BaseException) -> str | None:
+def out_of_memory_message(error: BaseException) -> str | None:
     """Return what is told of an error that says that memory ran out; of another one nothing.
 
-    >>> lacks_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 TiB."))
+    >>> out_of_memory_message(RuntimeError("CUDA out of memory. Tried to allocate 2 TiB."))
     'there is not enough memory (CUDA out of memory. Tried to allocate 2 TiB.); smaller batches, views or networks ...'
-    >>> lacks_memory(RuntimeError("shapes do not fit")) is None
+    >>> out_of_memory_message(RuntimeError("shapes do not fit")) is None
     True
     """
     if not (isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)))):
@@ -155,17 +155,17 @@ def writing(argument: str, path: Path, remedy: Callable[[], str] = str) -> Itera
         raise UsageError(message, kind="not_writable") from error
 
 
-def unknown_name(argument: str, name: object, known: Iterable[str]) -> UsageError:
+def unknown_name_error(argument: str, name: object, known: Iterable[str]) -> UsageError:
     """Return the error for a name that is not in a list, with the nearest valid name.
 
-    >>> str(unknown_name("objective", "gca-uott", ["nt-xent", "gca-uot"]))
+    >>> str(unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"]))
     "objective: unknown name 'gca-uott'; did you mean 'gca-uot'? Known: gca-uot, nt-xent."
     """
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     told = f"Known: {', '.join(names)}."
-    if len(told) > LONGEST_LIST:
+    if len(told) > MAX_LIST_CHARS:
         nearest = difflib.get_close_matches(str(name), names, n=8, cutoff=0)
         told = f"Known, {len(names)} in all: {', '.join(nearest)} ..."
     return UsageError(f"{argument}: unknown name {name!r}{hint} {told}", kind="unknown")
@@ -192,10 +192,10 @@ def bound(
         raise TypeError(f"{name}() {error}{f'; did you mean {near[0]!r}?' if near else ''}") from None
 
 
-def cannot_read(where: str, kind: str, error: Exception) -> UsageError:
+def unreadable_error(where: str, kind: str, error: Exception) -> UsageError:
     """Return the error for content that its reader gave up on, with the reader's reason in one line.
 
-    >>> str(cannot_read("data: x.npy", "an .npy array", ValueError("bad\\n  magic")))
+    >>> str(unreadable_error("data: x.npy", "an .npy array", ValueError("bad\\n  magic")))
     'data: x.npy cannot be read as an .npy array: bad magic'
     """
     return UsageError(f"{where} cannot be read as {kind}: {reason(error)}", kind="unreadable")
@@ -233,23 +233,23 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def is_whole(value: object) -> TypeGuard[int]:
+def is_integer(value: object) -> TypeGuard[int]:
     """Return whether a value is a whole number, of Python or NumPy.
 
-    >>> is_whole(2), is_whole(2.0), is_whole(True)
+    >>> is_integer(2), is_integer(2.0), is_integer(True)
     (True, False, False)
     """
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def check_whole(argument: str, value: object, least: int = 1) -> None:
+def check_integer(argument: str, value: object, least: int = 1) -> None:
     """Raise `UsageError` unless the value is a whole number from the least on.
 
-    >>> check_whole("iterations", 0)
+    >>> check_integer("iterations", 0)
     Traceback (most recent call last):
     contraport.errors.UsageError: iterations: expected a whole number from 1 on, got 0.
     """
-    if not is_whole(value) or value < least:
+    if not is_integer(value) or value < least:
         raise UsageError(f"{argument}: expected a whole number from {least} on, got {value!r}.")
 
 
@@ -276,18 +276,18 @@ def check_nonnegative(argument: str, value: object) -> None:
     check(good, f"{argument}: expected a nonnegative finite number, got {value!r}.")
 
 
-def in_short(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Return what a value is, for a message: the type and shape of a tensor or an array, else its type.
 
     >>> import torch
-    >>> in_short(torch.ones(2, 3)), in_short([1])
+    >>> describe_value(torch.ones(2, 3)), describe_value([1])
     ('torch.float32 of shape (2, 3)', 'list')
     """
     there = hasattr(value, "dtype") and hasattr(value, "shape")
     return f"{value.dtype} of shape {tuple(value.shape)}" if there else type(value).__name__
 
 
-def check_each(argument: str, values: Any, good: Any, expected: str) -> None:
+def check_all_values(argument: str, values: Any, good: Any, expected: str) -> None:
     """Raise `UsageError`, which tells the first wrong value, unless all of a tensor or an array are good.
 
     Args:
@@ -298,7 +298,7 @@ def check_each(argument: str, values: Any, good: Any, expected: str) -> None:
 
     >>> import torch
     >>> weights = torch.tensor([1.0, -2.0])
-    >>> check_each("weights", weights, weights >= 0, "nonnegative numbers")
+    >>> check_all_values("weights", weights, weights >= 0, "nonnegative numbers")
     Traceback (most recent call last):
     contraport.errors.UsageError: weights: expected nonnegative numbers, got -2.
     """
@@ -315,18 +315,19 @@ def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
     """
     check(not path.is_dir(), f"{argument}: {path} is a folder; expected a file.")
     check(
-        overwrite or not path.exists(), f"{argument}: {path} exists; pass {written_as(overwrite=True)} to replace it."
+        overwrite or not path.exists(),
+        f"{argument}: {path} exists; pass {format_options(overwrite=True)} to replace it.",
     )
     check(path.absolute().parent.is_dir(), f"{argument}: the folder {path.parent} does not exist.")
 
 
-def check_regular(argument: str, path: str | Path) -> None:
+def check_regular_file(argument: str, path: str | Path) -> None:
     """Raise `UsageError` unless a path is a regular file, or a link to one: others may be waited on for ever.
 
     Raises:
         OSError: there is nothing at the path.
 
-    >>> check_regular("data", "/dev/zero")
+    >>> check_regular_file("data", "/dev/zero")
     Traceback (most recent call last):
     contraport.errors.UsageError: data: /dev/zero is no regular file (but a pipe, a device, ...), so it is not opened.
     """
@@ -337,19 +338,19 @@ def check_regular(argument: str, path: str | Path) -> None:
     raise UsageError(f"{argument}: {path} is no regular file (but a pipe, a device, ...), so it is not opened.")
 
 
-def check_file(argument: str, path: str | Path) -> None:
+def check_existing_file(argument: str, path: str | Path) -> None:
     """Raise `UsageError` unless a path is a regular file, or a link to one.
 
-    >>> check_file("weights", "missing.npy")
+    >>> check_existing_file("weights", "missing.npy")
     Traceback (most recent call last):
     contraport.errors.UsageError: weights: missing.npy cannot be read as a file: [Errno 2] No such file or directory...
     """
     try:
-        check_regular(argument, path)
+        check_regular_file(argument, path)
     except (OSError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
-        raise cannot_read(f"{argument}: {path}", "a file", error) from error
+        raise unreadable_error(f"{argument}: {path}", "a file", error) from error
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from contraport.errors import UsageError, cannot_read, check, check_regular
-from contraport.files import replacing
+from contraport._utils.files import replacing
+from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
 _PREFIX = "contraport."
 _TOLD = ("run", "view", "data")
@@ -88,7 +88,7 @@ class Features:
             return str(self.keys[position])
         return f"{self.splits[position]} row {self.rows[position]}"
 
-    def class_of(self, position: int) -> str | None:
+    def class_name_of(self, position: int) -> str | None:
         """Return the name of the class of the item at a position, or None."""
         if self.labels is None:
             return None
@@ -109,9 +109,9 @@ def as_features(given: Any) -> Features:
         return given
     if isinstance(given, str | Path):
         return read_features(given)
-    from contraport.data.arrays import array_of  # here, not above, as it needs torch
+    from contraport.data.arrays import as_array  # here, not above, as it needs torch
 
-    array = array_of("features", given)
+    array = as_array("features", given)
     check(array.dtype.kind in "fiu", f"features: expected an array of numbers or a file, got {type(given).__name__}.")
     return _of_rows(array if array.dtype.kind == "f" else array.astype(np.float32))
 
@@ -140,7 +140,7 @@ def shard_path(path: Path, number: int, of: int) -> Path:
     return path.with_name(f"{path.stem}.{number:05d}-of-{of:05d}{path.suffix}")
 
 
-def in_the_way(path: Path, of: int | None = None) -> list[Path]:
+def conflicting_files(path: Path, of: int | None = None) -> list[Path]:
     """Return the files that would be read instead of new shards of a file, or with them: itself, and older shards.
 
     Args:
@@ -155,10 +155,10 @@ def remove(path: Path) -> None:
     """Remove a file of features, and what is beside it."""
     path.unlink(missing_ok=True)
     if path.suffix == ".npy":
-        table_beside(path).unlink(missing_ok=True)
+        items_table_path(path).unlink(missing_ok=True)
 
 
-class Gathering:
+class FeatureBuffer:
     """Features that come some items after the other: in a file until all are there, what they are of in memory."""
 
     def __init__(self, file: Path) -> None:
@@ -207,9 +207,9 @@ class Gathering:
 
 
 @contextmanager
-def gathering(path: Path) -> Iterator[Gathering]:
+def gathering(path: Path) -> Iterator[FeatureBuffer]:
     """Give what takes features that will be written to a path, beside which they are meanwhile."""
-    found = Gathering(path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features"))
+    found = FeatureBuffer(path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features"))
     try:
         yield found
     finally:
@@ -229,16 +229,16 @@ def read_features(path: str | Path) -> Features:
     if not file.exists() and (shards := _shards_of(file)):
         return _joined([read_features(shard) for shard in shards])
     check(file.exists(), f"features: there is no file {str(path)!r}.")
-    check_regular("features", file)
+    check_regular_file("features", file)
     try:
         return _FORMATS[file.suffix][0](file)
     except UsageError:
         raise
     except Exception as error:  # on hostile bytes readers raise whatever they like
-        raise cannot_read(f"features: {path}", file.suffix, error) from error
+        raise unreadable_error(f"features: {path}", file.suffix, error) from error
 
 
-def holds_features(path: Path) -> bool:
+def is_feature_file(path: Path) -> bool:
     """Return whether a file holds features, by the names of what is in it."""
     try:
         if path.suffix == ".npz":
@@ -248,7 +248,7 @@ def holds_features(path: Path) -> bool:
             import pyarrow.parquet as pq
 
             return {"f0", "row", "split"} <= set(pq.read_schema(path).names)
-        return path.suffix == ".npy" and table_beside(path).is_file()
+        return path.suffix == ".npy" and items_table_path(path).is_file()
     except Exception:  # on hostile bytes readers raise whatever they like
         return False
 
@@ -258,10 +258,10 @@ def suffixes() -> list[str]:
     return list(_FORMATS)
 
 
-def table_beside(path: Path) -> Path:
+def items_table_path(path: Path) -> Path:
     """Return where it is told what the rows of an `.npy` file are.
 
-    >>> table_beside(Path("photos.npy")).name
+    >>> items_table_path(Path("photos.npy")).name
     'photos.items.parquet'
     """
     return path.with_name(f"{path.stem}.items.parquet")
@@ -345,7 +345,7 @@ def _told(features: Features) -> dict[str, str]:
 
 
 def _write_npy(path: Path, features: Features) -> None:
-    beside = table_beside(path)
+    beside = items_table_path(path)
     with replacing(beside) as table, replacing(path) as temporary:  # the inner one takes its place first
         np.save(temporary, features.features, allow_pickle=False)
         _write_table(table, [_items(features)], _told(features))
@@ -354,11 +354,13 @@ def _write_npy(path: Path, features: Features) -> None:
 
 def _read_npy(path: Path) -> Features:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not table_beside(path).exists():
+    if not items_table_path(path).exists():
         return _of_rows(array)
-    check_regular("features", table_beside(path))
-    table = _read_table(table_beside(path))
-    check(len(table) == len(array), f"features: {table_beside(path)} is of {len(table)} rows, {path} of {len(array)}.")
+    check_regular_file("features", items_table_path(path))
+    table = _read_table(items_table_path(path))
+    check(
+        len(table) == len(array), f"features: {items_table_path(path)} is of {len(table)} rows, {path} of {len(array)}."
+    )
     return _of_table(array, table)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from contraport.errors import UsageError, bound, check, check_positive, check_whole, unknown_name
+from contraport.errors import UsageError, bound, check, check_integer, check_positive, unknown_name_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,7 +23,7 @@ Check = Callable[[str, Any], None]
 Holds = Literal["run", "machine", "call"]
 """How long a value holds: as long as the run; until it goes on, maybe on another machine; or for one call."""
 
-MOST_COUNTED = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 
 
 def plain(value: Any) -> Any:
@@ -37,10 +37,10 @@ def plain(value: Any) -> Any:
     return name_of(value) if isinstance(value, Path) else f"<{name_of(value)}>"
 
 
-def is_object(value: Any) -> bool:
+def is_object_placeholder(value: Any) -> bool:
     """Return whether what `config.yaml` says stands for an object, or a list with one, which it does not hold."""
     if isinstance(value, list | Mapping):
-        return any(map(is_object, value.values() if isinstance(value, Mapping) else value))
+        return any(map(is_object_placeholder, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, str) and value.startswith("<") and value.endswith(">")
 
 
@@ -99,7 +99,7 @@ class Option:
         if self.check is not None:
             self.check(self.name, value)
         elif not fits(value, self.kind):
-            raise UsageError(f"{self.name}: expected {in_words(self.kind)}, got {value!r}.")
+            raise UsageError(f"{self.name}: expected {describe_type(self.kind)}, got {value!r}.")
 
 
 def option(
@@ -134,7 +134,7 @@ def known(
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Walk:
     ...     way: str = field(kw_only=False, metadata=known("where to."))
-    >>> options_of(Walk)["way"].required, options_of(Walk)["way"].positional
+    >>> get_options(Walk)["way"].required, get_options(Walk)["way"].positional
     (True, True)
     """
     return {
@@ -150,7 +150,7 @@ def known(
 
 
 @functools.cache
-def options_of(kind: Callable[..., object]) -> Mapping[str, Option]:
+def get_options(kind: Callable[..., object]) -> Mapping[str, Option]:
     """Return what is known of the options that a dataclass has as its fields, by name; those that lead first."""
     kinds, group = get_type_hints(kind), ""
     options: dict[str, Option] = {}
@@ -166,7 +166,7 @@ class Options:
     """Base of a dataclass of options: checks each value that is not the option's default."""
 
     def __post_init__(self) -> None:
-        for name, one in options_of(cast(Callable[..., object], type(self))).items():
+        for name, one in get_options(cast(Callable[..., object], type(self))).items():
             value = getattr(self, name)
             if value is not one.default:  # defaults are checked once, by the tests
                 one.judge(value)
@@ -181,11 +181,11 @@ class Options:
         Walk(steps=4)
         """
         derived, kind = object.__new__(type(self)), cast(Callable[..., object], type(self))
-        vars(derived).update({name: getattr(self, name) for name in options_of(kind)} | values)
+        vars(derived).update({name: getattr(self, name) for name in get_options(kind)} | values)
         return derived
 
 
-def keywords_of(
+def with_signature_of(
     kind: Callable[P, object], about: str = ""
 ) -> Callable[[Callable[[dict[str, Any]], T]], Callable[P, T]]:
     """Give a function of a dict of options the options of a dataclass as keywords.
@@ -199,7 +199,7 @@ def keywords_of(
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Walk:
     ...     steps: int = option(1, "how many.", group="the way")
-    >>> @keywords_of(Walk, "It takes a while.")
+    >>> @with_signature_of(Walk, "It takes a while.")
     ... def walk(given):
     ...     '''Go.
     ...
@@ -220,7 +220,7 @@ def keywords_of(
     Raises:
         UsageError: a wall.
     """
-    options = options_of(kind)
+    options = get_options(kind)
     parameters = [
         inspect.Parameter(
             name,
@@ -259,11 +259,11 @@ def _with_arguments(documentation: str, about: str, options: Mapping[str, Option
     return "\n".join([f"{before}{said}Args:", *told, "", raises + after])
 
 
-def whole(least: int, most: int = MOST_COUNTED) -> Check:
+def whole(least: int, most: int = MAX_COUNT) -> Check:
     """Return a check for a whole number between two, both included."""
 
     def judge(name: str, value: Any) -> None:
-        check_whole(name, value, least)
+        check_integer(name, value, least)
         if value > most:
             raise UsageError(f"{name}: expected at most {most}, got {value!r}.")
 
@@ -275,7 +275,7 @@ def positive(name: str, value: Any) -> None:
     check_positive(name, value)
 
 
-def not_negative(name: str, value: Any, *, below: float = math.inf) -> None:
+def nonnegative_number(name: str, value: Any, *, below: float = math.inf) -> None:
     """Check that a value is a number from 0 on, finite or below another."""
     good = fits(value, float) and 0 <= value < below
     limit = "a finite number" if below == math.inf else f"a number below {below}"
@@ -288,12 +288,12 @@ def one_of(*known: str) -> Check:
 
     def judge(name: str, value: Any) -> None:
         if value not in known:
-            raise unknown_name(name, value, known)
+            raise unknown_name_error(name, value, known)
 
     return judge
 
 
-def some_of(*known: str) -> Check:
+def subset_of(*known: str) -> Check:
     """Return a check for a list of some names."""
     each = one_of(*known)
 
@@ -353,15 +353,15 @@ def _fits_form(value: Any, form: Any, *, objects: bool) -> bool:
     return isinstance(value, list | tuple) and all(fits(item, parts[0], objects=objects) for item in value)
 
 
-def in_words(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """Return in words what values of a type are.
 
-    >>> in_words(float | str | None)
+    >>> describe_type(float | str | None)
     'a number or text'
     """
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(in_words(part) for part in parts if part is not NoneType))
+        return " or ".join(dict.fromkeys(describe_type(part) for part in parts if part is not NoneType))
     if origin is Literal:
         return "one of " + ", ".join(map(str, parts))
     if origin in (list, Sequence):

@@ -48,13 +48,13 @@ def torch_generator(purpose: str, *keys: int) -> torch.Generator:
     return torch.Generator().manual_seed(torch_seed(purpose, *keys))
 
 
-def reseed(number: int) -> None:
+def seed_global_generators(number: int) -> None:
     """Seed the global generators of torch on all devices in use.
 
     `torch.manual_seed` also prepares devices that are not in use, and records the caller for each, which takes as long
     as a small training step.
 
-    >>> reseed(3)
+    >>> seed_global_generators(3)
     >>> sample = torch.rand(2)
     >>> bool((sample == torch.rand(2, generator=torch.Generator().manual_seed(3))).all())
     True

@@ -14,15 +14,15 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import contraport
-from contraport import locks
+from contraport._utils import locks
+from contraport._utils.locks import locked
 from contraport.auditing import Audit, crossfit
-from contraport.auditing.frozen_vectors import frozen_rounds
-from contraport.auditing.report import of_training
+from contraport.auditing.frozen_vectors import score_frozen_vectors
+from contraport.auditing.pairs import ItemPairs, couples, exchanged, load_vector_pairs, scores
+from contraport.auditing.result import audit_from_arrays
 from contraport.cli.console import print_audit
 from contraport.data import from_arrays, from_stream, load
-from contraport.errors import InUseError, UsageError
-from contraport.locks import locked
-from contraport.pairs import ItemPairs, as_sides, couples, exchanged, scores
+from contraport.errors import FolderInUseError, UsageError
 from contraport.training.config import Settings
 
 ITEMS, WRONG = 400, 80
@@ -78,9 +78,9 @@ def test_planted_mismatches_are_found(views: tuple[np.ndarray, np.ndarray], aske
 
 def test_frozen_vectors_are_judged_again_among_those_that_seemed_right(views: tuple[np.ndarray, np.ndarray]) -> None:
     dataset = from_arrays(views)
-    (first, _), (second, sides) = frozen_rounds(dataset, statistic="likeness", rounds=2, seed=3)
+    (first, _), (second, sides) = score_frozen_vectors(dataset, statistic="likeness", rounds=2, seed=3)
     items, partners = torch.arange(ITEMS), exchanged(couples(dataset, seed=3))
-    whole = as_sides(dataset)
+    whole = load_vector_pairs(dataset)
     assert np.array_equal(first.scores, scores(whole, None, "likeness"))
     assert np.array_equal(first.mismatched, scores(whole, ItemPairs(items, partners), "likeness"))
     left_out = round(first.noise.rate * ITEMS)
@@ -88,7 +88,7 @@ def test_frozen_vectors_are_judged_again_among_those_that_seemed_right(views: tu
     kept = np.sort(np.argsort(first.scores, kind="stable")[left_out:])
     assert sides is not None
     assert sides.among.tolist() == kept.tolist()
-    among = as_sides(dataset, kept=torch.from_numpy(kept))
+    among = load_vector_pairs(dataset, kept=torch.from_numpy(kept))
     assert np.array_equal(second.scores, scores(among, None, "likeness"))
     assert not np.array_equal(second.scores, first.scores)
 
@@ -172,7 +172,7 @@ def test_rounds_of_a_cross_fit_train_on_what_seemed_right_and_judge_the_rest(mon
     """With scores that are known, of which the first twenty are those of wrong pairs."""
     items, random, trained = 100, np.random.default_rng(0), list[tuple[int, set[int]]]()
     own = random.normal(np.where(np.arange(items) < 20, 0, 6), 1)
-    parts, pairs_of = [], list[set[frozenset[int]]]()
+    parts, ordered_view_pairs = [], list[set[frozenset[int]]]()
 
     def sides(dataset: Any, settings: Settings, trained_on: torch.Tensor) -> int:
         trained.append((settings.seed, set(trained_on.tolist())))
@@ -183,12 +183,12 @@ def test_rounds_of_a_cross_fit_train_on_what_seemed_right_and_judge_the_rest(mon
         if torch.equal(first, second):
             parts.append(set(first.tolist()))
             return torch.from_numpy(own[first] + 0.1 * sides).float()
-        pairs_of.append({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)})
+        ordered_view_pairs.append({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)})
         return torch.from_numpy(random.normal(size=len(first))).float()
 
     monkeypatch.setattr(crossfit, "_sides", sides)
     monkeypatch.setattr(crossfit, "scores", judged)
-    judgements = crossfit.Judgements(None, {}, (2, 2, items), None)
+    judgements = crossfit.CrossFitScores(None, {}, (2, 2, items), None)
     dataset = from_arrays((np.eye(items), np.eye(items)))
     rounds = list(crossfit.crossfit(dataset, Settings(data="x", seed=5), judgements, statistic="cosine", folds=2))
     seeds = [seed for seed, _ in trained]
@@ -199,12 +199,12 @@ def test_rounds_of_a_cross_fit_train_on_what_seemed_right_and_judge_the_rest(mon
     assert kept < set(range(items))
     for place, ((_, known), part) in enumerate(zip(trained, parts, strict=True)):
         assert known == (set(range(items)) if place < 4 else kept) - part
-    for part, of in zip(parts, pairs_of, strict=True):
+    for part, of in zip(parts, ordered_view_pairs, strict=True):
         assert set().union(*of) == part, "two that exchange partners are judged together"
     assert rounds[1][0].scores == pytest.approx(own + 0.1 * judgements_mean(parts, items), abs=1e-5)
     wrong = np.argsort(rounds[0][0].scores, kind="stable")[: items - len(kept)]
     assert sorted(kept) == rounds[0][0].kept().tolist() == sorted({*range(items)} - {*wrong.tolist()})
-    half = crossfit.Judgements(None, {}, (1, 1, 4), None)
+    half = crossfit.CrossFitScores(None, {}, (1, 1, 4), None)
     half.keep((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
     assert half.have((0, 0), torch.tensor([0, 1]))
     assert not half.have((0, 0), torch.tensor([1, 2]))
@@ -212,8 +212,8 @@ def test_rounds_of_a_cross_fit_train_on_what_seemed_right_and_judge_the_rest(mon
 
 def judgements_mean(parts: list[set[int]], items: int) -> np.ndarray:
     """The mean number of the encoders that judged each item."""
-    judged_by = [[number for number, part in enumerate(parts, start=1) if item in part] for item in range(items)]
-    return np.mean(judged_by, axis=1)
+    statistic_name = [[number for number, part in enumerate(parts, start=1) if item in part] for item in range(items)]
+    return np.mean(statistic_name, axis=1)
 
 
 @pytest.mark.parametrize("chosen", [(0, 2), ("ear", "eye"), ("ear", 2), ["0", "2"]])
@@ -262,7 +262,7 @@ def test_as_many_are_flagged_as_keep_the_share_of_right_ones() -> None:
 def test_what_a_training_found_is_taken_as_it_is(remembered: float, notes: int) -> None:
     arrays = {"scores": np.arange(4.0), "mismatched": np.arange(2.0), "partners": np.array([1, -1, -1, -1])}
     arrays |= {"partner_scores": np.arange(4.0) + 1, "rate": np.array(0.2), "low": np.array(0.1)}
-    found = of_training("x", arrays | {"high": np.array(0.3), "remembered": np.array(remembered)})
+    found = audit_from_arrays("x", arrays | {"high": np.array(0.3), "remembered": np.array(remembered)})
     for name in ("scores", "mismatched", "partners", "partner_scores"):
         assert np.array_equal(getattr(found, name), arrays[name])
     assert (found.noise_rate, found.noise_interval) == (0.2, (0.1, 0.3))
@@ -328,7 +328,7 @@ def test_mistakes_cost_one_line(views: tuple[np.ndarray, np.ndarray], asked: dic
 
 def test_a_training_that_did_not_end_is_told() -> None:
     with pytest.raises(UsageError, match="its training did not end"):
-        of_training("x", {"scores": np.ones(3)})
+        audit_from_arrays("x", {"scores": np.ones(3)})
 
 
 def test_pairs_are_told_by_their_rows_and_names_in_the_data(
@@ -393,7 +393,7 @@ def test_one_audit_at_a_time_fills_a_folder(
         if resume:
             (out / "judgements.npz").touch()
         before = sorted(out.rglob("*"))
-        with pytest.raises(InUseError, match=r"out: .*audit is in use by contraport audit, process \d+ on"):
+        with pytest.raises(FolderInUseError, match=r"out: .*audit is in use by contraport audit, process \d+ on"):
             contraport.audit(data=views, method=method, out=out, resume=resume, progress=False)
         assert sorted(out.rglob("*")) == before
     assert out.exists() == resume, "an empty folder is not left"

@@ -13,7 +13,7 @@ import torch
 
 import contraport
 from contraport.auditing import Audit
-from contraport.auditing.export_clean import write_cleaned
+from contraport.auditing.export_clean import write_clean_data
 from contraport.data import load
 from contraport.data.arrays import from_arrays
 from contraport.errors import UsageError
@@ -52,7 +52,7 @@ def table(folder: Path, suffix: str) -> Path:
 
 def written(way: str, data: Path, tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
     dataset = load(data)
-    path = write_cleaned(found(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
+    path = write_clean_data(found(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
     again = load(path, columns={"weights": "audit_weight"} if way == "weigh" and path.suffix != ".npz" else None)
     first, second = again.store.fetch(torch.arange(len(again)))
     weights = np.ones(len(again)) if again.weights is None else again.weights.numpy()
@@ -96,7 +96,7 @@ def test_an_npz_keeps_its_own_names_of_views(tmp_path: Path) -> None:
     dataset = load(tmp_path / "pairs.npz", test_fraction=0)
     told: dict[str, Any] = {"data": tmp_path / "pairs.npz", "dataset": dataset, "second": 1, "columns": None}
     for way, kept in (("drop", ITEMS - 3), ("repair", ITEMS - 1), ("weigh", ITEMS)):
-        with np.load(write_cleaned(found(), way, tmp_path, **told)) as file:
+        with np.load(write_clean_data(found(), way, tmp_path, **told)) as file:
             assert (len(file["ear"]), len(file["eye"])) == (kept, kept)
             assert way != "repair" or file["eye"][:5, 0].tolist() == [0, 10, 20, 70, 30]
             assert ("weights" in file) == (way == "weigh")
@@ -109,14 +109,14 @@ def test_rows_that_were_not_judged_stay_and_count(tmp_path: Path) -> None:
     dataset = load(tmp_path / "pairs.npz").only(torch.arange(5, ITEMS + 5))
     told: dict[str, Any] = {"dataset": dataset, "second": 1, "columns": None}
     wrong = [row + 5 for row in WRONG]
-    with np.load(write_cleaned(found(), "drop", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
+    with np.load(write_clean_data(found(), "drop", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
         assert file["ear"][:, 0].tolist() == np.delete(np.arange(ITEMS + 5.0), wrong).tolist()
         assert len(file["ear_test"]) == 3
-    with np.load(write_cleaned(found(), "repair", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
+    with np.load(write_clean_data(found(), "repair", tmp_path, data=tmp_path / "pairs.npz", **told)) as file:
         assert file["eye"][7:10, 0].tolist() == [70, 120, 80], "3 has the partner of 7, and 4 that of 3, five rows on"
-    weighed = write_cleaned(found(), "weigh", tmp_path, data=tmp_path / "pairs.npz", **told)
+    weighed = write_clean_data(found(), "weigh", tmp_path, data=tmp_path / "pairs.npz", **told)
     assert load(weighed, "test").weights.tolist() == [1, 1, 1], "no test item was judged"
-    weights = np.load(write_cleaned(found(), "weigh", tmp_path, data="no file", **told))
+    weights = np.load(write_clean_data(found(), "weigh", tmp_path, data="no file", **told))
     assert (len(weights), np.flatnonzero(weights == 0).tolist()) == (ITEMS + 5, sorted(wrong))
 
 
@@ -128,7 +128,7 @@ def test_each_of_several_texts_of_a_row_is_a_pair_of_its_own(tmp_path: Path) -> 
     dataset = load(data, test_fraction=0)
     texts = {}
     for way in ("drop", "repair", "weigh"):
-        path = write_cleaned(found(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
+        path = write_clean_data(found(), way, tmp_path, data=data, dataset=dataset, second=1, columns=None)
         texts[way] = [json.loads(line) for line in path.read_text().splitlines()]
     said = {way: [row["captions"] for row in of] for way, of in texts.items()}
     assert said["drop"] == [f"text {row}" for row in range(ITEMS) if row not in WRONG]
@@ -143,8 +143,8 @@ def test_what_is_no_file_becomes_an_npz_and_a_file_of_weights(tmp_path: Path) ->
     images = np.random.default_rng(0).integers(0, 255, (ITEMS, 4, 4, 3), dtype=np.uint8)
     dataset = from_arrays({"photo": images, "caption": texts}, labels=["cat", "dog"] * (ITEMS // 2))
     told: dict[str, Any] = {"data": "x", "dataset": dataset, "second": 1, "columns": None}
-    assert np.load(write_cleaned(found(), "weigh", tmp_path, **told)).sum() == ITEMS - 3
-    mended = load(write_cleaned(found(), "repair", tmp_path, **told), test_fraction=1e-12)
+    assert np.load(write_clean_data(found(), "weigh", tmp_path, **told)).sum() == ITEMS - 3
+    mended = load(write_clean_data(found(), "repair", tmp_path, **told), test_fraction=1e-12)
     assert mended.class_names == ("cat", "dog")
     with np.load(tmp_path / "repaired.npz") as file:
         assert file["view1"][:5].tolist() == ["text 0", "text 1", "text 2", "text 7", "text 3"]
@@ -164,7 +164,7 @@ def test_names_of_files_stay_true(tmp_path: Path) -> None:
     out.mkdir(parents=True)
     data = tmp_path / "pairs.csv"
     dataset = load(data, test_fraction=1e-12)
-    path = write_cleaned(found(), "repair", out, data=data, dataset=dataset, second=1, columns=None)
+    path = write_clean_data(found(), "repair", out, data=data, dataset=dataset, second=1, columns=None)
     first, second = load(path, test_fraction=1e-12).store.fetch(torch.arange(5))
     assert [view[:, 0, 0, 0].tolist() for view in (first, second)] == [[0, 1, 2, 3, 4], [0, 1, 2, 7, 3]]
 
@@ -193,7 +193,7 @@ def test_cells_of_a_csv_that_nothing_happens_to_stay_as_they_are_written(tmp_pat
     data.write_text("\n".join(["id,view0,note,view1,label", *rows]) + "\n")
     columns = {"views": ["view0", "view1"]}
     dataset = load(data, columns=columns, test_fraction=0)
-    path = write_cleaned(found(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
+    path = write_clean_data(found(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
     expected = [row for number, row in enumerate(rows) if number not in WRONG]
     assert path.read_text().splitlines()[1:] == expected
 
@@ -204,6 +204,6 @@ def test_dates_in_json_lines_stay_as_they_are_written(tmp_path: Path) -> None:
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     columns = {"views": ["view0", "view1"]}
     dataset = load(data, columns=columns, test_fraction=0)
-    path = write_cleaned(found(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
+    path = write_clean_data(found(), "drop", tmp_path, data=data, dataset=dataset, second=1, columns=columns)
     kept = [row for number, row in enumerate(rows) if number not in WRONG]
     assert [json.loads(line) for line in path.read_text().splitlines()] == kept

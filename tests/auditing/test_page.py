@@ -16,10 +16,10 @@ from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
 from contraport.auditing import Audit
-from contraport.auditing.page import SHOWN, histogram, pairs_shown, sentence, write_page
+from contraport.auditing.page import SHOWN, histogram, page_rows, sentence, write_page
+from contraport.auditing.pairs import STATISTICS
 from contraport.data import Dataset
 from contraport.data.arrays import from_arrays
-from contraport.pairs import STATISTICS
 
 ITEMS = 250
 ATTACK = "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'</script>"
@@ -49,7 +49,7 @@ def of(first: str, second: str) -> Dataset:
 
 
 def test_the_worst_pairs_stand_first_each_beside_its_better_partner() -> None:
-    rows = pairs_shown(found(), of("vector", "caption"))
+    rows = page_rows(found(), of("vector", "caption"))
     assert [row["id"] for row in rows] == list(range(SHOWN))
     assert [row["flagged"] for row in rows] == [True] * 50 + [False] * 150
     assert rows[4]["partner"] == 5
@@ -64,7 +64,7 @@ def test_the_worst_pairs_stand_first_each_beside_its_better_partner() -> None:
 def test_a_pair_has_its_own_row_and_scores_wherever_it_stands() -> None:
     mirrored = replace(found(), scores=found().scores[::-1].copy(), partner_scores=np.arange(ITEMS) / 2)
     dataset = from_arrays({"left": np.ones((ITEMS + 9, 2)), "right": np.ones((ITEMS + 9, 2))})
-    first = pairs_shown(mirrored, dataset.only(torch.arange(9, ITEMS + 9)))[1]
+    first = page_rows(mirrored, dataset.only(torch.arange(9, ITEMS + 9)))[1]
     assert (first["id"], first["row"]) == (ITEMS - 2, ITEMS + 7)
     assert (first["score"], first["partner_score"]) == (pytest.approx(1 / ITEMS), (ITEMS - 2) / 2)
     assert first["fdr"] == pytest.approx(mirrored.fdr[ITEMS - 2], abs=1e-4)
@@ -82,7 +82,7 @@ def test_a_pair_has_its_own_row_and_scores_wherever_it_stands() -> None:
     ],
 )
 def test_each_kind_of_view_is_drawn_in_its_way(view: str, told: dict[str, Any]) -> None:
-    shown = pairs_shown(found(), of(view, "photo" if view == "vector" else "vector"))[0]["views"][0]
+    shown = page_rows(found(), of(view, "photo" if view == "vector" else "vector"))[0]["views"][0]
     assert shown["is"] == told["is"]
     if "uri" in told:
         assert shown["uri"].startswith(told["uri"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from contraport import UsageError
-from contraport.catalog.augments import AUGMENTS, parse_augment
+from contraport.catalog.augment_specs import AUGMENTS, parse_augment
 
 
 @pytest.mark.parametrize("name", AUGMENTS)

@@ -9,10 +9,10 @@ import pytest
 from torch import nn
 
 from contraport import UsageError
+from contraport._utils.lazy import imported
 from contraport.catalog import ENCODERS, OBJECTIVES, RECIPES, SOURCES, Encoder, Source, list_encoders, resolve
 from contraport.data import Dataset, from_arrays, load
 from contraport.encoders import build
-from contraport.lazy import imported
 
 
 def test_names_are_those_of_the_rows() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from contraport.catalog import OBJECTIVES
-from contraport.catalog.choosing import Advice, Situation, advice, when_to_use
+from contraport.catalog.recommendations import Advice, Situation, advice, describe_use_cases
 from contraport.cli import main
-from contraport.comparing.asked import grid_of
+from contraport.comparison.grid_builder import build_grid
 
 ALL = list(advice())
 
@@ -17,7 +17,7 @@ def test_a_sentence_is_about_what_there_is(situation: Situation, one: Advice) ->
     assert set(one.use) <= OBJECTIVES.keys()
     assert one.says.endswith(".")
     for evidence in one.evidence:
-        claims = grid_of({"suite": evidence.suite}).claims
+        claims = build_grid({"suite": evidence.suite}).claims
         assert 0 <= evidence.number < len(claims)
         assert claims[evidence.number].says.endswith(".")
 
@@ -26,5 +26,5 @@ def test_the_list_of_objectives_says_when_to_use_them(capsys: pytest.CaptureFixt
     assert main(["list", "objectives"]) == 0
     told = capsys.readouterr().out
     assert "when to use it: pairs, some of them wrong" in told
-    assert when_to_use("gca-uot") == "when to use it: pairs, some of them wrong; rare classes or items"
-    assert when_to_use("spectral") == ""
+    assert describe_use_cases("gca-uot") == "when to use it: pairs, some of them wrong; rare classes or items"
+    assert describe_use_cases("spectral") == ""

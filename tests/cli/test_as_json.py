@@ -52,7 +52,7 @@ def test_all_that_is_printed_is_a_result_that_a_verb_shows() -> None:
     aside = {
         "cli/__init__.py",
         "cli/commands.py",
-        "estimators/neighbor.py",
+        "estimators/sne.py",
     }  # help, the page's place, a peer's `verbose`
     printing = {
         f"contraport.{'.'.join(path.relative_to(package).with_suffix('').parts)}:{function.name}"
@@ -62,7 +62,7 @@ def test_all_that_is_printed_is_a_result_that_a_verb_shows() -> None:
         if isinstance(function, ast.FunctionDef)
         and any(isinstance(node, ast.Name) and node.id in ("print", "print_table") for node in ast.walk(function))
     }
-    helpers = {"contraport.cli.console:print_table", "contraport.cli.as_json:print_json"}
+    helpers = {"contraport.cli.console:print_table", "contraport.cli.json_output:print_json"}
     assert printing - helpers == {show for name in OWN if not (show := find(name).show).startswith("builtins:")} - {""}
 
 

@@ -8,10 +8,10 @@ import docstring_parser
 import pytest
 
 import contraport
+from contraport._utils.lazy import imported
 from contraport.cli import main
 from contraport.cli.commands import OWN, PLACES, find
 from contraport.errors import UsageError
-from contraport.lazy import imported
 
 
 @pytest.mark.parametrize("name", OWN)

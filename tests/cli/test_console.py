@@ -5,7 +5,7 @@ import pytest
 
 from contraport.cli.console import print_clusters, print_groups, print_neighbors, print_table
 from contraport.evaluation.result_tables import difference_rows, evaluation_rows, result_rows
-from contraport.measures import MEASURES
+from contraport.metrics import METRICS
 from contraport.searching.cluster import Cluster, Clusters
 from contraport.searching.duplicates import Group
 from contraport.searching.neighbors import Nearest, Neighbor
@@ -13,7 +13,7 @@ from contraport.searching.neighbors import Nearest, Neighbor
 
 def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    measures = [one for row in MEASURES.values() for one in row.each()]
+    measures = [one for row in METRICS.values() for one in row.each()]
     values = {measure.key: 0.987 for measure in measures}
     columns = dict.fromkeys(("raw pixels", "untrained encoder", "nt-xent", "gca-uot"), values)
     print_table("a title", result_rows(columns))

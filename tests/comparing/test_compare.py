@@ -18,20 +18,28 @@ import torch
 from scipy.stats import ttest_ind
 
 from contraport import compare
+from contraport._utils.locks import locked
 from contraport.cli import main
-from contraport.comparing import cells as running
-from contraport.comparing.asked import grid_of
-from contraport.comparing.cells import Clock, Job, carried_out, carry_out, job_of
-from contraport.comparing.compare import _circumstances, _settled
-from contraport.comparing.comparison_tables import Comparison, size, table_of, verdict_in_words, written
-from contraport.comparing.grid import Cell
-from contraport.comparing.results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Verdict, verdict_of
-from contraport.comparing.seed_statistics import MOST_SEEDS
-from contraport.comparing.tuning import SPACES, Space, best_trial, settled, space_of, trials_of, unequal
-from contraport.errors import InUseError, UsageError
-from contraport.locks import locked
-from contraport.measures import chosen as measures
-from contraport.measures.intervals import Difference, Interval
+from contraport.comparison import jobs as running
+from contraport.comparison.compare import _circumstances, _settled
+from contraport.comparison.comparison_tables import Comparison, explain_verdict, size, table_of, written
+from contraport.comparison.grid import Cell
+from contraport.comparison.grid_builder import build_grid
+from contraport.comparison.jobs import CellJob, TimeBudget, build_cell_job, run_cell_job, run_cell_jobs
+from contraport.comparison.seed_results import HELD, NOT_HELD, PARTLY, UNDECIDED, Entry, Verdict, judge_claim
+from contraport.comparison.seed_statistics import MAX_SEEDS
+from contraport.comparison.tuning import (
+    SPACES,
+    SearchRange,
+    build_trials,
+    search_space,
+    select_best_trial,
+    settled,
+    unequal,
+)
+from contraport.errors import FolderInUseError, UsageError
+from contraport.metrics import chosen as measures
+from contraport.metrics.intervals import Difference, Interval
 from contraport.runs import Run
 
 SMALL: dict[str, Any] = {
@@ -139,7 +147,7 @@ def test_the_commands_train_the_same_cell(folder: Path, tmp_path: Path, capsys: 
 
 def test_the_encoder_before_training_is_represented_as_that_of_the_row_beside_it(tmp_path: Path) -> None:
     asked = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
-    grid = grid_of(asked | {"out": tmp_path})
+    grid = build_grid(asked | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
     assert [*grid.references] == rows
     found = compare(**asked, out=tmp_path)
@@ -147,22 +155,22 @@ def test_the_encoder_before_training_is_represented_as_that_of_the_row_beside_it
     assert [*found.references] == names
     own, other = (found.references[name]["digits, standard"] for name in (names[0], names[2]))
     cells = [cell for cell in grid.cells if cell.row.name == rows[1]]
-    evaluated = Run(job_of(grid, cells[0]).path).evaluation()["rows"]
+    evaluated = Run(build_cell_job(grid, cells[0]).path).evaluation()["rows"]
     assert other == evaluated["untrained"]
     assert other != own
 
 
 def test_rows_of_one_encoder_share_the_one_before_training(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
-    grid = grid_of(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
+    grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
     assert grid.references == {"gca-uot:relaxation=0.2": {}, "info-nce:encoder=small-cnn": {"encoder": "small-cnn"}}
-    suite = grid_of({"suite": "multiview", "out": tmp_path})
+    suite = build_grid({"suite": "multiview", "out": tmp_path})
     assert [*suite.references] == ["2 views"], "all are judged by the same view"
 
 
 def test_what_is_finished_and_what_a_cell_is_by_itself(tmp_path: Path) -> None:
-    grid = grid_of(SMALL | {"out": tmp_path, "root": "my data", "train": {"batch_size": 64, "keep_every": 1}})
-    jobs = [job_of(grid, cell) for cell in grid.cells]
+    grid = build_grid(SMALL | {"out": tmp_path, "root": "my data", "train": {"batch_size": 64, "keep_every": 1}})
+    jobs = [build_cell_job(grid, cell) for cell in grid.cells]
     assert [job.with_references for job in jobs] == [True, False, False, False]
     trained, judged = jobs[0].command.splitlines()
     assert "--root 'my data'" in trained
@@ -181,23 +189,23 @@ def test_what_is_finished_and_what_a_cell_is_by_itself(tmp_path: Path) -> None:
             assert (job.found == found) == so, found
     jobs[0].result_path.unlink()
     Run.create(jobs[0].path, {"data": "digits"})  # as of a training that ended before its first checkpoint
-    assert carry_out(jobs[0])["values"]["knn"] > 0.5
+    assert run_cell_job(jobs[0])["values"]["knn"] > 0.5
 
 
 def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = grid_of({**SMALL, "epochs": 3, "out": tmp_path})
-    whole, job = (job_of(grid, cell) for cell in grid.cells[:2])
-    one = carry_out(whole)
+    grid = build_grid({**SMALL, "epochs": 3, "out": tmp_path})
+    whole, job = (build_cell_job(grid, cell) for cell in grid.cells[:2])
+    one = run_cell_job(whole)
     own = running.train
 
     def stopped(**given: Any) -> Run:
         own(**{**given, "epochs": 1})
         raise KeyboardInterrupt
 
-    stopped_job = Job(whole.path.with_name("stopped"), whole.options, whole.machine, whole.measures)
+    stopped_job = CellJob(whole.path.with_name("stopped"), whole.options, whole.machine, whole.measures)
     monkeypatch.setattr(running, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
-        carry_out(stopped_job)
+        run_cell_job(stopped_job)
     with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
         compare(**{**SMALL, "epochs": 3, "seeds": 1, "objectives": ["rince"]}, out=tmp_path)
     assert stopped_job.found is None
@@ -209,7 +217,7 @@ def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest
         return own(**given)
 
     monkeypatch.setattr(running, "train", going_on)
-    found = carry_out(stopped_job)
+    found = run_cell_job(stopped_job)
     assert begun == [True]
     assert found["values"].keys() == one["values"].keys()
     assert job.found is None
@@ -236,8 +244,8 @@ def test_models_are_kept_of_no_run_that_is_too_short(tmp_path: Path) -> None:
     asked = SMALL | {"train": {"batch_size": 64, "keep_every": 2}, "seeds": 1, "measures": ["knn"]}
     found = compare(**asked | {"objectives": ["info-nce"]}, out=tmp_path)
     assert (found.lacking, found.waypoints) == (0, [])
-    longer = grid_of(asked | {"epochs": 2, "out": tmp_path}).cells[0]
-    assert job_of(grid_of(asked | {"out": tmp_path}), longer).checkpoints == "all"
+    longer = build_grid(asked | {"epochs": 2, "out": tmp_path}).cells[0]
+    assert build_cell_job(build_grid(asked | {"out": tmp_path}), longer).checkpoints == "all"
 
 
 def test_each_process_takes_a_gpu_of_those_that_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +269,7 @@ def test_within_a_budget_what_lacks_is_told(tmp_path: Path) -> None:
     found = compare(**SMALL, budget="0s", out=tmp_path)
     assert found.lacking == 4
     assert any("4 of 4 trainings are still to be done" in note for note in found.notes)
-    clock = Clock(100.0)
+    clock = TimeBudget(100.0)
     assert clock.begins()
     clock.expected = 150.0
     assert not clock.begins()
@@ -272,16 +280,16 @@ def test_within_a_budget_what_lacks_is_told(tmp_path: Path) -> None:
     assert not clock.begins()
     clock.took.append(30.0)
     assert clock.begins(), "it is the mean that counts"
-    assert Clock(None).begins()
+    assert TimeBudget(None).begins()
 
 
 def test_what_trainings_took_is_what_others_are_expected_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    grid, clock = grid_of(SMALL | {"out": tmp_path}), Clock(None)
-    jobs = [job_of(grid, cell) for cell in grid.cells]
+    grid, clock = build_grid(SMALL | {"out": tmp_path}), TimeBudget(None)
+    jobs = [build_cell_job(grid, cell) for cell in grid.cells]
     jobs[1].result_path.parent.mkdir(parents=True)
     jobs[1].result_path.write_text(json.dumps({"measures": list(jobs[1].measures), "took": 100.0}))
-    monkeypatch.setattr(running, "carry_out", lambda job: {"took": float(jobs.index(job))})
-    done = [job for job, _ in carried_out(jobs, processes=1, clock=clock)]
+    monkeypatch.setattr(running, "run_cell_job", lambda job: {"took": float(jobs.index(job))})
+    done = [job for job, _ in run_cell_jobs(jobs, processes=1, clock=clock)]
     assert done == [jobs[1], jobs[0], jobs[2], jobs[3]]
     assert clock.took == [0.0, 2.0, 3.0], "what was there took nothing now"
 
@@ -304,11 +312,11 @@ def test_of_a_search_that_has_ended_only_what_it_chose_is_to_be_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = SMALL | {"measures": ["knn"], "tune": 2, "seeds": 1, "out": tmp_path, "progress": True}
-    grid = grid_of(asked)
-    first, second = trials_of(grid, grid.rows[0], grid.columns[0])
+    grid = build_grid(asked)
+    first, second = build_trials(grid, grid.rows[0], grid.columns[0])
 
     def lacking_once(cell: Cell, **found: Any) -> str:
-        job = job_of(grid, cell)
+        job = build_cell_job(grid, cell)
         job.result_path.parent.mkdir(parents=True, exist_ok=True)
         job.result_path.write_text(json.dumps({"measures": ["knn"], **found}))
         compare(**asked, dry_run=True)
@@ -323,32 +331,34 @@ def test_of_a_search_that_has_ended_only_what_it_chose_is_to_be_done(
 
 def test_settings_are_not_chosen_by_what_is_neither_better_nor_worse() -> None:
     with pytest.raises(UsageError, match=r"tune: .* of effective_rank neither direction is better"):
-        grid_of({**SMALL, "tune": 4, "measures": ["effective_rank", "knn"]})
+        build_grid({**SMALL, "tune": 4, "measures": ["effective_rank", "knn"]})
 
 
 def test_the_best_trial_is_chosen_once_all_are_done() -> None:
-    grid = grid_of({**SMALL, "tune": 4})
+    grid = build_grid({**SMALL, "tune": 4})
     row, column = grid.rows[1], grid.columns[0]
-    trials = trials_of(grid, row, column)
+    trials = build_trials(grid, row, column)
     found = {
         trial.folder: {"values": {"knn": value}} for trial, value in zip(trials, (0.5, 0.9, 0.7, 0.9), strict=True)
     }
     knn = measures(["knn"])[0]
-    assert best_trial(trials, found, knn) is trials[1]
-    assert best_trial(trials, {trials[0].folder: found[trials[0].folder]}, knn) is None
+    assert select_best_trial(trials, found, knn) is trials[1]
+    assert select_best_trial(trials, {trials[0].folder: found[trials[0].folder]}, knn) is None
     found[trials[1].folder] = {"failed": "it diverged"}
-    assert best_trial(trials, found, knn) is trials[3]
+    assert select_best_trial(trials, found, knn) is trials[3]
     ranks = {
         trial.folder: {"values": {"median_rank": value}} for trial, value in zip(trials, (5, 2, 9, 2), strict=True)
     }
-    assert best_trial(trials, ranks, measures(["median_rank"])[0]) is trials[1], "of places the least is the best"
-    longer = trials_of(grid_of({**SMALL, "tune": 8}), row, column)
+    assert select_best_trial(trials, ranks, measures(["median_rank"])[0]) is trials[1], (
+        "of places the least is the best"
+    )
+    longer = build_trials(build_grid({**SMALL, "tune": 8}), row, column)
     assert [trial.options for trial in longer[:4]] == [trial.options for trial in trials]
 
 
 def test_each_seed_is_trained_with_what_the_search_chose() -> None:
-    grid = grid_of({**SMALL, "tune": 3, "seeds": 2, "measures": ["knn"]})
-    trials = {(row.name, grid.columns[0].name): trials_of(grid, row, grid.columns[0]) for row in grid.rows}
+    grid = build_grid({**SMALL, "tune": 3, "seeds": 2, "measures": ["knn"]})
+    trials = {(row.name, grid.columns[0].name): build_trials(grid, row, grid.columns[0]) for row in grid.rows}
     first, second = trials.values()
     found = {trial.folder: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)}
     cells = _settled(grid, trials, found, measures(["knn"])[0])
@@ -363,32 +373,32 @@ def test_each_seed_is_trained_with_what_the_search_chose() -> None:
 
 
 def test_what_is_fixed_for_all_rows_is_kept_by_every_trial() -> None:
-    grid = grid_of({**SMALL, "objectives": ["rince"], "tune": 4, "train": {"temperature": 0.3}})
-    trials = trials_of(grid, grid.rows[0], grid.columns[0])
+    grid = build_grid({**SMALL, "objectives": ["rince"], "tune": 4, "train": {"temperature": 0.3}})
+    trials = build_trials(grid, grid.rows[0], grid.columns[0])
     assert {trial.options["temperature"] for trial in trials} == {0.3}
     assert len({trial.options.get("objective_settings", {}).get("q") for trial in trials}) == 4
 
 
 def test_a_part_that_an_objective_leaves_out_is_not_searched() -> None:
     names = ["iot", "iot-uniform", "gca-uot", "pairwise"]
-    iot, uniform, unbalanced, pairwise = grid_of({**SMALL, "objectives": names}).rows
-    assert set(space_of(iot, {})) == {"temperature", "iterations"}
-    assert set(space_of(uniform, {})) == {"temperature", "iterations", "uniformity"}
-    assert set(space_of(unbalanced, {})) == {"temperature", "iterations", "relaxation"}
-    assert "temperature" in space_of(pairwise, {}), "none given is not none had"
+    iot, uniform, unbalanced, pairwise = build_grid({**SMALL, "objectives": names}).rows
+    assert set(search_space(iot, {})) == {"temperature", "iterations"}
+    assert set(search_space(uniform, {})) == {"temperature", "iterations", "uniformity"}
+    assert set(search_space(unbalanced, {})) == {"temperature", "iterations", "relaxation"}
+    assert "temperature" in search_space(pairwise, {}), "none given is not none had"
 
 
 def test_what_a_row_fixes_is_not_searched() -> None:
-    rows = grid_of({**SMALL, "objectives": ["rince", "rince:q=0.1,temperature=0.2", "byol", "t-simclr"]}).rows
-    assert set(space_of(rows[0], {})) == {"temperature", "q"}
-    assert space_of(rows[1], {}) == {}
-    assert space_of(rows[2], {}) == {}
-    assert space_of(rows[3], {})["temperature"] == Space(1.0, 32.0)
+    rows = build_grid({**SMALL, "objectives": ["rince", "rince:q=0.1,temperature=0.2", "byol", "t-simclr"]}).rows
+    assert set(search_space(rows[0], {})) == {"temperature", "q"}
+    assert search_space(rows[1], {}) == {}
+    assert search_space(rows[2], {}) == {}
+    assert search_space(rows[3], {})["temperature"] == SearchRange(1.0, 32.0)
     assert SPACES["iterations"].at(0.0) == 1
     assert unequal(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
     assert unequal(rows[1:2], {}) == {}
-    assert set(space_of(rows[0], {"temperature": 0.3})) == {"q"}
-    assert set(space_of(rows[0], {"objective_settings": {"q": 0.3}})) == {"temperature"}
+    assert set(search_space(rows[0], {"temperature": 0.3})) == {"q"}
+    assert set(search_space(rows[0], {"objective_settings": {"q": 0.3}})) == {"temperature"}
     assert unequal(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
 
 
@@ -449,42 +459,42 @@ def test_data_that_all_columns_are_of_are_told_once() -> None:
 def test_verdicts() -> None:
     better, worse = Difference(0.03, 0.01, 0.05), Difference(-0.03, -0.05, -0.01)
     none, unknown = Difference(0.0, -0.004, 0.004), Difference(0.01, -0.05, 0.07)
-    assert verdict_of([better, none, unknown]) == HELD
-    assert verdict_of([worse, none, unknown]) == NOT_HELD
-    assert verdict_of([none, none]) == NOT_HELD
-    assert verdict_of([none, unknown]) == UNDECIDED
-    assert verdict_of([better, worse, none, unknown]) == PARTLY
-    assert verdict_of([]) == UNDECIDED
-    assert verdict_of([], each=True) == UNDECIDED
-    assert verdict_of([none, none], small=0.0) == UNDECIDED
-    assert verdict_of([worse, none], small=0.0) == NOT_HELD
-    assert verdict_of([better, better], each=True) == HELD
-    assert verdict_of([better, unknown], each=True) == UNDECIDED
+    assert judge_claim([better, none, unknown]) == HELD
+    assert judge_claim([worse, none, unknown]) == NOT_HELD
+    assert judge_claim([none, none]) == NOT_HELD
+    assert judge_claim([none, unknown]) == UNDECIDED
+    assert judge_claim([better, worse, none, unknown]) == PARTLY
+    assert judge_claim([]) == UNDECIDED
+    assert judge_claim([], each=True) == UNDECIDED
+    assert judge_claim([none, none], small=0.0) == UNDECIDED
+    assert judge_claim([worse, none], small=0.0) == NOT_HELD
+    assert judge_claim([better, better], each=True) == HELD
+    assert judge_claim([better, unknown], each=True) == UNDECIDED
     little = Difference(0.005, 0.002, 0.008)  # surely better, if by less than a point
-    assert verdict_of([little]) == verdict_of([better, little], each=True) == HELD
-    assert verdict_of([little, unknown], each=True) == UNDECIDED
-    assert verdict_of([little, none], each=True) == NOT_HELD
-    assert verdict_of([better, none], each=True) == verdict_of([better, worse], each=True) == NOT_HELD
+    assert judge_claim([little]) == judge_claim([better, little], each=True) == HELD
+    assert judge_claim([little, unknown], each=True) == UNDECIDED
+    assert judge_claim([little, none], each=True) == NOT_HELD
+    assert judge_claim([better, none], each=True) == judge_claim([better, worse], each=True) == NOT_HELD
 
 
 def test_a_verdict_says_how_many_seeds_would_decide() -> None:
     unsure = Difference(0.02, -0.01, 0.05)
     sure, other = Difference(0.02, 0.01, 0.03), Difference(0.03, 0.01, 0.05)
-    told = verdict_in_words(Verdict("a claim", HELD, "knn", {"a on b": sure, "a on c": other, "a on d": unsure}))
+    told = explain_verdict(Verdict("a claim", HELD, "knn", {"a on b": sure, "a on c": other, "a on d": unsure}))
     assert told.startswith(
         "Of 3 comparisons 2 surely better (a on b; a on c) and 0 surely worse; the largest difference, "
     )
-    told = verdict_in_words(Verdict("a claim", HELD, "knn", {"a on c": other, "a on d": unsure}))
+    told = explain_verdict(Verdict("a claim", HELD, "knn", {"a on c": other, "a on d": unsure}))
     assert told.startswith("Of 2 comparisons 1 surely better and 0 surely worse; the largest difference, a on c: ")
-    assert verdict_in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, 7)) == (
+    assert explain_verdict(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, 7)) == (
         "The difference, a on b: +2.0 points (−1.0 to +5.0). "
         "About 7 seeds would decide it, if the differences stayed so."
     )
-    assert "it takes more test items" in verdict_in_words(
-        Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, MOST_SEEDS)
+    assert "it takes more test items" in explain_verdict(
+        Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}, MAX_SEEDS)
     )
-    assert "seeds" not in verdict_in_words(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}))
-    assert "seeds" not in verdict_in_words(Verdict("a claim", HELD, "knn", {"a on b": Difference(0.03, 0.01, 0.05)}))
+    assert "seeds" not in explain_verdict(Verdict("a claim", UNDECIDED, "knn", {"a on b": unsure}))
+    assert "seeds" not in explain_verdict(Verdict("a claim", HELD, "knn", {"a on b": Difference(0.03, 0.01, 0.05)}))
 
 
 def test_claims_are_judged_from_the_items_that_runs_kept(folder: Path, tmp_path: Path) -> None:
@@ -673,8 +683,8 @@ def test_what_cannot_be_measured_is_told_with_each_cell_and_beside_the_tables(
 
 def test_a_difference_on_one_seed_says_so_where_others_have_more(tmp_path: Path) -> None:
     compare(**SMALL | {"objectives": ["info-nce"]}, out=tmp_path)
-    cells = [one for one in grid_of(SMALL | {"out": tmp_path}).cells if (one.row.name, one.seed) == ("gca-ince", 0)]
-    carry_out(job_of(grid_of(SMALL | {"out": tmp_path}), cells[0]))
+    cells = [one for one in build_grid(SMALL | {"out": tmp_path}).cells if (one.row.name, one.seed) == ("gca-ince", 0)]
+    run_cell_job(build_cell_job(build_grid(SMALL | {"out": tmp_path}), cells[0]))
     found = compare(**SMALL, budget="0s", out=tmp_path)
     assert found.lacking == 1
     assert any(
@@ -685,8 +695,8 @@ def test_a_difference_on_one_seed_says_so_where_others_have_more(tmp_path: Path)
 
 @pytest.mark.parametrize("by", ["train", "compare"])
 def test_a_cell_that_another_process_is_at_is_left_to_it(tmp_path: Path, by: str) -> None:
-    grid = grid_of({**SMALL, "out": tmp_path})
-    taken = job_of(grid, grid.cells[1])
+    grid = build_grid({**SMALL, "out": tmp_path})
+    taken = build_cell_job(grid, grid.cells[1])
     where = (taken.path, "lock.json") if by == "train" else (taken.path.parent, f"{taken.path.name}.lock.json")
     with locked(where[0], by, name=where[1]):
         found = compare(**SMALL, out=tmp_path)
@@ -699,26 +709,26 @@ def test_a_cell_that_another_process_is_at_is_left_to_it(tmp_path: Path, by: str
 
 def test_a_cell_is_kept_until_it_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its training has ended then, and given the lock of the run back."""
-    grid = grid_of({**SMALL, "out": tmp_path})
-    job, met = job_of(grid, grid.cells[0]), []
+    grid = build_grid({**SMALL, "out": tmp_path})
+    job, met = build_cell_job(grid, grid.cells[0]), []
     own = running.evaluate
 
     def judge(*given: Any, **asked: Any) -> Any:
-        met.append(carry_out(job))  # as another process would
+        met.append(run_cell_job(job))  # as another process would
         return own(*given, **asked)
 
     monkeypatch.setattr(running, "evaluate", judge)
-    assert carry_out(job) is not None
+    assert run_cell_job(job) is not None
     assert met == [None]
-    assert carry_out(job) == job.found
+    assert run_cell_job(job) == job.found
 
 
 def test_one_process_at_a_time_writes_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["contraport.comparing.compare"]
+    module = sys.modules["contraport.comparison.compare"]
     own, refused = module.draw, []
 
     def draw(*given: Any) -> None:
-        held = pytest.raises(InUseError, match=r"out: .* is in use by contraport compare, process")
+        held = pytest.raises(FolderInUseError, match=r"out: .* is in use by contraport compare, process")
         with held, locked(tmp_path, "compare"):
             pytest.fail("two processes at once")
         refused.append(own(*given))
@@ -730,13 +740,13 @@ def test_one_process_at_a_time_writes_the_tables(tmp_path: Path, monkeypatch: py
 
 
 def test_what_another_process_ended_meanwhile_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, asked = running.carry_out, list[Path]()
+    own, asked = running.run_cell_job, list[Path]()
 
-    def once_in_use(job: Job) -> Any:
+    def once_in_use(job: CellJob) -> Any:
         asked.append(job.path)
         return None if len(asked) == 1 else own(job)
 
-    monkeypatch.setattr(running, "carry_out", once_in_use)
+    monkeypatch.setattr(running, "run_cell_job", once_in_use)
     assert compare(**SMALL | {"seeds": 1}, out=tmp_path).lacking == 0
     assert asked[0] == asked[-1]
     assert len(asked) == 3
@@ -772,11 +782,11 @@ def test_where_every_trial_fails_the_cell_has_failed(tmp_path: Path) -> None:
 
 def test_all_rows_of_a_column_are_judged_on_the_same_items() -> None:
     with pytest.raises(UsageError, match=r"objectives: own: test_items says what is judged on, .* got 100"):
-        grid_of({**SMALL, "objectives": ["info-nce", {"own": {"objective": "info-nce", "test_items": 100}}]})
+        build_grid({**SMALL, "objectives": ["info-nce", {"own": {"objective": "info-nce", "test_items": 100}}]})
     with pytest.raises(UsageError, match=r"info-nce, items 64: with items=64 it would be judged on other test items"):
-        grid_of({**SMALL, "over": ["items=64,128"]})
+        build_grid({**SMALL, "over": ["items=64,128"]})
     train = {"batch_size": 64, "test_items": 100}
-    assert len(grid_of({**SMALL, "over": ["items=64,128"], "train": train}).rows) == 4
+    assert len(build_grid({**SMALL, "over": ["items=64,128"], "train": train}).rows) == 4
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -845,4 +855,4 @@ def test_results_say_on_which_device_they_were_computed(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    assert _circumstances(grid_of(SMALL | {"device": asked}))["machine"]["device"] == told
+    assert _circumstances(build_grid(SMALL | {"device": asked}))["machine"]["device"] == told

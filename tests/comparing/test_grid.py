@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from contraport.comparing.asked import grid_of
-from contraport.comparing.suites import read_suite, suites_folder
+from contraport.comparison.grid_builder import build_grid
+from contraport.comparison.suites import load_suite, suites_folder
 from contraport.errors import UsageError
 from contraport.training.config import ReadingSettings
-from contraport.training.resolve import settings_of
+from contraport.training.resolve import resolve_settings
 
 SUITES = sorted(file.stem for file in suites_folder().glob("*.yaml"))
 ASKED: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}
@@ -22,13 +22,13 @@ ASKED: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_cell_of_a_suite_can_be_trained(suite: str, quick: bool) -> None:
-    saved = read_suite(suite)
+    saved = load_suite(suite)
     if quick and "quick" not in saved:
         assert saved["not_run"], "a suite that can be run here has a quick form"
         return
-    grid = grid_of({"suite": suite, "quick": quick})
+    grid = build_grid({"suite": suite, "quick": quick})
     for cell in grid.cells[: len(grid.rows) * len(grid.columns)]:
-        settings_of(cell.options)
+        resolve_settings(cell.options)
     assert len({cell.folder for cell in grid.cells}) == len(grid.cells)
 
 
@@ -42,16 +42,16 @@ def test_all_options_of_reading_data_are_those_of_train() -> None:
     machine = {"root": "here", "workers": 2, "decoded": "there"}
     own = vars(ReadingSettings)["__annotations__"].keys()
     assert own == given.keys() | machine.keys()
-    grid = grid_of({**ASKED, **given, **machine, "settings": ["plain"], "train": {"items": 50, "lr": 0.1}})
+    grid = build_grid({**ASKED, **given, **machine, "settings": ["plain"], "train": {"items": 50, "lr": 0.1}})
     assert grid.cells[0].options == {**given, "data": "digits", "objective": "info-nce", "lr": 0.1, "seed": 0}
     assert grid.machine == {**machine, "device": "auto"}
-    column = grid_of({**ASKED, "corrupt": "noise", "settings": ["corrupt:blur:2"]}).cells[0]
+    column = build_grid({**ASKED, "corrupt": "noise", "settings": ["corrupt:blur:2"]}).cells[0]
     assert column.options["corrupt"] == "blur:2", "a column says more than what holds for all"
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_claims_name_rows_and_settings_of_their_suite(suite: str) -> None:
-    grid = grid_of({"suite": suite})
+    grid = build_grid({"suite": suite})
     rows, settings = {row.name for row in grid.rows}, {column.setting for column in grid.columns}
     for claim in grid.claims:
         assert {*claim.better, claim.than} <= rows
@@ -59,7 +59,7 @@ def test_claims_name_rows_and_settings_of_their_suite(suite: str) -> None:
 
 
 def test_rows_and_columns_make_cells_one_seed_after_the_other() -> None:
-    grid = grid_of(
+    grid = build_grid(
         {
             "data": ["digits"],
             "objectives": [
@@ -96,18 +96,18 @@ def test_a_quoted_value_keeps_its_commas() -> None:
             "objectives": [f"{named},temperature=0.2,info-nce"],
             "settings": [f"plain,corrupt:{quote}{corrupt}{quote}"],
         }
-        found = grid_of({**ASKED, **asked})
+        found = build_grid({**ASKED, **asked})
         assert [row.name for row in found.rows] == [f"{named},temperature=0.2", "info-nce"]
         assert found.rows[0].options == {"recipe": "gca-ince", "target": target, "temperature": 0.2}
         assert [column.options for column in found.columns] == [{}, {"corrupt": corrupt}]
-    over = grid_of({**ASKED, "objectives": ["gca-ince"], "over": [f"target='{target}',labels"]})
+    over = build_grid({**ASKED, "objectives": ["gca-ince"], "over": [f"target='{target}',labels"]})
     assert [row.options["target"] for row in over.rows] == [target, "labels"]
     with pytest.raises(UsageError, match=r"unknown name 'beta'.* stands in quotes: target='domains:alpha=0\.5,\.\.\.'"):
-        grid_of({**ASKED, "objectives": [f"gca-ince:target={target}"]})
+        build_grid({**ASKED, "objectives": [f"gca-ince:target={target}"]})
 
 
 def test_over_makes_a_row_of_each_value() -> None:
-    grid = grid_of({**ASKED, "objectives": ["rince"], "over": ["q=0.1,0.5", "temperature=0.2,0.5"]})
+    grid = build_grid({**ASKED, "objectives": ["rince"], "over": ["q=0.1,0.5", "temperature=0.2,0.5"]})
     assert [row.name for row in grid.rows] == [
         "rince, q 0.1, temperature 0.2",
         "rince, q 0.1, temperature 0.5",
@@ -120,20 +120,20 @@ def test_over_makes_a_row_of_each_value() -> None:
 def test_what_is_given_wins_over_the_suite(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("data: [digits]\nobjectives: [info-nce]\nseeds: 5\nquick: {seeds: 2}\n")
     asked = {"suite": tmp_path / "own.yaml"}
-    assert len(grid_of(asked).seeds) == 5
-    assert len(grid_of({**asked, "quick": True}).seeds) == 2
-    assert len(grid_of({**asked, "quick": True, "seeds": 1}).seeds) == 1
+    assert len(build_grid(asked).seeds) == 5
+    assert len(build_grid({**asked, "quick": True}).seeds) == 2
+    assert len(build_grid({**asked, "quick": True, "seeds": 1}).seeds) == 1
 
 
 def test_a_folder_is_another_one_where_anything_is_otherwise() -> None:
-    folders = [grid_of({**ASKED, **more}).cells[0].folder for more in ({}, {"epochs": 2}, {"settings": ["strong"]})]
+    folders = [build_grid({**ASKED, **more}).cells[0].folder for more in ({}, {"epochs": 2}, {"settings": ["strong"]})]
     assert len(set(folders)) == 3
-    assert grid_of({**ASKED, "seeds": 9}).cells[0].folder == folders[0]
+    assert build_grid({**ASKED, "seeds": 9}).cells[0].folder == folders[0]
 
 
 def test_what_is_asked_of_fewer_cells_wins() -> None:
     row, column = {"mine": {"objective": "rince", "q": 0.1, "epochs": 3}}, {"own": {"epochs": 2, "weight_decay": 0.1}}
-    grid = grid_of({**ASKED, "objectives": [row], "settings": [column], "epochs": 1, "train": {"weight_decay": 0.2}})
+    grid = build_grid({**ASKED, "objectives": [row], "settings": [column], "epochs": 1, "train": {"weight_decay": 0.2}})
     (options,) = {json.dumps(cell.options | {"seed": 0}) for cell in grid.cells}
     assert json.loads(options).items() >= {"epochs": 3, "weight_decay": 0.1}.items()
     own = {"q": 0.3, "lam": 0.2}
@@ -148,7 +148,7 @@ def test_a_folder_has_a_short_name_of_letters_and_is_the_same_in_any_order() -> 
     folders = [
         cell.folder
         for train in ({"epochs": 2, "lr": 0.1}, {"lr": 0.1, "epochs": 2})
-        for cell in grid_of(
+        for cell in build_grid(
             {**ASKED, "objectives": [{name: "info-nce"} for name in names], "seeds": 1, "train": train}
         ).cells
     ]
@@ -185,7 +185,7 @@ def test_a_folder_has_a_short_name_of_letters_and_is_the_same_in_any_order() -> 
 )
 def test_a_mistake_is_told(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as told:
-        grid_of(asked)
+        build_grid(asked)
     assert message in str(told.value)
 
 
@@ -205,7 +205,7 @@ def test_a_mistake_is_told(asked: dict[str, Any], message: str) -> None:
 def test_a_suite_that_is_wrong_is_told(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text(text)
     with pytest.raises(UsageError) as told:
-        grid_of({"suite": tmp_path / "wrong.yaml"})
+        build_grid({"suite": tmp_path / "wrong.yaml"})
     assert message in str(told.value)
 
 
@@ -215,7 +215,7 @@ def test_a_name_of_a_suite_stands_for_what_it_has_saved(tmp_path: Path) -> None:
         f"data: [digits]\nobjectives:\n  - info-nce\n  {saved}\nsettings:\n  - short: {{epochs: 1}}\n  - plain\n"
     )
     asked = {"suite": tmp_path / "own.yaml", "objectives": ["U(a,b), K = 4", "rince"], "settings": ["short"]}
-    grid = grid_of(asked)
+    grid = build_grid(asked)
     assert [row.name for row in grid.rows] == ["U(a,b), K = 4", "rince"]
     assert grid.rows[0].options == {"objective": "nt-xent", "constraint": "balanced:iterations=4"}
     assert [(column.name, column.options) for column in grid.columns] == [("digits, short", {"epochs": 1})]
@@ -223,7 +223,7 @@ def test_a_name_of_a_suite_stands_for_what_it_has_saved(tmp_path: Path) -> None:
 
 def test_data_that_end_in_the_same_name_are_called_by_their_paths() -> None:
     given = {"data": ["a/x.npz", "b/x.npz", "digits"], "objectives": ["info-nce"]}
-    assert [column.name for column in grid_of(given).columns] == [
+    assert [column.name for column in build_grid(given).columns] == [
         "a/x.npz, standard",
         "b/x.npz, standard",
         "digits, standard",
@@ -246,6 +246,6 @@ def test_a_claim_about_what_there_is_not_is_refused_before_anything_is_trained(
     grid = {"data": ["digits"], "objectives": ["info-nce", "rince"], "settings": ["strong"], "claims": [claim]}
     (tmp_path / "own.yaml").write_text(json.dumps(grid))
     with pytest.raises(UsageError, match=re.escape(told)):
-        grid_of({"suite": tmp_path / "own.yaml"})
+        build_grid({"suite": tmp_path / "own.yaml"})
     if "measure" not in wrong:
-        assert grid_of({"suite": tmp_path / "own.yaml", "objectives": ["info-nce"]}).claims, "of a part it may"
+        assert build_grid({"suite": tmp_path / "own.yaml", "objectives": ["info-nce"]}).claims, "of a part it may"

@@ -10,10 +10,10 @@ import pytest
 from tests.accessible import faults
 from tests.browser import CHROMIUM, Browser
 
-from contraport.comparing.comparison_tables import Comparison
-from contraport.comparing.page import draw, figure_of, panels_of, render
-from contraport.comparing.results import Entry, Verdict
-from contraport.measures.intervals import Difference, Interval
+from contraport.comparison.comparison_tables import Comparison
+from contraport.comparison.page import build_panels, comparison_figure, draw, render
+from contraport.comparison.seed_results import Entry, Verdict
+from contraport.metrics.intervals import Difference, Interval
 from contraport.plots.colors import SERIES
 
 ATTACK = "<img src=x onerror=\"document.title='owned'\">"
@@ -50,7 +50,7 @@ def comparison(folder: Path) -> Comparison:
 
 
 def test_panels_reach_from_the_lowest_end_to_the_highest(tmp_path: Path) -> None:
-    first, _ = panels_of(comparison(tmp_path))
+    first, _ = build_panels(comparison(tmp_path))
     assert (first.head, first.low, first.high) == (COLUMNS[0], "89.0%", "93.0%")
     assert [line.row for line in first.lines] == ROWS[:3], "what failed has no line"
     assert (first.lines[0].begins, first.lines[0].length, first.lines[0].mean) == (0, 50, 25)
@@ -58,9 +58,9 @@ def test_panels_reach_from_the_lowest_end_to_the_highest(tmp_path: Path) -> None
     assert first.baseline == 25
     assert [line.apart for line in first.lines] == [False, False, True]
     nothing = Comparison("x", tmp_path, "a", ["a"], ["b"], [])
-    assert panels_of(nothing) == []
+    assert build_panels(nothing) == []
     assert "<h2" in render(nothing, [])
-    (alone,) = panels_of(Comparison("x", tmp_path, "a", ["a"], ["b"], [cell("a", "b", 0.9)]))
+    (alone,) = build_panels(Comparison("x", tmp_path, "a", ["a"], ["b"], [cell("a", "b", 0.9)]))
     assert (alone.lines[0].begins, alone.lines[0].length, alone.lines[0].mean) == (0, 0, 0)
 
 
@@ -72,7 +72,7 @@ def test_the_figure_has_a_line_and_a_dot_for_each_mean(tmp_path: Path) -> None:
     rows, columns = ["base", "more", "unsure", "failed"], [f"data, {place}" for place in range(5)]
     known = {"base": (0.9, Interval(0.88, 0.92)), "more": (0.95, Interval(0.94, 0.97)), "unsure": (0.8, None)}
     cells = [cell(row, column, *known.get(row, (None,))) for row in rows for column in columns]
-    figure = figure_of(Comparison("", tmp_path, "base", rows, columns, cells))
+    figure = comparison_figure(Comparison("", tmp_path, "base", rows, columns, cells))
     assert [panel.get_visible() for panel in figure.axes] == [True] * 5 + [False] * 3
     assert figure.axes[0].get_ylim() == (3.5, -0.5), "the first row is above"
     drawn = [(*line.get_xdata(), *line.get_ydata(), line.get_color()) for line in figure.axes[4].lines]
@@ -130,7 +130,7 @@ def test_the_figure_shows_names_whole_and_as_they_are(tmp_path: Path) -> None:
     cells = [
         Entry(row, column, "knn", 2, 0.9, Interval(0.8, 1.0), None, 1.0, None) for row in rows for column in columns
     ]
-    figure = figure_of(Comparison("", tmp_path, rows[0], rows, columns, cells))
+    figure = comparison_figure(Comparison("", tmp_path, rows[0], rows, columns, cells))
     figure.savefig(tmp_path / "plot.png")
     names = [*figure.axes[0].get_yticklabels(), *(panel.title for panel in figure.axes)]
     told = [name.get_text().replace("\n", "").replace(" ", "").replace("\\$", "$") for name in names]

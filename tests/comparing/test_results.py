@@ -11,12 +11,20 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from contraport.comparing.asked import grid_of
-from contraport.comparing.cells import job_of
-from contraport.comparing.grid import Claim, Grid
-from contraport.comparing.results import HELD, NOT_HELD, UNDECIDED, Results, entries_of, verdicts_of, waypoints_of
-from contraport.comparing.seed_statistics import likely_spread, over_seeds, paired, spread_of
-from contraport.files import write_arrays
+from contraport._utils.files import write_arrays
+from contraport.comparison.grid import Claim, Grid
+from contraport.comparison.grid_builder import build_grid
+from contraport.comparison.jobs import build_cell_job
+from contraport.comparison.seed_results import (
+    HELD,
+    NOT_HELD,
+    UNDECIDED,
+    Results,
+    build_entries,
+    epoch_means,
+    judge_claims,
+)
+from contraport.comparison.seed_statistics import estimate_variance, paired, seed_interval, variance_prior
 from contraport.runs import Run
 
 Values = Mapping[tuple[str, str], Mapping[int, float]]
@@ -24,7 +32,7 @@ Values = Mapping[tuple[str, str], Mapping[int, float]]
 
 def grid_in(folder: Path, *, settings: tuple[str, ...] = ("plain",), measure: str = "knn", **given: Any) -> Grid:
     asked = {"data": ["digits"], "objectives": ["info-nce", "rince", "gca-ince"], "settings": list(settings)}
-    return grid_of(asked | {"seeds": 4, "measures": [measure], "out": folder} | given)
+    return build_grid(asked | {"seeds": 4, "measures": [measure], "out": folder} | given)
 
 
 def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> Results:
@@ -34,7 +42,7 @@ def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str 
         known = values.get((cell.row.name, cell.column.setting), {})
         if cell.seed not in known:
             continue
-        job = job_of(grid, cell)
+        job = build_cell_job(grid, cell)
         run = Run(job.path) if job.path.exists() else Run.create(job.path, {"data": "digits"})
         hits = np.arange(200) < round(200 * known[cell.seed])
         hits = np.random.default_rng([len(cell.row.name), cell.seed]).permutation(hits)
@@ -54,7 +62,7 @@ def column_of(values: Mapping[int, float]) -> np.ndarray:
 def test_two_rows_are_compared_by_a_paired_t_test_on_the_seeds_that_both_have(tmp_path: Path) -> None:
     grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
     lacking = {seed: value for seed, value in MORE.items() if seed != 1}
-    _, entry = entries_of(grid, results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}))
+    _, entry = build_entries(grid, results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}))
     assert (entry.row, entry.seeds, entry.mean) == ("rince", 3, pytest.approx(np.mean([0.93, 0.94, 0.94])))
     expected = ttest_rel([0.93, 0.94, 0.94], [0.90, 0.90, 0.92])
     ends = expected.confidence_interval()
@@ -71,14 +79,14 @@ def test_intervals_hold_for_all_rows_but_the_baseline_in_all_columns(tmp_path: P
         for place, row in enumerate(grid.rows)
         for column in grid.columns
     }
-    entries = entries_of(grid, results_of(grid, values))
-    means = likely_spread(filter(None, (spread_of(column_of(of)) for of in values.values())))
+    entries = build_entries(grid, results_of(grid, values))
+    means = variance_prior(filter(None, (estimate_variance(column_of(of)) for of in values.values())))
     apart = {key: column_of(of) - column_of(values["info-nce", key[1]]) for key, of in values.items()}
-    others = [spread_of(of) for (name, _), of in apart.items() if name != "info-nce"]
-    likely = likely_spread(filter(None, others))
+    others = [estimate_variance(of) for (name, _), of in apart.items() if name != "info-nce"]
+    likely = variance_prior(filter(None, others))
     for entry in entries:
         key = entry.row, entry.column.rpartition(", ")[2]
-        assert entry.interval == over_seeds(column_of(values[key]), likely=means)
+        assert entry.interval == seed_interval(column_of(values[key]), likely=means)
         expected = paired(apart[key], np.zeros(4), likely=likely).difference(comparisons=2 * 2)
         assert entry.difference == (None if entry.row == "info-nce" else pytest.approx(expected))
 
@@ -91,7 +99,7 @@ def test_of_a_measure_of_which_less_is_better_a_gain_is_a_fall(tmp_path: Path) -
     grid = grid_in(tmp_path, measure="median_rank", objectives=["info-nce", "rince"])
     grid = claimed(grid, Claim("it is nearer", ("rince",), "info-nce"), Claim("it is not", ("info-nce",), "rince"))
     values = {("info-nce", "plain"): {0: 9, 1: 10, 2: 9, 3: 9.5}, ("rince", "plain"): {0: 4, 1: 5.5, 2: 4, 3: 4}}
-    first, second = verdicts_of(grid, results_of(grid, values, measure="median_rank"))
+    first, second = judge_claims(grid, results_of(grid, values, measure="median_rank"))
     assert (first.verdict, second.verdict) == (HELD, NOT_HELD)
     (gain,) = first.found.values()
     assert gain.value == pytest.approx(5.0)
@@ -102,12 +110,12 @@ def test_a_fall_by_a_place_is_not_nothing(tmp_path: Path) -> None:
     grid = claimed(grid_in(tmp_path, measure="nmi"), Claim("it is better", ("rince",), "info-nce"))
     values = {("info-nce", "plain"): {0: 0.5, 1: 0.5, 2: 0.5, 3: 0.5}}
     values["rince", "plain"] = {0: 0.502, 1: 0.499, 2: 0.503, 3: 0.499}
-    (verdict,) = verdicts_of(grid, results_of(grid, values, measure="nmi"))
+    (verdict,) = judge_claims(grid, results_of(grid, values, measure="nmi"))
     (gain,) = verdict.found.values()
     assert 0 < gain.high < 0.01
     assert verdict.verdict == UNDECIDED
     grid = claimed(grid_in(tmp_path), Claim("it is better", ("rince",), "info-nce"))
-    (verdict,) = verdicts_of(grid, results_of(grid, values))
+    (verdict,) = judge_claims(grid, results_of(grid, values))
     assert verdict.verdict == NOT_HELD
 
 
@@ -118,7 +126,7 @@ def test_intervals_of_claims_hold_for_all_comparisons_of_all_claims(tmp_path: Pa
     }
     everywhere, weak = Claim("a", ("rince",), "info-nce"), Claim("b", ("rince",), "info-nce", settings=("weak",))
     unknown = Claim("c", ("rince", "byol"), "nobody")
-    first, second, third = verdicts_of(claimed(grid, everywhere, weak, unknown), results_of(grid, values))
+    first, second, third = judge_claims(claimed(grid, everywhere, weak, unknown), results_of(grid, values))
     assert list(first.found) == ["rince on digits, plain", "rince on digits, weak"]
     assert list(second.found) == ["rince on digits, weak"]
     assert (third.found, third.verdict) == ({}, UNDECIDED)
@@ -130,9 +138,9 @@ def test_intervals_of_claims_hold_for_all_comparisons_of_all_claims(tmp_path: Pa
 def test_a_claim_is_not_judged_by_one_seed_of_which_no_others_tell(tmp_path: Path) -> None:
     grid = claimed(grid_in(tmp_path), Claim("it is better", ("rince",), "info-nce"))
     values = {("info-nce", "plain"): {0: 0.5}, ("rince", "plain"): {0: 0.9}}
-    (verdict,) = verdicts_of(grid, results_of(grid, values, items=True))
+    (verdict,) = judge_claims(grid, results_of(grid, values, items=True))
     assert (verdict.found, verdict.verdict) == ({}, UNDECIDED)
-    entry = entries_of(grid, results_of(grid, values, items=True))[1]
+    entry = build_entries(grid, results_of(grid, values, items=True))[1]
     assert entry.difference is not None, "of the test items it is known"
     assert entry.difference.low > 0.2
 
@@ -141,7 +149,7 @@ def test_items_are_taken_with_the_seeds_that_are_compared(tmp_path: Path) -> Non
     grid = grid_in(tmp_path, objectives=["info-nce", "rince"])
     lacking = {seed: value for seed, value in MORE.items() if seed != 1}
     results = results_of(grid, {("info-nce", "plain"): BASE, ("rince", "plain"): lacking}, items=True)
-    _, entry = entries_of(grid, results)
+    _, entry = build_entries(grid, results)
 
     def items(name: str) -> np.ndarray:
         jobs = [results[name, "digits, plain", seed][0] for seed in (0, 2, 3)]
@@ -152,7 +160,7 @@ def test_items_are_taken_with_the_seeds_that_are_compared(tmp_path: Path) -> Non
     assert entry.difference == pytest.approx(expected)
     job, _ = results["rince", "digits, plain", 3]
     write_arrays(Run(job.path).items_path, {"knn": np.ones(7)})
-    _, entry = entries_of(grid, results)
+    _, entry = build_entries(grid, results)
     assert entry.difference == pytest.approx(paired(*both).difference()), "of unequal numbers of items none are known"
 
 
@@ -161,6 +169,6 @@ def test_what_was_reached_on_the_way_is_a_mean_over_the_seeds_that_were_there(tm
     results = results_of(grid, {("info-nce", "plain"): BASE})
     for (_, _, seed), (_, found) in results.items():
         found["course"] = {"epoch 10": {"knn": 0.9 + 0.01 * seed}} | ({"epoch 2": {"knn": 0.5}} if seed else {})
-    early, late = waypoints_of(grid, results)
+    early, late = epoch_means(grid, results)
     assert (early.epoch, early.mean, late.epoch, late.mean) == (2, 0.5, 10, pytest.approx(0.915))
-    assert late.interval == pytest.approx(over_seeds(np.array([0.90, 0.91, 0.92, 0.93])))
+    assert late.interval == pytest.approx(seed_interval(np.array([0.90, 0.91, 0.92, 0.93])))

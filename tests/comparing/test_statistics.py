@@ -9,17 +9,17 @@ import pytest
 from scipy.special import digamma, polygamma
 from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 
-from contraport.comparing.seed_statistics import (
-    MOST_SEEDS,
-    Paired,
+from contraport.comparison.seed_statistics import (
+    MAX_SEEDS,
+    PairedDifference,
     VarianceEstimate,
-    likely_spread,
-    over_seeds,
+    estimate_variance,
     paired,
-    seeds_until,
-    spread_of,
+    seed_interval,
+    seeds_to_decide,
+    variance_prior,
 )
-from contraport.measures.intervals import Difference
+from contraport.metrics.intervals import Difference
 
 random = np.random.default_rng(0)
 
@@ -27,15 +27,15 @@ random = np.random.default_rng(0)
 def test_a_mean_over_seeds_has_students_interval() -> None:
     values = random.normal(0.9, 0.01, 5)
     expected = ttest_1samp(values, 0).confidence_interval()
-    assert over_seeds(values) == pytest.approx((expected.low, expected.high))
+    assert seed_interval(values) == pytest.approx((expected.low, expected.high))
 
 
 def test_of_one_seed_the_items_tell() -> None:
     items = (np.arange(400) % 4 > 0)[None]
-    low, high = over_seeds(np.array([0.75]), items)
+    low, high = seed_interval(np.array([0.75]), items)
     assert low == pytest.approx(0.75 - 1.96 * (0.75 * 0.25 / 400) ** 0.5, abs=0.005)
     assert low < 0.75 < high
-    assert over_seeds(np.array([0.75])) is None, "nothing tells how sure it is"
+    assert seed_interval(np.array([0.75])) is None, "nothing tells how sure it is"
 
 
 def test_without_items_and_other_rows_a_difference_is_a_paired_t_test() -> None:
@@ -60,7 +60,7 @@ def test_more_comparisons_make_an_interval_wider() -> None:
 def test_variances_that_are_alike_are_known_by_all_of_them() -> None:
     true, freedom = 0.04, 3
     found = [VarianceEstimate(true * float(random.chisquare(freedom)) / freedom, freedom) for _ in range(2000)]
-    likely = likely_spread(found)
+    likely = variance_prior(found)
     assert likely is not None
     assert likely.variance == pytest.approx(true, rel=0.1)
     assert likely.freedom > 30
@@ -70,7 +70,7 @@ def test_variances_that_differ_are_known_as_far_as_they_agree() -> None:
     prior, freedom = 6.0, 4
     true = 0.04 * prior / random.chisquare(prior, 4000)
     found = [VarianceEstimate(float(one * random.chisquare(freedom) / freedom), freedom) for one in true]
-    likely = likely_spread(found)
+    likely = variance_prior(found)
     assert likely is not None
     assert likely.freedom == pytest.approx(prior, rel=0.25)
     assert likely.variance == pytest.approx(0.04, rel=0.1)
@@ -79,7 +79,7 @@ def test_variances_that_differ_are_known_as_far_as_they_agree() -> None:
 def test_a_few_variances_of_unequal_freedom_are_joined_as_smyth_says() -> None:
     """Section 6.2: the mean and the spread of the logarithms fix both numbers of the prior."""
     variances, freedom = np.array([0.2, 1.0, 9.0, 40.0, 0.05]), np.array([1.0, 2.0, 4.0, 2.0, 8.0])
-    found = likely_spread([VarianceEstimate(*one) for one in zip(variances, freedom, strict=True)])
+    found = variance_prior([VarianceEstimate(*one) for one in zip(variances, freedom, strict=True)])
     assert found is not None
     logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)
     assert polygamma(1, found.freedom / 2) == pytest.approx(np.cov(logs) - polygamma(1, freedom / 2).mean())
@@ -88,14 +88,14 @@ def test_a_few_variances_of_unequal_freedom_are_joined_as_smyth_says() -> None:
 
 def test_a_variance_of_nothing_is_a_hundredth_of_the_middle_one() -> None:
     others = [VarianceEstimate(one, 2.0) for one in (1.0, 1.0, 500.0)]
-    none, small = (likely_spread([VarianceEstimate(least, 2.0), *others]) for least in (0.0, 0.01))
+    none, small = (variance_prior([VarianceEstimate(least, 2.0), *others]) for least in (0.0, 0.01))
     assert none == small
 
 
 def test_of_two_variances_or_none_nothing_is_likely() -> None:
-    assert likely_spread([VarianceEstimate(1.0, 2), VarianceEstimate(1.0, 2)]) is None
-    assert likely_spread([VarianceEstimate(0.0, 2)] * 4) is None
-    assert likely_spread([VarianceEstimate(0.0, 2), *[VarianceEstimate(1.0, 2)] * 4]) is not None
+    assert variance_prior([VarianceEstimate(1.0, 2), VarianceEstimate(1.0, 2)]) is None
+    assert variance_prior([VarianceEstimate(0.0, 2)] * 4) is None
+    assert variance_prior([VarianceEstimate(0.0, 2), *[VarianceEstimate(1.0, 2)] * 4]) is not None
 
 
 def test_of_one_seed_what_the_others_say_is_likely_counts() -> None:
@@ -103,7 +103,7 @@ def test_of_one_seed_what_the_others_say_is_likely_counts() -> None:
     found = paired(np.array([0.92]), np.array([0.9]), likely=likely).difference()
     assert found is not None
     assert found.high - found.value == pytest.approx(2.776 * 0.01, rel=1e-3)
-    low, high = over_seeds(np.array([0.9]), likely=likely)
+    low, high = seed_interval(np.array([0.9]), likely=likely)
     assert (high - low) / 2 == pytest.approx(2.776 * 0.01, rel=1e-3)
 
 
@@ -113,9 +113,9 @@ def test_one_seed_and_no_items_tell_nothing() -> None:
 
 def test_equal_values_of_a_few_seeds_tell_nothing_of_others() -> None:
     same = np.array([0.9, 0.9])
-    assert over_seeds(same) is None
+    assert seed_interval(same) is None
     assert paired(same, same - 0.1).difference() is None
-    assert over_seeds(same, likely=VarianceEstimate(1e-4, 3.0)) is not None
+    assert seed_interval(same, likely=VarianceEstimate(1e-4, 3.0)) is not None
 
 
 def test_intervals_cover_what_they_should() -> None:
@@ -126,11 +126,11 @@ def test_intervals_cover_what_they_should() -> None:
         common = random.normal(0, 1, (1, 1, items)) + random.normal(0, 0.05, (1, seeds, 1))
         values = common + random.normal(0, 0.5, (rows, 1, items)) + random.normal(0, 0.05, (rows, seeds, 1))
         means = values.mean(axis=2)
-        likely = likely_spread(filter(None, (spread_of(one - means[0]) for one in means[1:])))
+        likely = variance_prior(filter(None, (estimate_variance(one - means[0]) for one in means[1:])))
         for one in range(1, rows):
             found = paired(means[one], means[0], values[one], values[0], likely=likely).difference()
             assert found is not None
-            held.append(not found.is_sure)
+            held.append(not found.is_significant)
     assert 0.93 <= np.mean(held) <= 0.995
 
 
@@ -149,7 +149,7 @@ def test_seeds_and_items_add_up_as_welch_says() -> None:
     assert found.high - found.value == pytest.approx(found.value - found.low)
 
 
-def _of_seeds(seeds: int, items: int = 1000) -> Paired:
+def _of_seeds(seeds: int, items: int = 1000) -> PairedDifference:
     """A difference of 1 point whose seeds spread, and whose items differ, some of them with every seed alike."""
     random = np.random.default_rng(7)
     lasting = random.choice([-1.0, 0.0, 1.0], items, p=[0.002, 0.996, 0.002])
@@ -174,20 +174,20 @@ def test_the_seeds_that_would_decide_are_the_fewest_that_do() -> None:
     few = paired(np.array([0.91, 0.90, 0.93]), np.array([0.9, 0.9, 0.9]))
 
     def sure(then: Sequence[Difference]) -> bool:
-        return then[0].is_sure
+        return then[0].is_significant
 
-    seeds = seeds_until(sure, [few], comparisons=3)
+    seeds = seeds_to_decide(sure, [few], comparisons=3)
     assert seeds is not None
     least, one_less = (few.difference(comparisons=3, seeds=number) for number in (seeds, seeds - 1))
     assert least is not None
     assert one_less is not None
-    assert least.is_sure
-    assert not one_less.is_sure
+    assert least.is_significant
+    assert not one_less.is_significant
     same = np.repeat(np.array([[1.0, -1.0, 1.0]]), 4, axis=0)
-    assert seeds_until(sure, [paired(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3) == MOST_SEEDS
+    assert seeds_to_decide(sure, [paired(same.mean(axis=1), np.zeros(4), same, 0 * same)], comparisons=3) == MAX_SEEDS
     alone = paired(np.array([0.91]), np.array([0.9]), same[:1], 0 * same[:1])
-    assert seeds_until(sure, [few, alone], comparisons=1) is None
-    assert seeds_until(sure, [], comparisons=1) is None
+    assert seeds_to_decide(sure, [few, alone], comparisons=1) is None
+    assert seeds_to_decide(sure, [], comparisons=1) is None
 
 
 def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
@@ -196,12 +196,12 @@ def test_seeds_are_no_fewer_than_there_are_and_no_more_than_decide() -> None:
     many = paired(0.95 + 0.001 * np.arange(9.0), np.full(9, 0.9))
 
     def sure(then: Sequence[Difference]) -> bool:
-        return all(one.is_sure for one in then)
+        return all(one.is_significant for one in then)
 
-    alone = seeds_until(sure, [few], comparisons=1)
+    alone = seeds_to_decide(sure, [few], comparisons=1)
     assert alone == 5
     assert not sure([one for one in (few.difference(), many.difference()) if one is not None])
-    assert seeds_until(sure, [few, many], comparisons=1) == 9
+    assert seeds_to_decide(sure, [few, many], comparisons=1) == 9
 
 
 def test_items_that_even_out_over_seeds_leave_no_variance_less_than_none() -> None:
@@ -210,6 +210,6 @@ def test_items_that_even_out_over_seeds_leave_no_variance_less_than_none() -> No
     for seeds in (2, 100):
         told = found.difference(seeds=seeds)
         assert told is not None
-        by_seeds = Paired(found.value, 2, found.by_seed, None).difference(seeds=seeds)
+        by_seeds = PairedDifference(found.value, 2, found.by_seed, None).difference(seeds=seeds)
         assert by_seeds is not None
         assert told[1:] == pytest.approx(by_seeds[1:])

@@ -16,23 +16,23 @@ from rich.console import Console
 from tests.comparing.test_compare import SMALL, count_trainings
 
 from contraport import compare
-from contraport.comparing import cells as running
-from contraport.comparing.asked import grid_of
-from contraport.comparing.cells import Clock, Found, Job, job_of
-from contraport.comparing.compare import _bar, _check_measured, _expected, _notes, _told, _trials, _without_settings
-from contraport.comparing.grid import Grid
-from contraport.comparing.tuning import trials_of
+from contraport._utils.files import write_arrays
+from contraport.comparison import jobs as running
+from contraport.comparison.compare import _bar, _check_measured, _expected, _notes, _told, _trials, _without_settings
+from contraport.comparison.grid import Grid
+from contraport.comparison.grid_builder import build_grid
+from contraport.comparison.jobs import CellJob, Found, TimeBudget, build_cell_job
+from contraport.comparison.tuning import build_trials
 from contraport.errors import UsageError
-from contraport.files import write_arrays
-from contraport.measures import chosen
+from contraport.metrics import chosen
 from contraport.runs import Run
 
-MODULE = importlib.import_module("contraport.comparing.compare")  # by the name that a function has too
+MODULE = importlib.import_module("contraport.comparison.compare")  # by the name that a function has too
 KNN = chosen(["knn"])[0]
 THREE = SMALL | {"objectives": ["info-nce", "gca-ince", "rince"], "measures": ["knn"]}
 
 
-def judged(job: Job) -> Found:
+def judged(job: CellJob) -> Found:
     """Return what is found of a job, and write what its run keeps of each test item."""
     run = Run.create(job.path, {"data": "digits"}, overwrite=True)
     write_arrays(run.items_path, {"knn": np.arange(20) % 4 > 0})
@@ -43,7 +43,7 @@ def results_of(grid: Grid, **by_row: Found) -> dict[Any, Any]:
     """Return what was found, the same with each seed; of a row that is not named nothing."""
     rows = {name.replace("_", "-"): found for name, found in by_row.items()}
     return {
-        (cell.row.name, cell.column.name, cell.seed): (job_of(grid, cell), rows[cell.row.name])
+        (cell.row.name, cell.column.name, cell.seed): (build_cell_job(grid, cell), rows[cell.row.name])
         for cell in grid.cells
         if cell.row.name in rows
     }
@@ -51,7 +51,7 @@ def results_of(grid: Grid, **by_row: Found) -> dict[Any, Any]:
 
 def test_the_note_on_intervals_is_of_as_many_comparisons_as_there_are(tmp_path: Path) -> None:
     def notes(asked: dict[str, Any], *rows: str) -> str:
-        grid = grid_of(asked | {"out": tmp_path})
+        grid = build_grid(asked | {"out": tmp_path})
         results = results_of(grid, **{row: {"values": {"knn": 0.75}} for row in rows})
         for job, _ in results.values():
             judged(job)
@@ -65,7 +65,7 @@ def test_the_note_on_intervals_is_of_as_many_comparisons_as_there_are(tmp_path: 
 
 
 def test_failures_are_told_with_the_first_reason_and_are_no_seeds(tmp_path: Path) -> None:
-    grid = grid_of(SMALL | {"out": tmp_path})
+    grid = build_grid(SMALL | {"out": tmp_path})
     results = results_of(grid, info_nce={"values": {"knn": 0.9}}, gca_ince={"failed": "the loss is nan"})
     where = ("info-nce", "digits, standard", 1)
     results[where] = results[where][0], {"failed": "the disk is full"}
@@ -78,7 +78,7 @@ def test_failures_are_told_with_the_first_reason_and_are_no_seeds(tmp_path: Path
 
 @pytest.mark.parametrize(("begun", "number"), [(False, 2), (True, 1)])
 def test_a_budget_is_too_small_where_none_was_begun(tmp_path: Path, begun: bool, number: int) -> None:
-    notes = _notes(grid_of(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, begun=begun)
+    notes = _notes(build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, begun=begun)
     assert notes[0].startswith("4 of 4 trainings are still to be done")
     assert notes[1:] == ["A budget of 1h is less than one training takes: none was begun."][: number - 1]
 
@@ -86,8 +86,8 @@ def test_a_budget_is_too_small_where_none_was_begun(tmp_path: Path, begun: bool,
 def test_where_some_were_begun_within_a_budget_this_is_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Clock, "begins", lambda clock: not clock.took)
-    monkeypatch.setattr(running, "carry_out", judged)
+    monkeypatch.setattr(TimeBudget, "begins", lambda clock: not clock.took)
+    monkeypatch.setattr(running, "run_cell_job", judged)
     found = compare(**SMALL | {"measures": ["knn"]}, budget="1h", out=tmp_path)
     assert found.lacking == 3
     assert not any("none was begun" in note for note in found.notes)
@@ -102,9 +102,9 @@ def test_where_some_were_begun_within_a_budget_this_is_not_told(
 
 
 def test_what_was_searched_is_told_trial_by_trial(tmp_path: Path) -> None:
-    grid = grid_of(SMALL | {"tune": 4, "measures": ["knn"], "out": tmp_path})
+    grid = build_grid(SMALL | {"tune": 4, "measures": ["knn"], "out": tmp_path})
     row, column = grid.rows[0], grid.columns[0]
-    of = trials_of(grid, row, column)
+    of = build_trials(grid, row, column)
     trials = {(row.name, column.name): of}
     tried: dict[str, Found] = {
         of[0].folder: {"measures": ["knn"], "values": {"knn": 0.5}},
@@ -126,14 +126,14 @@ def test_what_was_searched_is_told_trial_by_trial(tmp_path: Path) -> None:
 
 def test_what_a_row_fixes_of_a_search_is_told(tmp_path: Path) -> None:
     rows = ["rince", "rince:q=0.1"]
-    grid = grid_of(SMALL | {"tune": 4, "objectives": rows, "measures": ["knn"], "validation": 0.3, "out": tmp_path})
+    grid = build_grid(SMALL | {"tune": 4, "objectives": rows, "measures": ["knn"], "validation": 0.3, "out": tmp_path})
     notes = _notes(grid, {}, 0, begun=True)
     assert "by 4 trials each, with seed 0, on 30% of the training items" in notes[0]
     assert notes[1:] == ["rince:q=0.1 fixes q, which was searched of others: it was not tuned as hard."]
 
 
 def test_the_first_that_was_judged_says_whether_anything_can_be_measured(tmp_path: Path) -> None:
-    grid = grid_of(SMALL | {"out": tmp_path})
+    grid = build_grid(SMALL | {"out": tmp_path})
     failed, empty = {"failed": "the loss is nan"}, {"values": {}, "not_measured": ["Not measured, as it is dark: kNN."]}
     _check_measured(grid, {"a": failed})
     _check_measured(grid, {"a": failed, "b": {"values": {"knn": 0.5}}})
@@ -178,7 +178,7 @@ def test_a_dry_run_that_shows_nothing_trains_nothing_either(tmp_path: Path) -> N
 def test_where_no_bar_can_move_each_line_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     passed, written = iter([0.0, 600.0, 1200.0]), io.StringIO()
     monkeypatch.setattr(MODULE, "time", SimpleNamespace(monotonic=lambda: next(passed)))
-    grid = grid_of(SMALL)
+    grid = build_grid(SMALL)
     with _bar(Console(file=written), 2) as moved:
         for cell in grid.cells[:2]:
             moved(cell, {"measures": ["knn"], "failed": "the loss is nan"})
@@ -192,7 +192,7 @@ def test_how_long_a_training_takes_is_not_known_where_it_refuses_its_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     grid, asked, error = (
-        grid_of(SMALL | {"root": "my data"}),
+        build_grid(SMALL | {"root": "my data"}),
         [],
         [UsageError("no"), MemoryError(), RuntimeError("a bug")],
     )

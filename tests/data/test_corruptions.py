@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from contraport.catalog.named_perturbations import CORRUPTIONS, SEVERITIES
+from contraport.catalog.perturbation_specs import CORRUPTIONS, SEVERITIES
 from contraport.data.corruptions import corrupt
 from contraport.errors import UsageError
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from contraport import train
 from contraport.data import Dataset, load
-from contraport.data.decoded import decoded_once, holds_encoded
+from contraport.data.image_cache import cache_decoded_images, has_encoded_images
 from contraport.errors import UsageError
 
 
@@ -31,9 +31,9 @@ def photos(tmp_path: Path) -> Path:
 def test_they_are_what_is_decoded_anew(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "contraport")
     dataset = load(photos)
-    kept = decoded_once(dataset, tmp_path / "kept", workers=0)
-    assert holds_encoded(dataset)
-    assert not holds_encoded(kept)
+    kept = cache_decoded_images(dataset, tmp_path / "kept", workers=0)
+    assert has_encoded_images(dataset)
+    assert not has_encoded_images(kept)
     assert kept.in_memory
     everything = list(range(len(dataset)))
     assert torch.equal(kept.__getitems__(everything).views[0], dataset.__getitems__(everything).views[0])
@@ -41,7 +41,7 @@ def test_they_are_what_is_decoded_anew(photos: Path, tmp_path: Path, caplog: pyt
     assert "decoding 16 images once, into" in caplog.text
     assert ": 0.0 MB" in caplog.text
     caplog.clear()
-    decoded_once(dataset, tmp_path / "kept")
+    cache_decoded_images(dataset, tmp_path / "kept")
     assert caplog.messages == [f"the decoded images are those in {tmp_path / 'kept'}"]
 
 
@@ -49,19 +49,19 @@ def test_they_are_decoded_again_for_other_data_or_a_damaged_file(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = tmp_path / "kept"
-    decoded_once(load(photos), kept, workers=0)
-    decoded_once(load(photos, image_size=8), kept, workers=0)
+    cache_decoded_images(load(photos), kept, workers=0)
+    cache_decoded_images(load(photos, image_size=8), kept, workers=0)
     assert "are made again: they are of other data and shapes" in caplog.text
     caplog.clear()
     changed = load(photos, image_size=8).keys[0]
     Image.new("RGB", (9, 9), (255, 0, 0)).save(changed)
     os.utime(changed, ns=(1, 1))
-    again = decoded_once(load(photos, image_size=8), kept, workers=0)
+    again = cache_decoded_images(load(photos, image_size=8), kept, workers=0)
     assert "are made again: they are of other data" in caplog.text
     assert again.__getitems__([0]).views[0][0, 0].min() > 200
     caplog.clear()
     (kept / "view0.npy").write_bytes(b"nothing")
-    decoded_once(load(photos, image_size=8), kept, workers=0)
+    cache_decoded_images(load(photos, image_size=8), kept, workers=0)
     assert "are made again: they are damaged" in caplog.text
 
 
@@ -70,10 +70,10 @@ def test_a_full_disk_and_a_file_in_place_of_the_folder_are_told(
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"decoded: .*file cannot be written to"):
-        decoded_once(load(photos), tmp_path / "file")
-    monkeypatch.setattr("contraport.data.decoded.LARGEST_SHARE", 1e-12)
+        cache_decoded_images(load(photos), tmp_path / "file")
+    monkeypatch.setattr("contraport.data.image_cache.LARGEST_SHARE", 1e-12)
     dataset = load(photos)
-    assert decoded_once(dataset, tmp_path / "kept") is dataset
+    assert cache_decoded_images(dataset, tmp_path / "kept") is dataset
     assert "each epoch decodes them anew" in caplog.text
 
 
@@ -93,7 +93,7 @@ def test_a_training_is_the_same_with_and_without(photos: Path, tmp_path: Path) -
 def test_they_are_decoded_again_where_a_file_has_changed_that_no_item_is_called_by(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contraport.data.decoded.SAMPLED", 1)
+    monkeypatch.setattr("contraport.data.image_cache.SAMPLED", 1)
 
     def written(value: int) -> Dataset:
         for number in range(3):
@@ -112,5 +112,5 @@ def test_they_are_decoded_again_where_a_file_has_changed_that_no_item_is_called_
         return load(tmp_path / "all.csv", test_fraction=0)
 
     for value in (50, 90):
-        kept = decoded_once(written(value), tmp_path / "kept", workers=0)
+        kept = cache_decoded_images(written(value), tmp_path / "kept", workers=0)
         assert kept.__getitems__([1]).views[-1].unique().tolist() == [value]

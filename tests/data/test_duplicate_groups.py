@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+from contraport._utils.text_tensors import decoded
 from contraport.data import Dataset, from_arrays, load
-from contraport.text_tensors import decoded
 
 IMAGES = 20
 
@@ -60,7 +60,7 @@ def test_an_image_is_held_out_with_all_its_captions(folder: Path) -> None:
 def test_items_that_all_differ_show_nothing_twice(folder: Path) -> None:
     dataset = load(written(folder, [(f"{number}.png", f"thing {number}") for number in range(IMAGES)]), image_size=8)
     assert dataset.content_ids is None
-    assert dataset.each_once() is dataset
+    assert dataset.drop_duplicates() is dataset
 
 
 def test_a_column_of_lists_of_captions(folder: Path) -> None:
@@ -86,7 +86,7 @@ def test_what_is_lacking_is_not_the_same(folder: Path) -> None:
 
 def test_each_image_once(folder: Path) -> None:
     rows = [(f"{number}.png", f"{text} {number}") for text in ("a", "b", "c") for number in range(IMAGES)]
-    images = load(written(folder, rows), "train", image_size=8).of_views([0]).each_once()
+    images = load(written(folder, rows), "train", image_size=8).of_views([0]).drop_duplicates()
     assert len(images) == len(set(images.keys)) == 16
     assert images.rows.tolist() == sorted(images.rows.tolist())
     assert images.content_ids is None

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from contraport import distributed
-from contraport.data import Dataset, from_arrays, load, loader, own_share
+from contraport.data import Dataset, from_arrays, load, loader, local_share
 from contraport.errors import UsageError
 
 
@@ -82,8 +82,8 @@ def test_processes_share_each_batch(dataset, monkeypatch, processes):
     for rank in range(processes):
         monkeypatch.setattr(distributed, "world", lambda rank=rank: (rank, processes))
         parts.append([batch.ids.tolist() for batch in loader(dataset, 7, shuffle=True, seed=5, shared=True)])
-        starts.append(own_share(7).start)
-        assert own_share(7).total == 7
+        starts.append(local_share(7).start)
+        assert local_share(7).total == 7
         assert order(loader(dataset, 7, shuffle=True, seed=5)) == list(chain.from_iterable(whole)), (
             "unless they share, each gets all"
         )

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contraport.data import from_arrays, load, load_undivided
-from contraport.data.splits import items_of, marks_of_names, split_positions
+from contraport.data import from_arrays, load, load_unsplit
+from contraport.data.splits import select_split, split_masks, split_positions
 from contraport.errors import UsageError
 
 CLASSES = np.repeat([0, 1, 2], [50, 31, 7])
@@ -24,20 +24,20 @@ def test_each_class_gives_its_share_to_within_one_item(fraction: float) -> None:
 
 def test_each_class_of_each_domain_gives_its_share() -> None:
     labels, domains = np.repeat([0, 1, 0, 1], [20, 30, 40, 10]), np.repeat([0, 0, 1, 1], [20, 30, 40, 10])
-    test = items_of("test", 100, is_test=None, labels=labels, domains=domains, fraction=0.1)
+    test = select_split("test", 100, is_test=None, labels=labels, domains=domains, fraction=0.1)
     found = np.zeros((2, 2), dtype=int)
     np.add.at(found, (labels[test], domains[test]), 1)
     assert found.tolist() == [[2, 4], [3, 1]]
-    train = items_of("train", 100, is_test=None, labels=labels, domains=domains, fraction=0.1)
+    train = select_split("train", 100, is_test=None, labels=labels, domains=domains, fraction=0.1)
     assert sorted([*train, *test]) == list(range(100))
 
 
 def test_of_a_test_and_a_validation_split_the_second_is_of_neither() -> None:
-    test, neither = marks_of_names(np.array(["Train", "val", "test", "train", "VAL"]), "split")
+    test, neither = split_masks(np.array(["Train", "val", "test", "train", "VAL"]), "split")
     assert test is not None
     assert test.tolist() == [False, False, True, False, False]
     assert neither.tolist() == [False, True, False, False, True]
-    test, neither = marks_of_names(np.array(["train", "val"]), "split")
+    test, neither = split_masks(np.array(["train", "val"]), "split")
     assert test is not None
     assert (test.tolist(), neither.tolist()) == ([False, True], [False, False])
 
@@ -91,10 +91,10 @@ def test_a_share_of_0_holds_out_none(file: Path) -> None:
 
 
 def test_data_that_nobody_split_are_taken_whole(file: Path, tmp_path: Path) -> None:
-    assert len(load_undivided(file)) == len(load(file)) + len(load(file, "test"))
-    assert load_undivided(file).held_out == 0
+    assert len(load_unsplit(file)) == len(load(file)) + len(load(file, "test"))
+    assert load_unsplit(file).held_out == 0
     part = load(file)
-    assert load_undivided(part) is part
+    assert load_unsplit(part) is part
     own = tmp_path / "own.npz"
     np.savez(own, x=np.ones((6, 2)), x_test=np.ones((3, 2)))
-    assert [len(load_undivided(own, split)) for split in ("train", "test")] == [6, 3]
+    assert [len(load_unsplit(own, split)) for split in ("train", "test")] == [6, 3]

@@ -4,13 +4,13 @@ import numpy as np
 import torch
 
 from contraport.data import from_arrays
-from contraport.data.stores import ChosenStore, ChosenViews, JoinedStore, as_one
+from contraport.data.stores import MultiViewStore, SubsetStore, ViewSubsetStore, join_stores
 
 ITEMS = from_arrays((np.arange(5.0)[:, None], np.arange(10.0).reshape(5, 2)))
 
 
 def test_chosen_items_are_those_at_the_positions() -> None:
-    chosen = ChosenStore(ITEMS.store, torch.tensor([4, 1, 3]))
+    chosen = SubsetStore(ITEMS.store, torch.tensor([4, 1, 3]))
     first, second = chosen.fetch(torch.tensor([2, 0]))
     assert first.flatten().tolist() == [3, 4]
     assert second.tolist() == [[6, 7], [8, 9]]
@@ -19,7 +19,7 @@ def test_chosen_items_are_those_at_the_positions() -> None:
 
 
 def test_chosen_views_keep_their_items() -> None:
-    chosen = ChosenViews(ITEMS.store, (1,))
+    chosen = ViewSubsetStore(ITEMS.store, (1,))
     (only,) = chosen.fetch(torch.tensor([4]))
     assert only.tolist() == [[8, 9]]
     assert (chosen.shapes, len(chosen)) == (((2,),), 5)
@@ -27,7 +27,7 @@ def test_chosen_views_keep_their_items() -> None:
 
 def test_stores_as_one_give_the_views_of_all() -> None:
     store = ITEMS.store
-    assert as_one([store]) is store
-    both = as_one([store, ChosenViews(store, (0,))])
-    assert isinstance(both, JoinedStore)
+    assert join_stores([store]) is store
+    both = join_stores([store, ViewSubsetStore(store, (0,))])
+    assert isinstance(both, MultiViewStore)
     assert [view.tolist() for view in both.fetch(torch.tensor([3]))] == [[[3]], [[6, 7]], [[3]]]

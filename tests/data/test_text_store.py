@@ -2,16 +2,16 @@ import numpy as np
 import pytest
 import torch
 
+from contraport._utils.text_tensors import decoded
 from contraport.data import from_arrays
-from contraport.data.text_store import TextStore
+from contraport.data.text_store import PackedTextStore
 from contraport.errors import UsageError
-from contraport.text_tensors import decoded
 
 TEXTS = ["a red bag", "größer", "", "日本語 🙂", "x" * 300]
 
 
 def test_texts_are_fetched_in_any_order_as_long_as_the_longest():
-    store = TextStore.of(TEXTS)
+    store = PackedTextStore.of(TEXTS)
     (got,) = store.fetch(torch.tensor([3, 0, 2, 3]))
     assert decoded(got) == [TEXTS[place] for place in (3, 0, 2, 3)]
     assert got.shape == (4, len(TEXTS[3].encode()))

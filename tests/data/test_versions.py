@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.catalog.named_perturbations import (
+from contraport.catalog.perturbation_specs import (
     DOMAINS,
     Corruption,
-    DomainVersion,
+    DomainSpec,
     Mismatch,
     parse_corruption,
     parse_corruptions,
@@ -22,14 +22,14 @@ from contraport.catalog.named_perturbations import (
 )
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.perturbations import (
+    assign_domains,
     class_weights,
     corrupted,
     imbalanced,
-    in_domains,
     mismatched_partners,
     with_partners,
 )
-from contraport.data.stores import ChosenStore
+from contraport.data.stores import SubsetStore
 from contraport.errors import UsageError
 
 
@@ -171,12 +171,15 @@ def test_vectors_are_made_noisy_in_units_of_their_own() -> None:
 
 
 def test_what_is_not_in_memory_is_changed_as_it_is_fetched_and_can_be_sent_to_workers() -> None:
-    class OnDisk(ChosenStore):
+    class OnDisk(SubsetStore):
         in_memory = False
 
     dataset = pictures()
     lazy = dataset.with_store(OnDisk(dataset.store, torch.arange(40)))
-    for change in (lambda of: corrupted(of, Corruption("noise", 2)), lambda of: in_domains(of, DomainVersion("style"))):
+    for change in (
+        lambda of: corrupted(of, Corruption("noise", 2)),
+        lambda of: assign_domains(of, DomainSpec("style")),
+    ):
         assert torch.equal(all_of(change(lazy)), all_of(change(dataset)))
         some = [31, 4, 17, 5]
         assert torch.equal(change(lazy).__getitems__(some).views[0], all_of(change(dataset))[some])
@@ -186,7 +189,7 @@ def test_what_is_not_in_memory_is_changed_as_it_is_fetched_and_can_be_sent_to_wo
 @pytest.mark.parametrize("name", DOMAINS)
 def test_domains_are_four_ways_to_see_an_image(name: str) -> None:
     dataset = pictures(200)
-    made = in_domains(dataset, DomainVersion(name))
+    made = assign_domains(dataset, DomainSpec(name))
     assert made.domain_names == DOMAINS[name]
     assert made.domains is not None
     assert made.domains.bincount().min() > 30
@@ -197,7 +200,7 @@ def test_domains_are_four_ways_to_see_an_image(name: str) -> None:
 @pytest.mark.parametrize("name", DOMAINS)
 def test_an_item_is_of_one_domain_wherever_it_stands(name: str) -> None:
     dataset, some = pictures(60), torch.tensor([41, 7, 30])
-    whole, part = (in_domains(of, DomainVersion(name)) for of in (dataset, dataset.only(some)))
+    whole, part = (assign_domains(of, DomainSpec(name)) for of in (dataset, dataset.only(some)))
     assert whole.domains is not None
     assert torch.equal(part.domains, whole.domains[some])
     assert torch.equal(all_of(part), all_of(whole)[some])
@@ -206,7 +209,7 @@ def test_an_item_is_of_one_domain_wherever_it_stands(name: str) -> None:
 def test_domains_are_quarter_turns_and_what_their_names_say() -> None:
     images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
     images[:, :, :4] = 40  # above a line it is dark grey, below it black
-    turned, styled = (in_domains(from_arrays(images), DomainVersion(name)) for name in ("rotate", "style"))
+    turned, styled = (assign_domains(from_arrays(images), DomainSpec(name)) for name in ("rotate", "style"))
     assert turned.domains is not None
     assert styled.domains is not None
     for quarter, name in enumerate(("upright", "quarter", "half", "three-quarters")):
@@ -225,7 +228,7 @@ def test_domains_are_quarter_turns_and_what_their_names_say() -> None:
 def test_the_domain_that_is_left_out_is_the_test_splits_alone() -> None:
     train = pictures(100)
     test = train.only(torch.arange(100), "test")
-    seen, unseen = (in_domains(of, DomainVersion("style", "inverted")) for of in (train, test))
+    seen, unseen = (assign_domains(of, DomainSpec("style", "inverted")) for of in (train, test))
     assert seen.domains is not None
     assert unseen.domains is not None
     assert set(seen.domains.tolist()) == {0, 1, 2}
@@ -237,7 +240,7 @@ def test_the_domain_that_is_left_out_is_the_test_splits_alone() -> None:
 def test_data_with_domains_keep_them() -> None:
     dataset = from_arrays(np.zeros((4, 8, 8), np.uint8), domains=[0, 0, 1, 1])
     with pytest.raises(UsageError, match="domains: 'arrays' has domains of its own"):
-        in_domains(dataset, DomainVersion("rotate"))
+        assign_domains(dataset, DomainSpec("rotate"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import contraport
 from contraport.cli import main
 from contraport.cli.commands import find
 from contraport.cli.parsing import parse
-from contraport.measures import MEASURES
+from contraport.metrics import METRICS
 from tests.docs.pages import PAGES, blocks
 
 BY_OTHERS = "docs/moving/"  # with the library there: tests/integrations/test_pages.py
@@ -45,7 +45,7 @@ def here(world, tmp_path, monkeypatch):
     """A copy of the world as the current folder; what a page adds of its own is there for that page alone."""
     shutil.copytree(world, tmp_path / "world")
     monkeypatch.chdir(tmp_path / "world")
-    with patch.dict(MEASURES):
+    with patch.dict(METRICS):
         yield tmp_path / "world"
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from contraport.encoders import Model
-from contraport.encoders.adapters import adapt, check_adapts, merged
+from contraport.encoders.lora import adapt, check_peft_installed, merged
 from contraport.errors import UsageError
 
 
@@ -120,4 +120,4 @@ def test_a_rank_that_no_layer_has_is_told() -> None:
 def test_what_brings_the_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UsageError, match=r"lora needs the package 'peft': pip install 'contraport\[peft\]'"):
-        check_adapts()
+        check_peft_installed()

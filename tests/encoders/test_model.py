@@ -104,7 +104,7 @@ def test_without_a_projector_the_loss_sees_the_features():
     features = network.encode([torch.rand(3, 4)])
     assert all(z is h or torch.equal(z, h) for z, h in zip(network.project(features), features, strict=True))
     assert not list(network.tower(0).projector.parameters())
-    assert network.tower(0).num_projections == network.tower(0).num_features
+    assert network.tower(0).projection_width == network.tower(0).num_features
 
 
 def test_a_model_of_several_towers_is_saved_whole(tmp_path):

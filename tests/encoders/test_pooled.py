@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from contraport.encoders.tokenized import TextTransformer, _pooling_of
+from contraport._utils.text_tensors import encoded
+from contraport.encoders.text_transformer import TextTransformer, _pooling_of
 from contraport.errors import UsageError
-from contraport.text_tensors import encoded
 
 
 class Words(nn.Module):

@@ -1,17 +1,17 @@
 import pytest
 import torch
 
+from contraport._utils.text_tensors import concatenated, encoded
 from contraport.encoders import Model
 from contraport.encoders.build import build
-from contraport.encoders.text_encoders import BUCKETS, PIECES, Hashed, SmallText, bags_of_pieces
+from contraport.encoders.small_text import BUCKETS, PIECES, NgramHasher, SmallText, vectorize_texts
 from contraport.errors import UsageError
-from contraport.text_tensors import concatenated, encoded
 
 TEXTS = ["a red bag", "A RED BAG", "bag red a", "größer als 日本語", "x"]
 
 
 def numbers(text):
-    words, are_words, pieces, are_pieces = Hashed()(encoded([text, "padding " * 9]))
+    words, are_words, pieces, are_pieces = NgramHasher()(encoded([text, "padding " * 9]))
     return words[0][are_words[0]].tolist(), pieces[0][are_pieces[0]].tolist()
 
 
@@ -48,7 +48,7 @@ def test_two_passes_in_training_differ():
 
 
 def test_raw_texts_are_alike_as_they_share_words_and_pieces():
-    bags = bags_of_pieces(encoded(["a red bag", "A RED BAG", "a red cap", "blue shoes"]), 4096)
+    bags = vectorize_texts(encoded(["a red bag", "A RED BAG", "a red cap", "blue shoes"]), 4096)
     alike = bags @ bags.T
     assert alike[0, 1] == pytest.approx(1)
     assert alike[0, 1] > alike[0, 2] > alike[0, 3]

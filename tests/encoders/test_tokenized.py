@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from contraport import embed, export, train
+from contraport._utils.text_tensors import encoded
 from contraport.data import from_arrays
 from contraport.encoders import Model, initial, pretrained
 from contraport.encoders.build import build
-from contraport.encoders.tokenized import is_kept
+from contraport.encoders.text_transformer import is_transformers_folder
 from contraport.errors import UsageError
 from contraport.features import read_features
 from contraport.runs import Run
-from contraport.text_tensors import encoded
 
 transformers = pytest.importorskip(
     "transformers", reason="the extra text, transformers and tokenizers, is not installed"
@@ -368,5 +368,5 @@ def test_what_does_not_fit_is_told(folder):
         build(f"{folder}@middle", ())
     with pytest.raises(UsageError, match="one encoder of texts, and the encoder is to be 'mlp'"):
         initial(folder, "mlp")
-    assert is_kept(folder)
-    assert not is_kept(folder.parent)
+    assert is_transformers_folder(folder)
+    assert not is_transformers_folder(folder.parent)

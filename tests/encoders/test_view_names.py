@@ -9,8 +9,8 @@ import torch
 from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.options import is_object
-from contraport.training.build import build_objective, build_pipeline
+from contraport.options import is_object_placeholder
+from contraport.training.components import build_objective, build_pipeline
 from contraport.training.config import Settings
 
 SHAPES = [(1, 8, 8), (3,), (6, 20)]
@@ -62,7 +62,7 @@ def test_names_are_kept(tmp_path) -> None:
     own.save_pretrained(tmp_path / "own")
     again = Model.from_pretrained(tmp_path / "own", encoder={"b": torch.nn.Linear(4, 2)})
     assert all(torch.equal(*pair) for pair in zip(again.parameters(), own.parameters(), strict=True))
-    assert is_object(Settings(encoder={"b": torch.nn.Linear(4, 2)}).kept()["encoder"])
+    assert is_object_placeholder(Settings(encoder={"b": torch.nn.Linear(4, 2)}).kept()["encoder"])
 
 
 def test_a_training_goes_by_the_names_of_its_data() -> None:

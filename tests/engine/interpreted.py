@@ -16,18 +16,18 @@ import contraport
 from contraport.engine import (
     Geometry,
     Gibbs,
-    Mask,
+    LabelMask,
     RationalQuadratic,
-    Slack,
+    Relaxation,
     Step,
     StudentT,
     backend,
-    held_sums,
     log_sums,
     precision,
     scale,
+    transport_cost,
 )
-from contraport.engine.backends.choose import executor_for
+from contraport.engine.backends.selection import executor_for
 from contraport.engine.passes import Term
 
 CHAINS = {
@@ -52,8 +52,8 @@ def outcome(name, kernel, chain, x, y, masks=(), damping=1.0, operands="float32"
     geometry = Geometry(kernel(x, y), masks)
     log_a, log_b = (x.new_full((n,), -math.log(n)) for n in geometry.shape)
     with backend(name), precision(operands):
-        potentials = scale(geometry, chain, (log_a, log_b), Slack(x.new_full((len(chain),), damping)))
-        sums = held_sums(geometry, potentials[0].detach(), torch.zeros_like(log_b))
+        potentials = scale(geometry, chain, (log_a, log_b), Relaxation(x.new_full((len(chain),), damping)))
+        sums = transport_cost(geometry, potentials[0].detach(), torch.zeros_like(log_b))
     generator = torch.Generator().manual_seed(3)
     weights = [torch.randn(len(p), generator=generator).to(p) for p in potentials]
     value = sums @ weights[0] + sum(p @ w for p, w in zip(potentials, weights, strict=True))
@@ -70,7 +70,7 @@ def problem(n, m, d, device="cpu"):
     generator = torch.Generator().manual_seed(0)
     x, y = (2 * d**-0.5 * torch.randn(k, d, generator=generator).to(device) for k in (n, m))
     rows, columns = (torch.arange(k, device=device) for k in (n, m))
-    return x, y, (Mask((rows % 4, columns % 4), kept=(rows, columns)), Mask((rows, columns)))
+    return x, y, (LabelMask((rows % 4, columns % 4), kept=(rows, columns)), LabelMask((rows, columns)))
 
 
 @pytest.mark.parametrize("dimensions", [5, 40], ids=["whole", "in pieces"])
@@ -98,7 +98,7 @@ def test_half_precision(kernel):
 def test_a_symmetric_problem(kernel):
     x, _, _ = problem(19, 1, 40)
     places = torch.arange(19)
-    kernel, chain, masks = KERNELS[kernel](), CHAINS["sinkhorn 2"], (Mask((places, places)),)
+    kernel, chain, masks = KERNELS[kernel](), CHAINS["sinkhorn 2"], (LabelMask((places, places)),)
     found = outcome("cuda", kernel, chain, x, None, masks)
     assert_near(found, outcome("dense", kernel.double(), chain, x.double(), None, masks), 5e-5)
 
@@ -136,7 +136,7 @@ def test_a_narrow_workspace_changes_nothing(monkeypatch):
 
 def test_a_row_without_pairs_has_no_effect():
     x = torch.randn(3, 2, requires_grad=True)
-    masks = (Mask((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
+    masks = (LabelMask((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
     uniform = torch.full((3,), -math.log(3))
     with backend("cuda"):
         geometry = Geometry(Gibbs()(x, x.detach()), masks)

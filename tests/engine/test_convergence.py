@@ -8,7 +8,7 @@ import torch
 
 import contraport
 from contraport import KL, Balanced, Gibbs, Joint, Objective, Pairs
-from contraport.engine import Geometry, MatrixLogKernel, Slack, Step, backend, converge, scale
+from contraport.engine import Geometry, MatrixLogKernel, Relaxation, Step, backend, scale, solve_fixed_point
 
 
 def problem(temperature=0.3, learnable=False):
@@ -31,7 +31,7 @@ def unrolled(geometry, log_marginals, iterations=1000):
 def at_convergence(name):
     def find(geometry, log_marginals):
         with backend(name):
-            return converge(geometry, log_marginals, 1e-14, 5000)[:2]
+            return solve_fixed_point(geometry, log_marginals, 1e-14, 5000)[:2]
 
     return find
 
@@ -74,7 +74,7 @@ def test_slack_at_convergence(monkeypatch, name, bound, dampings, counting):
         bounds = None if bound is None else torch.full((2,), bound, dtype=torch.float64, requires_grad=True)
         references = None if counting else ((log_a + 0.1).requires_grad_(), (log_b - 0.2).requires_grad_())
         log_a, log_b = log_a.clone().requires_grad_(), log_b.clone().requires_grad_()
-        f, g = find(Geometry(kernel(x, y)), (log_a, log_b), Slack(lead, bounds, references))
+        f, g = find(Geometry(kernel(x, y)), (log_a, log_b), Relaxation(lead, bounds, references))
         value = ((f[:, None] + g).sin() * mixed).sum() + (f * mixed[:, 0]).sum()
         free = [x, y, log_a, log_b, lead, *kernel.parameters(), *(references or ())]
         free += [] if bounds is None else [bounds]
@@ -84,12 +84,12 @@ def test_slack_at_convergence(monkeypatch, name, bound, dampings, counting):
         steps = [Step("rows" if k % 2 == 0 else "columns", k - 1 if k else None) for k in range(2000)]
         repeated = [None if v is None else v.repeat(1000) for v in slack[:2]]
         with backend("dense"):
-            *_, f, g = scale(geometry, steps, log_marginals, Slack(*repeated, slack.references))
+            *_, f, g = scale(geometry, steps, log_marginals, Relaxation(*repeated, slack.references))
         return f, g
 
     def at_the_end(geometry, log_marginals, slack):
         with backend(name):
-            return converge(geometry, log_marginals, 1e-14, 5000, slack)[:2]
+            return solve_fixed_point(geometry, log_marginals, 1e-14, 5000, slack)[:2]
 
     for ours, oracle in zip(outcome(at_the_end), outcome(whole_way), strict=True):
         torch.testing.assert_close(ours, oracle, rtol=1e-7, atol=1e-9)
@@ -115,7 +115,7 @@ def test_a_target_with_the_same_marginals_needs_no_solution(monkeypatch, name):
     target = torch.eye(6, dtype=torch.float64).roll(1, 0) / 6
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
     with backend(name):
-        f, g, _ = converge(Geometry(MatrixLogKernel(logits)), (uniform, uniform), 1e-15, 5000)
+        f, g, _ = solve_fixed_point(Geometry(MatrixLogKernel(logits)), (uniform, uniform), 1e-15, 5000)
     log_plan = logits + f[:, None] + g
     (slope,) = torch.autograd.grad(-(target * log_plan).sum(), logits)
     torch.testing.assert_close(slope, log_plan.detach().exp() - target, rtol=0, atol=1e-12)
@@ -137,7 +137,7 @@ def test_too_few_iterations_are_said():
     x, y = (torch.randn(6, 3, dtype=torch.float64, generator=generator) for _ in range(2))
     uniform = torch.full((6,), -math.log(6), dtype=torch.float64)
     with pytest.warns(UserWarning, match="off by"):
-        converge(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
+        solve_fixed_point(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
 
 
 def test_a_loop_is_told_once():
@@ -147,5 +147,5 @@ def test_a_loop_is_told_once():
         warnings.simplefilter("default")
         for _ in range(3):
             x, y = (torch.randn(6, 3, dtype=torch.float64, generator=generator) for _ in range(2))
-            converge(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
+            solve_fixed_point(Geometry(Gibbs("cosine", 0.1)(x, y)), (uniform, uniform), 1e-12, 2)
     assert len(told) == 1

@@ -12,7 +12,17 @@ from tests.compiling import WHOLE
 from tests.engine.interpreted import CHAINS, KERNELS, assert_near, outcome, problem
 
 import contraport
-from contraport.engine import Geometry, Gibbs, LogOf, Mask, MatrixLogKernel, backend, choose, explain, precision
+from contraport.engine import (
+    Geometry,
+    Gibbs,
+    LabelMask,
+    LogFunction,
+    MatrixLogKernel,
+    backend,
+    choose,
+    explain,
+    precision,
+)
 from contraport.engine.backends.cuda import TRITON, block_shape
 from contraport.errors import UsageError
 
@@ -43,10 +53,10 @@ def test_the_interpreter_agrees(which):
 def test_what_has_no_kernel_is_said_and_falls_back():
     x = torch.randn(2000, 3)
     matrix = Geometry(MatrixLogKernel(torch.zeros(2000, 2000)))
-    link = Geometry(Gibbs("dot", 1.0)(x, x)).with_link(LogOf(torch.sigmoid))
+    link = Geometry(Gibbs("dot", 1.0)(x, x)).with_link(LogFunction(torch.sigmoid))
     double = Geometry(Gibbs()(x.double(), x.double()))
     with backend("cuda"):
-        for geometry, reason in [(matrix, "inner products"), (link, "LogOf"), (double, "float64")]:
+        for geometry, reason in [(matrix, "inner products"), (link, "LogFunction"), (double, "float64")]:
             assert choose(geometry) == "stored"
             assert reason in explain(geometry)
         assert choose(Geometry(Gibbs()(x, x))) == "cuda"
@@ -175,8 +185,8 @@ def test_a_symmetric_problem_on_a_device(dimensions):
     kernel, chain = KERNELS["cosine"]().cuda(), CHAINS["sinkhorn 2"]
     places = torch.arange(4096, device="cuda")
     with arithmetic("float32"):
-        found = outcome("cuda", kernel, chain, x, None, (Mask((places, places)),))
-    exact = outcome("dense", kernel.double(), chain, x.double(), None, (Mask((places, places)),))
+        found = outcome("cuda", kernel, chain, x, None, (LabelMask((places, places)),))
+    exact = outcome("dense", kernel.double(), chain, x.double(), None, (LabelMask((places, places)),))
     assert_near(found, exact, TOLERANCES["float32"])
 
 

@@ -132,7 +132,7 @@ def with_weights_by_the_plan(name, rows):
     """Items count by the plan of the whole batch."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
-    weights = contraport.ByPlan(0.7, given=FACTS["weights"][rows])
+    weights = contraport.PlanWeights(0.7, given=FACTS["weights"][rows])
     return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, weights=weights), [encoder]
 
 
@@ -163,7 +163,7 @@ def with_a_matrix_between_items(name, rows):
     x0, x1, encoder = batch()
     encoder.requires_grad_()
     matrix = numbers(11, 11, seed=6).clamp_min(0)
-    target = contraport.Alike(matrix, torch.tensor([3, 0, 10, 7, 5, 1, 2, 8])[rows])
+    target = contraport.SimilarityMatrix(matrix, torch.tensor([3, 0, 10, 7, 5, 1, 2, 8])[rows])
     return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, target=target), [encoder]
 
 

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from contraport.engine import (
     Geometry,
     Gibbs,
+    LabelMask,
+    LogFunction,
     LogHinge,
-    LogOf,
     LogPower,
-    Mask,
     RationalQuadratic,
-    Slack,
+    Relaxation,
     Step,
     StudentT,
     backend,
     choose,
-    held_sums,
     log_sums,
     scale,
+    transport_cost,
 )
 from contraport.engine.kernels import Kernel
 
@@ -47,7 +47,7 @@ CHAINS = {
 }
 
 
-class Bilinear(torch.nn.Module):
+class BilinearCost(torch.nn.Module):
     def __init__(self, d: int) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.randn(d, d, dtype=torch.float64))
@@ -69,7 +69,7 @@ def kernels() -> dict[str, Kernel]:
         "student": StudentT(df=3, temperature=2.0),
         "student learnable": StudentT(df=1, temperature=0.7, learnable=True),
         "callable": Gibbs(lambda x, y: torch.cdist(x, y, p=1), 1.3),
-        "bilinear": Gibbs(Bilinear(5), 1.3),
+        "bilinear": Gibbs(BilinearCost(5), 1.3),
     }
 
 
@@ -88,7 +88,7 @@ def outcome(name, chain, kernel, x, y, masks, damping=1.0, bound=None):
         )
     kernel.zero_grad()
     with backend(name):
-        slack = Slack(dampings, bounds, references)
+        slack = Relaxation(dampings, bounds, references)
         potentials = scale(Geometry(kernel(x, y), masks), chain, (log_a, log_b), slack)
     generator = torch.Generator().manual_seed(3)
     value = sum((p * torch.randn(len(p), dtype=x.dtype, generator=generator)).sum() for p in potentials)
@@ -111,7 +111,7 @@ def test_backends_agree_with_the_dense_oracle(monkeypatch, name, chain, kernel, 
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE", (4, 8))
     torch.manual_seed(0)
     x, y = torch.randn(11, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
-    masks = (Mask((torch.arange(11) % 4, torch.arange(9) % 4), kept=(torch.arange(11), torch.arange(9))),)
+    masks = (LabelMask((torch.arange(11) % 4, torch.arange(9) % 4), kept=(torch.arange(11), torch.arange(9))),)
     kernel = kernels()[kernel].double()
     oracle = outcome("dense", CHAINS[chain], kernel, x, y, masks, damping, bound)
     assert_same(outcome(name, CHAINS[chain], kernel, x, y, masks, damping, bound), oracle)
@@ -126,7 +126,7 @@ def test_a_symmetric_problem_agrees_too(monkeypatch, name, temperature):
 
     def gradient(backend_name):
         z = x.clone().requires_grad_()
-        geometry = Geometry(Gibbs("cosine", temperature)(z, z), (Mask((places, places)),))
+        geometry = Geometry(Gibbs("cosine", temperature)(z, z), (LabelMask((places, places)),))
         uniform = torch.full((10,), -math.log(10), dtype=x.dtype)
         with backend(backend_name):
             f, g = scale(geometry, [Step("rows", None), Step("columns", 0)], (uniform, uniform))
@@ -152,7 +152,7 @@ def test_gradcheck(name):
     marginals = (torch.full((5,), 0.2, dtype=torch.float64).log(), torch.full((4,), 0.25, dtype=torch.float64).log())
 
     def potentials(x, y, start):
-        geometry = Geometry(Gibbs("cosine", 0.5)(x, y), (Mask((torch.arange(5), torch.arange(4))),))
+        geometry = Geometry(Gibbs("cosine", 0.5)(x, y), (LabelMask((torch.arange(5), torch.arange(4))),))
         with backend(name):
             return tuple(scale(geometry, [Step("rows", 0), Step("columns", 1)], marginals, given=[start]))
 
@@ -176,7 +176,7 @@ def test_far_apart_exponents_stay_finite_and_exact(monkeypatch, name, temperatur
 @pytest.mark.parametrize("name", ["dense", "stored", "streamed"])
 def test_a_row_without_pairs_has_no_effect(name):
     x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
-    masks = (Mask((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
+    masks = (LabelMask((torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))),)
     uniform = torch.full((3,), -math.log(3), dtype=torch.float64)
     with backend(name):
         f, g = scale(
@@ -227,9 +227,9 @@ def test_held_sums_are_the_transport_costs_of_a_plan_held_fixed(monkeypatch, nam
         torch.manual_seed(0)
         x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))
         f, g = (torch.randn(n, dtype=torch.float64) for n in (9, 6))
-        masks = (Mask((torch.arange(9), torch.arange(6))),)
+        masks = (LabelMask((torch.arange(9), torch.arange(6))),)
         with backend(backend_name):
-            sums = held_sums(Geometry(kernel(x, y), masks), f, g)
+            sums = transport_cost(Geometry(kernel(x, y), masks), f, g)
         return [sums.detach(), *torch.autograd.grad(sums, [x, y], torch.arange(9.0).double())]
 
     assert_same(result(name), result("dense"))
@@ -247,7 +247,7 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     for link, psi in [
         (LogPower(2), lambda t: t.clamp_min(0) ** 2),
         (LogHinge(3), lambda t: (1 + t).clamp_min(0) ** 3),
-        (LogOf(torch.sigmoid), torch.sigmoid),
+        (LogFunction(torch.sigmoid), torch.sigmoid),
     ]:
         geometry = Geometry(kernel(x, y)).with_link(link, scale=1.5, row_bias=bias)
         with backend(name):

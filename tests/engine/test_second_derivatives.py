@@ -8,7 +8,7 @@ from tests.objectives.comparing import needed
 
 import contraport
 from contraport.catalog import OBJECTIVES
-from contraport.engine import Geometry, Gibbs, Slack, Step, backend, converge, held_sums, scale
+from contraport.engine import Geometry, Gibbs, Relaxation, Step, backend, scale, solve_fixed_point, transport_cost
 
 N = 300  # past the size at which small batches are one matrix and plain autograd
 FEW = 24  # where the backend is forced
@@ -101,7 +101,7 @@ def test_all_that_half_steps_depend_on(name):
                 geometry,
                 [Step("rows", 0), Step("columns", 1)],
                 log_marginals,
-                Slack(x[:2, 2].sigmoid(), 0.5 + x[2:4, 2].sigmoid(), (x[:, 0].sin(), x[:, 2].cos())),
+                Relaxation(x[:2, 2].sigmoid(), 0.5 + x[2:4, 2].sigmoid(), (x[:, 0].sin(), x[:, 2].cos())),
                 [given * x[:, 0]],
             )
         return (f.sin() * weights).sum() + (g.square() * weights).sum()
@@ -123,8 +123,8 @@ def test_the_plan_at_convergence(name, cost, slackened):
             slack = None
             if slackened:
                 bounds = 0.5 + x[2:4, 2].sigmoid()
-                slack = Slack(x[:2, 2].sigmoid(), bounds, (log_a + x[:, 2].sin(), log_b + x[:, 0].cos()))
-            f, g, _ = converge(Geometry(kernel(x, y)), (log_a, log_b), 1e-13, 5000, slack)
+                slack = Relaxation(x[:2, 2].sigmoid(), bounds, (log_a + x[:, 2].sin(), log_b + x[:, 0].cos()))
+            f, g, _ = solve_fixed_point(Geometry(kernel(x, y)), (log_a, log_b), 1e-13, 5000, slack)
         return ((f[:, None] + g).sin() * weights).sum()
 
     assert_near(*hessian_vector(value, x, v), 1e-4)
@@ -138,7 +138,9 @@ def test_held_sums(name):
     def product(chosen):
         with backend(chosen):
             return hessian_vector(
-                lambda x: (held_sums(Geometry(contraport.StudentT(3.0)(x, y)), f, g) * numbers(FEW, seed=5)).sum(), x, v
+                lambda x: (transport_cost(Geometry(contraport.StudentT(3.0)(x, y)), f, g) * numbers(FEW, seed=5)).sum(),
+                x,
+                v,
             )[0]
 
     assert_near(product(name), product("dense"), 1e-12)

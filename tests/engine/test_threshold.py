@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from contraport.engine import Geometry, Gibbs, Threshold, backend, explain, log_sums
+from contraport.engine import Geometry, Gibbs, SimilarityMask, backend, explain, log_sums
 
 
 def numbers(*shape, seed=0):
@@ -13,7 +13,7 @@ def numbers(*shape, seed=0):
 def mask():
     rows, columns = torch.arange(9), torch.arange(13)
     limits = numbers(9, seed=3).abs(), 0.1 * numbers(13, seed=4)
-    return Threshold((numbers(9, 2, seed=1), numbers(13, 2, seed=2)), limits, (rows, columns))
+    return SimilarityMask((numbers(9, 2, seed=1), numbers(13, 2, seed=2)), limits, (rows, columns))
 
 
 def excluded():

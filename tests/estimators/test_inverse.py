@@ -13,7 +13,7 @@ from torch import nn
 
 from contraport.errors import UsageError
 from contraport.estimators import InverseOT
-from contraport.estimators.inverse import centered
+from contraport.estimators.inverse_ot import centered
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(200, 5)), RNG.normal(size=(200, 6))

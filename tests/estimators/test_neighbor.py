@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from contraport.estimators import SNE, TSNE
-from contraport.objectives.affinities import affinities, nearest_by_distance, spread
+from contraport.objectives.affinities import affinities, find_nearest, spread
 
 ESTIMATORS = [SNE, TSNE]
 
@@ -102,9 +102,9 @@ def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
 
 def test_nearest_in_chunks(monkeypatch, digits):
     x = torch.from_numpy(digits)
-    whole = nearest_by_distance(x, 7)
+    whole = find_nearest(x, 7)
     monkeypatch.setattr("contraport.objectives.affinities.PAIRS_AT_ONCE", 1000)
-    for part, all_at_once in zip(nearest_by_distance(x, 7), whole, strict=True):
+    for part, all_at_once in zip(find_nearest(x, 7), whole, strict=True):
         assert torch.equal(part, all_at_once)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from contraport._utils.files import write_json
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
-from contraport.files import write_json
 from contraport.runs import Run
 
 

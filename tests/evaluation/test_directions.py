@@ -13,7 +13,7 @@ from contraport import evaluate
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.evaluation.result_tables import direction_rows
-from contraport.measures.retrieval import ranks
+from contraport.metrics.retrieval import ranks
 
 NAMES = ("photo", "audio", "tags")
 

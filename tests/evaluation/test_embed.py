@@ -197,7 +197,7 @@ def test_each_row_says_what_it_is_though_a_file_was_left_out(tmp_path: Path, pho
     assert {"train", "test"} == set(found.splits.tolist())
     for position, key in enumerate(found.keys.tolist()):
         assert files[found.rows[position]] == key
-        assert found.class_of(position) == Path(key).parent.name
+        assert found.class_name_of(position) == Path(key).parent.name
         pixels = torch.from_numpy(np.array(Image.open(key))).permute(2, 0, 1)[None]
         with torch.no_grad():
             np.testing.assert_allclose(found.features[position], model(pixels)[0], atol=1e-4)

@@ -13,19 +13,19 @@ from tests.disk import largest_file
 from tests.evaluation.making import image_model, make_run, several, vector_model, vectors
 
 import contraport
+from contraport._utils.locks import locked
 from contraport.cli.console import print_evaluation
 from contraport.data import Views, from_arrays, load
-from contraport.embedding import Reader
+from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
-from contraport.errors import InUseError, UsageError
+from contraport.errors import FolderInUseError, UsageError
 from contraport.evaluation import embed, evaluate
-from contraport.evaluation.kept_models import kept_files, kept_models
-from contraport.evaluation.samples import points, samples_of
+from contraport.evaluation.epoch_checkpoints import epoch_checkpoint_files, load_epoch_models
+from contraport.evaluation.page_samples import collect_samples, points
 from contraport.evaluation.worsened import worsened
-from contraport.locks import locked
-from contraport.measures.intervals import Difference
-from contraport.measures.subject import Subject
-from contraport.reporting.shown import shown
+from contraport.metrics.eval_context import EvalContext
+from contraport.metrics.intervals import Difference
+from contraport.reporting.report_run import shown
 from contraport.reporting.verdict import verdict
 from contraport.runs import Run
 
@@ -77,7 +77,9 @@ def test_a_run_is_evaluated_by_one_process_at_a_time(tmp_path: Path) -> None:
     data = vectors(60, 3), vectors(30, 3)
     with (
         locked(runs[1].path, "evaluate", name=runs[1].evaluation_lock_path.name),
-        pytest.raises(InUseError, match=r"run: .*b is in use by contraport evaluate, process .*; wait for its end"),
+        pytest.raises(
+            FolderInUseError, match=r"run: .*b is in use by contraport evaluate, process .*; wait for its end"
+        ),
     ):
         evaluate(runs, data=data, neighbors=3, progress=False)
     assert not any(run.evaluation_path.exists() for run in runs), "nothing is measured in vain"
@@ -239,8 +241,8 @@ def test_of_some_items_the_neighbours_are_among_these() -> None:
 
 def test_the_losses_of_items_are_the_loss_in_the_mean() -> None:
     test, objective = vectors(30, 3), contraport.nt_xent(0.5)
-    subject = Subject(vector_model(), vectors(60, 3), test, Views(test), Reader(), objective=objective)
-    losses = samples_of(subject, probed=False)["losses"]
+    subject = EvalContext(vector_model(), vectors(60, 3), test, Views(test), LoaderConfig(), objective=objective)
+    losses = collect_samples(subject, probed=False)["losses"]
     assert losses.shape == (30,)
     assert losses.mean() == pytest.approx(float(objective(*subject.projections)), rel=1e-5)
 
@@ -516,7 +518,7 @@ def test_raw_inputs_that_were_shrunk_are_told(tmp_path: Path) -> None:
 
 def test_the_last_model_that_was_kept_is_the_trained_one(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", epochs=2, keep_every=2)
-    ((epoch, model),) = kept_models(run, run.model(), kept_files(run, before=None))
+    ((epoch, model),) = load_epoch_models(run, run.model(), epoch_checkpoint_files(run, before=None))
     assert epoch == 2
     expected = run.model().state_dict()
     assert all(torch.equal(expected[name], weight) for name, weight in model.state_dict().items())

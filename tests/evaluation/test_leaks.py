@@ -16,17 +16,17 @@ import torch
 from PIL import Image
 
 import contraport
-from contraport.catalog.named_perturbations import parse_mismatch
+from contraport.auditing.pairs import add_decoys, couples, exchanged
+from contraport.catalog.perturbation_specs import parse_mismatch
 from contraport.data import Dataset, from_arrays, load
 from contraport.data.perturbations import mismatched_partners
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
-from contraport.evaluation.bench import Bench
 from contraport.evaluation.config import EvaluateOptions
 from contraport.evaluation.embed import embed
-from contraport.pairs import couples, exchanged, with_decoys
+from contraport.evaluation.evaluator import Evaluator
 from contraport.runs import Run
-from contraport.training.build.objective_parts import target_of
+from contraport.training.components.objective_builder import target_of
 
 ROWS, FEATURES = 120, 4
 
@@ -57,8 +57,8 @@ def train(data: Any, **settings: Any) -> Run:
     return contraport.train(data, **given)
 
 
-def judged(run: Run, **asked: Any) -> Bench:
-    return Bench.of(run, EvaluateOptions(run=run, progress=False, **asked))
+def judged(run: Run, **asked: Any) -> Evaluator:
+    return Evaluator.of(run, EvaluateOptions(run=run, progress=False, **asked))
 
 
 def shared(one: Dataset, other: Dataset) -> int:
@@ -69,7 +69,7 @@ def shared(one: Dataset, other: Dataset) -> int:
     return int(torch.stack([torch.isin(*pair) for pair in pairs]).any(dim=0).sum())
 
 
-def check_as_trained(bench: Bench) -> None:
+def check_as_trained(bench: Evaluator) -> None:
     held_out = load("g.csv", "test", columns={"labels": "kind"}, test_fraction=0.5)
     assert bench.test.digests is not None
     assert held_out.digests is not None
@@ -287,7 +287,7 @@ def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
     dataset = pairs_with_copies()
     ids = dataset.content_ids
     assert ids is not None
-    decoys = with_decoys(dataset, seed=0).decoys
+    decoys = add_decoys(dataset, seed=0).decoys
     assert len(decoys.first) == 100
     assert not (ids[decoys.first] == ids[decoys.second]).any()
     partners = mismatched_partners(dataset, parse_mismatch(0.4), seed=0)
@@ -323,5 +323,5 @@ def test_decoys_are_drawn_apart_from_mismatches(share: float) -> None:
     dataset = from_arrays((random.normal(size=(1_600, 2)), random.normal(size=(1_600, 2))))
     partners = mismatched_partners(dataset, parse_mismatch(share), seed=0)
     mismatched = partners != torch.arange(1_600)
-    decoys = with_decoys(dataset, seed=0).decoys.first
+    decoys = add_decoys(dataset, seed=0).decoys.first
     assert abs(float(mismatched[decoys].float().mean()) - share) < 4 * (share * (1 - share) / len(decoys)) ** 0.5

@@ -15,7 +15,7 @@ from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.evaluation import split_loading as opening
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.split_loading import are_same_items, data_told, image_size_of
+from contraport.evaluation.split_loading import are_same_items, describe_test_data, image_size_of
 
 ASKED: dict[str, Any] = {"measures": ["uniformity"], "alone": True, "progress": False}
 
@@ -128,7 +128,7 @@ def test_what_was_done_to_test_items_is_told_where_they_are_the_runs_own(
     tmp_path: Path, given: dict[str, Any], told: str
 ) -> None:
     settings = make_run(tmp_path / "run", vector_model(), corrupt="blur:2").settings()
-    assert data_told(settings, vectors(4, None), EvaluateOptions(run="run", **given)) == told
+    assert describe_test_data(settings, vectors(4, None), EvaluateOptions(run="run", **given)) == told
 
 
 def test_images_are_made_square_where_the_model_takes_squares_of_one_size() -> None:

@@ -14,8 +14,8 @@ import contraport
 from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.evaluation import evaluate
-from contraport.evaluation.bench import Bench
 from contraport.evaluation.config import EvaluateOptions
+from contraport.evaluation.evaluator import Evaluator
 from contraport.evaluation.worsened import worsened
 from contraport.runs import Run
 
@@ -55,7 +55,7 @@ def test_neighbours_that_nobody_asks_for_may_be_more_than_there_are(tmp_path: Pa
 def test_a_subject_is_judged_as_it_was_asked(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", vector_model())
     asked = {"neighbors": 7, "classes": ["a", "b", "c"], "templates": ["one {}", "two {}"]}
-    bench = Bench.of(run, EvaluateOptions(run=run, data=DATA, progress=False, **asked))
+    bench = Evaluator.of(run, EvaluateOptions(run=run, data=DATA, progress=False, **asked))
     subject = bench.subject("trained", bench.model)
     assert (subject.neighbors, tuple(subject.class_names), subject.templates) == (
         7,
@@ -85,7 +85,7 @@ def test_the_plan_of_a_model_that_was_kept_has_the_temperature_of_its_epoch(tmp_
     run = make_run(tmp_path / "run", vector_model(), temperature="1:0.1", epochs=4)
     known = {1: 0.9, 2: 0.5, 4: 0.1}
     run.write_metrics({"step": epoch, "epoch": epoch, "temperature": value} for epoch, value in known.items())
-    bench = Bench.of(run, EvaluateOptions(run=run, data=DATA, progress=False))
+    bench = Evaluator.of(run, EvaluateOptions(run=run, data=DATA, progress=False))
     peaks = [bench.plans_of(bench.model, epoch)[0][1]["plan"].max() for epoch in known]
     assert peaks[0] < peaks[1] < peaks[2]
 

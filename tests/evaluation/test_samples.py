@@ -7,17 +7,17 @@ import pytest
 import torch
 from tests.evaluation.making import several, vector_model, vectors
 
+from contraport.auditing.pairs import PairedFeatures, scores
 from contraport.data import Dataset, Views, from_arrays
-from contraport.embedding import Reader
+from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
-from contraport.evaluation.samples import cosines, points, project_to_plane, samples_of
-from contraport.measures.embedding_geometry import spectrum
-from contraport.measures.subject import Subject
-from contraport.pairs import Sides, scores
+from contraport.evaluation.page_samples import collect_samples, cosines, points, project_to_2d
+from contraport.metrics.embedding_geometry import spectrum
+from contraport.metrics.eval_context import EvalContext
 
 
-def subject_of(model: Model, test: Dataset) -> Subject:
-    return Subject(model.eval(), test, test, Views(test, augment="none"), Reader())
+def subject_of(model: Model, test: Dataset) -> EvalContext:
+    return EvalContext(model.eval(), test, test, Views(test, augment="none"), LoaderConfig())
 
 
 def test_some_points_have_what_is_theirs_and_the_spectrum_is_of_all() -> None:
@@ -42,7 +42,7 @@ def test_the_thumbnail_is_of_the_first_view() -> None:
 )
 def test_every_kind_of_features_has_a_plane(rows: torch.Tensor | None, method: str) -> None:
     rows = torch.randn(91, 3, generator=torch.Generator().manual_seed(0)) if rows is None else rows
-    name, plane = project_to_plane(rows)
+    name, plane = project_to_2d(rows)
     assert (name, plane.shape, plane.dtype) == (method, (len(rows), 2), np.float32)
     assert np.isfinite(plane).all()
 
@@ -57,17 +57,17 @@ def test_cosines_are_class_by_class_of_as_many_items_as_there_is_room_for() -> N
 
 def test_views_of_one_encoder_belong_together_by_their_features() -> None:
     subject = subject_of(Model(shapes=[(5,), (5,)], shared=True), several(60, (5,), (5,)))
-    found = samples_of(subject, probed=False)["suspicion"]
-    np.testing.assert_allclose(found, (-scores(Sides(subject.two_views))).exp(), rtol=1e-5)
-    assert not np.allclose(found, (-scores(Sides(subject.projections))).exp())
+    found = collect_samples(subject, probed=False)["suspicion"]
+    np.testing.assert_allclose(found, (-scores(PairedFeatures(subject.random_view_features))).exp(), rtol=1e-5)
+    assert not np.allclose(found, (-scores(PairedFeatures(subject.projections))).exp())
 
 
 def test_whether_pairs_belong_together_is_not_said_of_views_that_cannot_be_compared_or_of_few() -> None:
     apart = Model(shapes=[(5,), (2, 20)], encoder=["mlp", "small-tcn"], projection=0)
-    assert "suspicion" not in samples_of(subject_of(apart, several(60, (5,), (2, 20))), probed=False)
+    assert "suspicion" not in collect_samples(subject_of(apart, several(60, (5,), (2, 20))), probed=False)
     few = Model(shapes=[(5,), (4,)])
-    assert "suspicion" not in samples_of(subject_of(few, several(30, (5,), (4,))), probed=False)
+    assert "suspicion" not in collect_samples(subject_of(few, several(30, (5,), (4,))), probed=False)
 
 
 def test_without_an_objective_no_loss_is_told() -> None:
-    assert "losses" not in samples_of(subject_of(vector_model(), vectors(9, 3)), probed=False)
+    assert "losses" not in collect_samples(subject_of(vector_model(), vectors(9, 3)), probed=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contraport.evaluation.result_tables import course_rows, evaluation_rows
+from contraport.evaluation.result_tables import epoch_rows, evaluation_rows
 
 
 def result(**rows: dict[str, float | None]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def test_a_baseline_of_which_nothing_was_measured_has_no_column() -> None:
 )
 def test_of_many_models_that_were_kept_a_few_are_shown_from_the_first_to_the_last(kept: int, shown: list[int]) -> None:
     known = {f"epoch {epoch}": {"knn": epoch / 1000} for epoch in range(1, kept + 1)}
-    rows = course_rows({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **known}})
+    rows = epoch_rows({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **known}})
     if not kept:
         assert rows == []
     else:

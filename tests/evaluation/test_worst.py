@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from contraport.data import from_arrays
-from contraport.evaluation.worst import PAIRS, worst_pairs
+from contraport.evaluation.worst import PAIRS, worst_pair_samples
 from contraport.runs import Run
 
 ITEMS = 60
@@ -29,7 +29,7 @@ def pairs(items: int = ITEMS) -> object:
 
 
 def test_the_worst_come_first_with_what_both_views_and_the_better_partner_show(tmp_path: Path) -> None:
-    found = worst_pairs(audited(tmp_path / "run"), pairs())
+    found = worst_pair_samples(audited(tmp_path / "run"), pairs())
     assert found["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - PAIRS, -1))
     assert found["worst_1"].shape == (PAIRS, 5)
     assert found["worst_2"][:, 0, 0, 0].tolist() == found["worst"].tolist()
@@ -40,11 +40,11 @@ def test_the_worst_come_first_with_what_both_views_and_the_better_partner_show(t
 def test_pairs_that_were_mismatched_on_purpose_are_shown_so(tmp_path: Path) -> None:
     run = audited(tmp_path / "run")
     run.save_partners(np.roll(np.arange(ITEMS), 1))
-    assert worst_pairs(run, pairs())["worst_2"][:, 0, 0, 0].tolist() == (np.arange(50, 60)[::-1] - 1).tolist()
+    assert worst_pair_samples(run, pairs())["worst_2"][:, 0, 0, 0].tolist() == (np.arange(50, 60)[::-1] - 1).tolist()
 
 
 def test_nothing_is_shown_of_other_items_or_without_an_audit(tmp_path: Path) -> None:
-    assert worst_pairs(audited(tmp_path / "run"), pairs(ITEMS + 1)) == {}
-    assert worst_pairs(Run.create(tmp_path / "plain", {"data": "toy"}), pairs()) == {}
+    assert worst_pair_samples(audited(tmp_path / "run"), pairs(ITEMS + 1)) == {}
+    assert worst_pair_samples(Run.create(tmp_path / "plain", {"data": "toy"}), pairs()) == {}
     alone = from_arrays(np.zeros((ITEMS, 5), dtype=np.float32))
-    assert worst_pairs(audited(tmp_path / "one"), alone) == {}
+    assert worst_pair_samples(audited(tmp_path / "one"), alone) == {}

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import contraport
 from contraport import UsageError
-from contraport.integrations import BankLoss
+from contraport.integrations import MemoryBankLoss
 from tests.objectives.comparing import assert_same, outcome, views
 
 
@@ -22,7 +22,7 @@ def test_nt_xent(temperature):
 
 def test_a_memory_bank():
     """Two calls fill both banks with the same keys, in whatever order; the third compares with them."""
-    theirs, ours = lightly().NTXentLoss(temperature=0.5, memory_bank_size=(14, 5)), BankLoss((14, 5)).double()
+    theirs, ours = lightly().NTXentLoss(temperature=0.5, memory_bank_size=(14, 5)), MemoryBankLoss((14, 5)).double()
     theirs.memory_bank.bank = theirs.memory_bank.bank.double()
     for seed in (1, 2):
         for loss in (theirs, ours):
@@ -33,7 +33,7 @@ def test_a_memory_bank():
 
 
 def test_the_bank_keeps_the_last_keys_and_compares_with_them_alone():
-    loss = BankLoss((5, 5)).double()
+    loss = MemoryBankLoss((5, 5)).double()
     query, key = views(3, seed=1)
     assert loss(query.requires_grad_(), key).item() == pytest.approx(0)  # nothing to be told from yet
     loss(query, key)
@@ -45,7 +45,7 @@ def test_the_bank_keeps_the_last_keys_and_compares_with_them_alone():
     bank = loss.bank.clone()
     logits = torch.cat([(z0 * z1).sum(1, keepdim=True), z0 @ bank.T], 1) / 0.5
     torch.testing.assert_close(loss(z0, z1), F.cross_entropy(logits, torch.zeros(3, dtype=torch.long)))
-    others = BankLoss((5, 5), others=True).double()
+    others = MemoryBankLoss((5, 5), others=True).double()
     others.load_state_dict(loss.state_dict())
     expected = contraport.info_nce(temperature=0.5, symmetric=False)(z0, z1, negatives=bank)
     torch.testing.assert_close(others(z0, z1), expected)
@@ -54,4 +54,4 @@ def test_the_bank_keeps_the_last_keys_and_compares_with_them_alone():
 @pytest.mark.parametrize("size", [0, 4096, (4096,), (4, -1), (4.0, 2)])
 def test_a_size_that_is_none(size):
     with pytest.raises(UsageError, match="memory_bank_size: expected a pair"):
-        BankLoss(size)
+        MemoryBankLoss(size)

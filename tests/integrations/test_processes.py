@@ -6,7 +6,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import contraport
 from contraport.distributed import local
-from contraport.integrations import BankLoss, SentenceLoss
+from contraport.integrations import MemoryBankLoss, SentenceTransformerLoss
 from tests.processes import reports_of
 
 SIZES = 5, 3
@@ -43,17 +43,17 @@ def compare(rank, report):
             for name, settings in (("info-nce", {"symmetric": False}), ("info-nce", {})):
                 alone, together = Encoder(), DistributedDataParallel(Encoder())
                 with local():
-                    loss = SentenceLoss(alone, contraport.objective(name, **settings))
+                    loss = SentenceTransformerLoss(alone, contraport.objective(name, **settings))
                     value, slope = stepped(loss, slice(None), labels, alone)
-                loss = SentenceLoss(together, contraport.objective(name, **settings), mini_batch_size=chunk)
+                loss = SentenceTransformerLoss(together, contraport.objective(name, **settings), mini_batch_size=chunk)
                 found, averaged = stepped(loss, own, labels, together)
                 if not (torch.allclose(found, value) and torch.allclose(averaged, slope, rtol=1e-6, atol=1e-9)):
                     report((rank, name, str(settings), chunk, float((averaged - slope).abs().max())))
-    bank = BankLoss((6, 4)).double()
+    bank = MemoryBankLoss((6, 4)).double()
     key = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     bank(key[own].clone().requires_grad_(), key[own])
     with local():
-        one = BankLoss((6, 4)).double()
+        one = MemoryBankLoss((6, 4)).double()
         one(key.clone().requires_grad_(), key)
     if not torch.equal(bank.bank, one.bank):
         report((rank, "bank"))

@@ -5,7 +5,7 @@ import torch
 
 import contraport
 from contraport import UsageError
-from contraport.integrations import MetricLoss
+from contraport.integrations import MetricLearningLoss
 from tests.objectives.comparing import LABELS, assert_same, outcome, views
 
 losses = pytest.importorskip("pytorch_metric_learning.losses", reason="pytorch-metric-learning is not installed")
@@ -21,7 +21,7 @@ def test_sup_con():
     (z,) = views(k=1)
     constant = log_positives(LABELS, LABELS, True)
     theirs = outcome(lambda z: losses.SupConLoss(0.1)(z, LABELS) - constant, z)
-    assert_same(outcome(lambda z: MetricLoss()(z, LABELS), z), theirs, rtol=1e-6)
+    assert_same(outcome(lambda z: MetricLearningLoss()(z, LABELS), z), theirs, rtol=1e-6)
 
 
 def test_nt_xent_of_two_views():
@@ -34,7 +34,7 @@ def test_a_reference_set():
     labels, other = torch.tensor([2, 0, 0, 5, 0, 2, 5]), torch.tensor([2, 0, 0, 5])
     constant = log_positives(labels, other, False)
     theirs = outcome(lambda x, y: losses.SupConLoss(0.1)(x, labels, ref_emb=y, ref_labels=other) - constant, x, y)
-    found = outcome(lambda x, y: MetricLoss()(x, labels, ref_emb=y, ref_labels=other.tolist()), x, y)
+    found = outcome(lambda x, y: MetricLearningLoss()(x, labels, ref_emb=y, ref_labels=other.tolist()), x, y)
     assert_same(found, theirs, rtol=1e-6)
 
 
@@ -43,12 +43,12 @@ def test_the_embeddings_as_their_own_reference_set():
     (z,) = views(k=1)
     constant = log_positives(LABELS, LABELS, True)
     theirs = outcome(lambda z: losses.SupConLoss(0.1)(z, LABELS, ref_emb=z, ref_labels=LABELS) - constant, z)
-    assert_same(outcome(lambda z: MetricLoss()(z, LABELS, ref_emb=z), z), theirs, rtol=1e-6)
+    assert_same(outcome(lambda z: MetricLearningLoss()(z, LABELS, ref_emb=z), z), theirs, rtol=1e-6)
 
 
 def test_what_is_refused():
     (z,) = views(k=1)
     with pytest.raises(UsageError, match="indices_tuple: expected None"):
-        MetricLoss()(z, LABELS, (LABELS, LABELS, LABELS))
+        MetricLearningLoss()(z, LABELS, (LABELS, LABELS, LABELS))
     with pytest.raises(UsageError, match="ref_labels: expected labels= and ref_labels= with ref_emb"):
-        MetricLoss()(z, LABELS, ref_emb=z.clone())
+        MetricLearningLoss()(z, LABELS, ref_emb=z.clone())

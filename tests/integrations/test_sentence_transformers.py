@@ -7,7 +7,7 @@ import torch
 
 import contraport
 from contraport import UsageError
-from contraport.integrations import SentenceLoss
+from contraport.integrations import SentenceTransformerLoss
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"]]
 TEXTS = [
@@ -69,7 +69,7 @@ def assert_same_step(found, expected):
 
 @pytest.mark.parametrize("columns", [2, 3, 4])
 def test_multiple_negatives_ranking(peer, model, columns):
-    theirs, ours = losses(peer).MultipleNegativesRankingLoss(model), SentenceLoss(model)
+    theirs, ours = losses(peer).MultipleNegativesRankingLoss(model), SentenceTransformerLoss(model)
     model.eval()
     assert_same_step(stepped(model, ours, TEXTS[:columns]), stepped(model, theirs, TEXTS[:columns]))
 
@@ -77,7 +77,7 @@ def test_multiple_negatives_ranking(peer, model, columns):
 def test_its_symmetric_form(peer, model):
     model.eval()
     theirs = losses(peer).MultipleNegativesSymmetricRankingLoss(model)
-    ours = SentenceLoss(model, contraport.info_nce(temperature=0.05))
+    ours = SentenceTransformerLoss(model, contraport.info_nce(temperature=0.05))
     assert_same_step(stepped(model, ours, TEXTS[:2]), stepped(model, theirs, TEXTS[:2]))
 
 
@@ -85,15 +85,15 @@ def test_its_symmetric_form(peer, model):
 def test_chunks_are_the_whole_batch(peer, model, chunk):
     model.eval()
     theirs = losses(peer).CachedMultipleNegativesRankingLoss(model, mini_batch_size=chunk)
-    ours = stepped(model, SentenceLoss(model, mini_batch_size=chunk), TEXTS[:3])
+    ours = stepped(model, SentenceTransformerLoss(model, mini_batch_size=chunk), TEXTS[:3])
     assert_same_step(ours, stepped(model, theirs, TEXTS[:3]))
-    assert_same_step(ours, stepped(model, SentenceLoss(model), TEXTS[:3]))
+    assert_same_step(ours, stepped(model, SentenceTransformerLoss(model), TEXTS[:3]))
 
 
 def test_chunks_draw_the_same_dropout_again(model):
     """In backward each chunk is what it was: the gradient is that of the value, by a difference in one weight."""
     model.train().double()
-    loss, weight = SentenceLoss(model, mini_batch_size=2), next(model.parameters())
+    loss, weight = SentenceTransformerLoss(model, mini_batch_size=2), next(model.parameters())
     _, slope = stepped(model, loss, TEXTS[:2])
     place = int(slope[: weight.numel()].abs().argmax())
 
@@ -119,7 +119,7 @@ def test_a_chunk_keeps_fewer_activations(model):
             return value
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-            SentenceLoss(model, mini_batch_size=chunk)(features(model, TEXTS[:2]))
+            SentenceTransformerLoss(model, mini_batch_size=chunk)(features(model, TEXTS[:2]))
         kept[chunk] = held
     assert kept[1] < kept[None] / 5
 
@@ -133,7 +133,7 @@ def test_a_score_for_each_row_is_its_weight(model):
     scores, columns = torch.tensor([1.0, 0.5, 0.0, 0.2, 1.0, 0.7]), TEXTS[:3]
     first, second, third = embedded(model, columns)
     by_row = contraport.info_nce(temperature=0.05, symmetric=False)(first, second, negatives=third, reduction="none")
-    found = SentenceLoss(model)(features(model, columns), scores)
+    found = SentenceTransformerLoss(model)(features(model, columns), scores)
     torch.testing.assert_close(found, (by_row * scores).sum() / scores.sum())
 
 
@@ -146,15 +146,17 @@ def test_a_score_for_each_candidate_is_its_share(model):
     log_share = (unit(first) @ unit(torch.cat(others)).T / 0.05).log_softmax(1)
     wanted = torch.cat([torch.diag(column) for column in (scores / scores.sum(1, keepdim=True)).T], 1)
     expected = (torch.xlogy(wanted, wanted) - wanted * log_share).sum() / 6
-    torch.testing.assert_close(SentenceLoss(model)(features(model, TEXTS[:3]), scores), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        SentenceTransformerLoss(model)(features(model, TEXTS[:3]), scores), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_classes_and_views(model):
     model.eval()
     classes = torch.tensor([0, 1, 0, 2, 1, 0])
-    found = SentenceLoss(model, contraport.sup_con())(features(model, TEXTS[:1]), classes)
+    found = SentenceTransformerLoss(model, contraport.sup_con())(features(model, TEXTS[:1]), classes)
     torch.testing.assert_close(found, contraport.sup_con()(*embedded(model, TEXTS[:1]), labels=classes))
-    found = SentenceLoss(model, contraport.cmc(), columns="views")(features(model, TEXTS[:3]))
+    found = SentenceTransformerLoss(model, contraport.cmc(), columns="views")(features(model, TEXTS[:3]))
     torch.testing.assert_close(found, contraport.cmc()(*embedded(model, TEXTS[:3])))
 
 
@@ -170,7 +172,7 @@ def test_its_trainer(peer, model, tmp_path, labelled, chunk):
         output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=3, report_to=[], use_cpu=True,
         save_strategy="no", learning_rate=1e-2,
     )  # fmt: skip
-    loss = SentenceLoss(model, contraport.info_nce("learn", symmetric=False), mini_batch_size=chunk)
+    loss = SentenceTransformerLoss(model, contraport.info_nce("learn", symmetric=False), mini_batch_size=chunk)
     before = [p.detach().clone() for p in loss.parameters()]
     trainer = peer.SentenceTransformerTrainer(
         model=model, args=arguments, train_dataset=datasets.Dataset.from_dict(columns), loss=loss
@@ -184,22 +186,27 @@ def test_its_trainer(peer, model, tmp_path, labelled, chunk):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: SentenceLoss(m, columns="texts"), "columns: unknown name 'texts'"),
-        (lambda m: SentenceLoss(m, mini_batch_size=0), "mini_batch_size: expected a positive whole number, got 0"),
+        (lambda m: SentenceTransformerLoss(m, columns="texts"), "columns: unknown name 'texts'"),
         (
-            lambda m: SentenceLoss(m)(features(m, TEXTS[:2]), torch.arange(6)),
+            lambda m: SentenceTransformerLoss(m, mini_batch_size=0),
+            "mini_batch_size: expected a positive whole number, got 0",
+        ),
+        (
+            lambda m: SentenceTransformerLoss(m)(features(m, TEXTS[:2]), torch.arange(6)),
             "label: expected scores, .* torch.int64",
         ),
         (
-            lambda m: SentenceLoss(m)(features(m, TEXTS[:1])),
+            lambda m: SentenceTransformerLoss(m)(features(m, TEXTS[:1])),
             "label: expected scores, .* no labels and one",
         ),
         (
-            lambda m: SentenceLoss(m)(features(m, TEXTS[:3]), torch.ones(6, 3)),
+            lambda m: SentenceTransformerLoss(m)(features(m, TEXTS[:3]), torch.ones(6, 3)),
             r"label: .* \(6, 2\), got \(6, 3",
         ),
         (
-            lambda m: SentenceLoss(m, mini_batch_size=2)([{"input_ids": torch.ones(7), "offsets": torch.ones(6)}] * 2),
+            lambda m: SentenceTransformerLoss(m, mini_batch_size=2)(
+                [{"input_ids": torch.ones(7), "offsets": torch.ones(6)}] * 2
+            ),
             r"mini_batch_size: expected features with a row for each text, got \[6, 7\] rows",
         ),
     ],

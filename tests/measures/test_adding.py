@@ -8,13 +8,13 @@ import pytest
 import torch
 from tests.evaluation.making import make_run, vector_model, vectors
 
+from contraport._utils.formatting import use_flag_style
 from contraport.cli.listing import list_names, print_names
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.evaluation.result_tables import result_rows
-from contraport.formatting import on_command_line
-from contraport.measures import MEASURES, chosen, measure, measure_of
-from contraport.measures.measure import LABELS
+from contraport.metrics import METRICS, chosen, measure, metric_by_key
+from contraport.metrics.registry import LABELS
 from contraport.reporting import report
 
 
@@ -35,7 +35,7 @@ def mine():
         return torch.cdist(subject.test_x, subject.test_x.mean(dim=0, keepdim=True)).flatten().numpy() < number
 
     yield "near"
-    del MEASURES["near"]
+    del METRICS["near"]
 
 
 def test_a_measure_of_ones_own_is_evaluated_printed_shown_and_listed(mine, tmp_path: Path, capsys) -> None:
@@ -69,7 +69,7 @@ def test_one_that_gives_no_numbers_is_left_out_and_told(wrong, tmp_path: Path) -
         assert set(result["not_measured"]) <= set(result["notes"])
         assert "NaN or infinity came out: Broken." in report([run], out=tmp_path / "page.html").read_text()
     finally:
-        del MEASURES["broken"]
+        del METRICS["broken"]
 
 
 def test_what_its_subject_lacks_is_told(mine, tmp_path: Path) -> None:
@@ -86,12 +86,12 @@ def test_names_choose(mine) -> None:
     assert {row.group for row in chosen(["geometry"])} == {"geometry"}
     assert {row.key for row in chosen(["all"])} >= {"knn", "near@1000"}
     for typo in ("near@", "near@0", "near@x", "knn@3", "kn"):
-        assert measure_of(typo) is None
+        assert metric_by_key(typo) is None
         with pytest.raises(UsageError, match="measures: unknown name"):
             chosen([typo])
     with pytest.raises(UsageError, match=r"as in measures=\['knn', 'recall@1'\], got"):
         chosen(["knn, recall@1"])
-    with on_command_line(), pytest.raises(UsageError, match="as in --measures knn recall@1, got"):
+    with use_flag_style(), pytest.raises(UsageError, match="as in --measures knn recall@1, got"):
         chosen(["knn, recall@1"])
 
 
@@ -122,6 +122,6 @@ def test_a_row_that_says_too_little_is_told() -> None:
 
 
 def test_the_registry_is_known_without_torch() -> None:
-    code = "import sys; from contraport.measures import measure_of; assert measure_of('knn')\n"
+    code = "import sys; from contraport.metrics import metric_by_key; assert metric_by_key('knn')\n"
     code += "assert not {'torch', 'numpy', 'sklearn'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,16 +9,16 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
 from contraport import KL, Cross, Gibbs, Objective, Pairs, Rows, info_nce, nt_xent
-from contraport.catalog.named_perturbations import CORRUPTIONS
+from contraport.catalog.perturbation_specs import CORRUPTIONS
 from contraport.data import Dataset, Views, from_arrays
-from contraport.embedding import RawInputs, Reader
+from contraport.embedding import LoaderConfig, RawInputs
 from contraport.encoders import Model
-from contraport.measures import MEASURES, Measure
-from contraport.measures import fine_tuning as tuning
-from contraport.measures.intervals import Finding
-from contraport.measures.measure import TEXTS
-from contraport.measures.probes import few_labels_hits, predicted_numbers
-from contraport.measures.subject import Subject
+from contraport.metrics import METRICS, Metric
+from contraport.metrics import fine_tuning as tuning
+from contraport.metrics.eval_context import EvalContext
+from contraport.metrics.intervals import MetricResult
+from contraport.metrics.probes import few_labels_hits, ridge_predictions
+from contraport.metrics.registry import TEXTS
 
 
 def pictures(items: int, split: str, seed: int = 0) -> Dataset:
@@ -49,17 +49,19 @@ def model_of(dataset: Dataset) -> Model:
     return model
 
 
-def subject(encoder: Model | RawInputs | None = None, make=pictures, **given) -> Subject:
+def subject(encoder: Model | RawInputs | None = None, make=pictures, **given) -> EvalContext:
     train, test = make(60, "train"), make(30, "test", seed=1)
     encoder = model_of(train) if encoder is None else encoder
-    return Subject(encoder, train, test, Views(train), Reader(), **{"objective": info_nce(0.2), "neighbors": 5} | given)
+    return EvalContext(
+        encoder, train, test, Views(train), LoaderConfig(), **{"objective": info_nce(0.2), "neighbors": 5} | given
+    )
 
 
-ROWS = [one for row in MEASURES.values() for one in row.each()]
+ROWS = [one for row in METRICS.values() for one in row.each()]
 
 
 @pytest.mark.parametrize("measure", ROWS, ids=lambda row: row.key)
-def test_no_measure_changes_the_encoder(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_measure_changes_the_encoder(measure: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "EPOCHS", 2)
     monkeypatch.setattr(tuning, "STEPS", 2)
     make = captioned if TEXTS in measure.needs else pictures
@@ -81,8 +83,8 @@ def test_no_measure_changes_the_encoder(measure: Measure, monkeypatch: pytest.Mo
     assert number(said) == number(measure(subject(model, make)))
 
 
-def number(said: np.ndarray | Finding | float) -> float:
-    finding = Finding(said) if isinstance(said, np.ndarray) else said
+def number(said: np.ndarray | MetricResult | float) -> float:
+    finding = MetricResult(said) if isinstance(said, np.ndarray) else said
     if isinstance(finding, float):
         return finding
     assert len(finding.items) == 30
@@ -119,12 +121,12 @@ def test_domains_that_were_not_seen_are_judged_by_the_others() -> None:
     judged.__dict__["train_x"] = (
         100 * torch.nn.functional.one_hot((judged.train_y + judged.train_domains) % 3, 3).float()
     )
-    assert MEASURES["unseen_domain"](judged).mean() == 0
+    assert METRICS["unseen_domain"](judged).mean() == 0
 
 
 def test_few_labels_grow_into_all_labels() -> None:
     judged = subject()
-    few, more = (MEASURES["few_shot"].at(number)(judged).mean() for number in (1, 15))
+    few, more = (METRICS["few_shot"].at(number)(judged).mean() for number in (1, 15))
     assert few < more <= 1
 
 
@@ -137,17 +139,17 @@ def test_fine_tuning_reaches_what_a_probe_on_two_features_does_not() -> None:
     train, test = (from_arrays(rows[part], labels=labels[part]) for part in (slice(200), slice(200, None)))
     torch.manual_seed(0)
     model = Model(nn.Sequential(nn.Linear(2, 256), nn.ReLU(), nn.Linear(256, 2)), [(2,)])
-    judged = Subject(model, train, test, Views(train), Reader())
-    assert MEASURES["fine_tuning"](judged).mean() > 0.95 > MEASURES["linear_probe"](judged).mean()
+    judged = EvalContext(model, train, test, Views(train), LoaderConfig())
+    assert METRICS["fine_tuning"](judged).mean() > 0.95 > METRICS["linear_probe"](judged).mean()
 
 
 def test_so_many_labels_of_each_class_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("contraport.measures.probes.few_labels_hits", lambda *given: asked.append(given[-1]))
+    monkeypatch.setattr("contraport.metrics.probes.few_labels_hits", lambda *given: asked.append(given[-1]))
     judged = subject()
     labels = judged.train_y
     for key, number, expected in (("few_shot", 5, 5), ("few_percent", 10, 2), ("few_percent", 1, 1)):
-        MEASURES[key].at(number)(judged)
+        METRICS[key].at(number)(judged)
         first, again, other = (asked[-1](np.random.default_rng(seed)) for seed in (0, 0, 1))
         assert labels[first].bincount().tolist() == [expected] * 3
         assert torch.equal(first, again)
@@ -171,15 +173,15 @@ def test_the_mean_over_draws_of_few_labels_is_taken() -> None:
 def test_what_stands_in_the_first_places_is_recalled() -> None:
     judged = subject()
     judged.__dict__["ranks"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
-    found = [MEASURES["recall"].at(number)(judged).value for number in (1, 5, 10)]
+    found = [METRICS["recall"].at(number)(judged).value for number in (1, 5, 10)]
     assert found == [2 / 8, 4 / 8, 6 / 8]
-    assert MEASURES["median_rank"](judged).value == np.mean([7.5, 4])
+    assert METRICS["median_rank"](judged).value == np.mean([7.5, 4])
 
 
 def test_the_bound_is_the_logarithm_of_the_test_items_less_the_loss() -> None:
     judged = subject()
     loss = info_nce(0.2)(*(view.double() for view in judged.projections))
-    assert MEASURES["mutual_information"](judged).mean() == pytest.approx(np.log(30) - float(loss), abs=1e-5)
+    assert METRICS["mutual_information"](judged).mean() == pytest.approx(np.log(30) - float(loss), abs=1e-5)
 
 
 def test_a_domain_is_told_of_test_items_by_training_items() -> None:
@@ -187,7 +189,7 @@ def test_a_domain_is_told_of_test_items_by_training_items() -> None:
     other = 1 - judged.test_domains
     judged.__dict__["train_x"] = torch.nn.functional.one_hot(judged.train_domains, 2).float()
     judged.__dict__["test_x"] = torch.nn.functional.one_hot(other, 2).float()
-    assert MEASURES["domain_probe"](judged).mean() == 0
+    assert METRICS["domain_probe"](judged).mean() == 0
 
 
 def test_as_many_neighbours_vote_as_are_asked_for() -> None:
@@ -197,7 +199,7 @@ def test_as_many_neighbours_vote_as_are_asked_for() -> None:
     for neighbors in (1, 7):
         judged = subject(neighbors=neighbors)
         judged.__dict__["train_x"], judged.__dict__["test_x"] = features
-        found.append(MEASURES["knn"](judged))
+        found.append(METRICS["knn"](judged))
         expected = KNeighborsClassifier(
             neighbors, metric="cosine", weights=lambda distances: np.exp((1 - distances) / 0.07)
         ).fit(features[0], judged.train_y)
@@ -219,12 +221,12 @@ def test_a_probe_is_judged_on_images_that_are_so_corrupted(kind: str, monkeypatc
     judged.__dict__["train_x"] = torch.nn.functional.one_hot(judged.train_y, 3).float()
     judged.__dict__["test_x"] = torch.nn.functional.one_hot(judged.test_y, 3).float()
 
-    def corrupted(_: Subject, kind: str, severity: int) -> torch.Tensor:
+    def corrupted(_: EvalContext, kind: str, severity: int) -> torch.Tensor:
         asked.append((kind, severity))
         return torch.nn.functional.one_hot(wrong if severity > 3 else judged.test_y, 3).float()
 
-    monkeypatch.setattr(Subject, "corrupted", corrupted)
-    assert [MEASURES[kind].at(severity)(judged).mean() for severity in (1, 3, 4)] == [1, 1, 0]
+    monkeypatch.setattr(EvalContext, "corrupted", corrupted)
+    assert [METRICS[kind].at(severity)(judged).mean() for severity in (1, 3, 4)] == [1, 1, 0]
     assert asked == [(kind, 1), (kind, 3), (kind, 4)]
 
 
@@ -232,12 +234,12 @@ def test_numbers_are_told_in_whatever_unit_features_are() -> None:
     random = np.random.default_rng(0)
     x = torch.from_numpy(random.normal(size=(80, 3)))
     y = x @ torch.tensor([3.0, -2.0, 0.5], dtype=torch.float64) + 7
-    found = predicted_numbers(x[:50], y[:50], x[50:], y[50:])
+    found = ridge_predictions(x[:50], y[:50], x[50:], y[50:])
     assert found[:, 0] == pytest.approx(y[50:].numpy(), abs=0.05)
     assert np.array_equal(found[:, 1], y[50:])
     noisy = y + torch.from_numpy(random.normal(size=80))
     scaled = x * torch.tensor([1e4, 1.0, 1e-4])
-    plain, other = (predicted_numbers(of[:50], noisy[:50], of[50:], noisy[50:]) for of in (x, scaled))
+    plain, other = (ridge_predictions(of[:50], noisy[:50], of[50:], noisy[50:]) for of in (x, scaled))
     assert other == pytest.approx(plain, rel=1e-6)
 
 
@@ -255,7 +257,7 @@ def test_views_are_compared_by_features_where_they_share_an_encoder(shared: bool
     data = from_arrays({name: random.normal(size=(20, 5)) for name in ("left", "right")})
     torch.manual_seed(0)
     model = Model("mlp", data.shapes, shared=shared, projection=8).eval()
-    judged = Subject(model, data, data, Views(data, augment="strong"), Reader())
+    judged = EvalContext(model, data, data, Views(data, augment="strong"), LoaderConfig())
     features = model.encode(data.__getitems__(list(range(20))).views)
     expected = features if shared else model.project(features)
     for found, wanted in zip(judged.compared, expected, strict=True):

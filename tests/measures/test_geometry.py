@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from contraport.errors import UsageError
-from contraport.measures import embedding_geometry as geometry
-from contraport.measures.embedding_geometry import alignment, effective_rank, spectrum, uniformity
+from contraport.metrics import embedding_geometry as geometry
+from contraport.metrics.embedding_geometry import alignment, effective_rank, spectrum, uniformity
 
 
 def random(items: int, features: int, seed: int = 0) -> torch.Tensor:

@@ -8,10 +8,10 @@ from scipy import stats
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.neighbors import NearestNeighbors
 
-from contraport.measures import embedding_geometry as geometry
-from contraport.measures import influence
-from contraport.measures.intervals import Finding, interval, mean_below_one, mean_of_share
-from contraport.measures.probes import calibration_gaps
+from contraport.metrics import embedding_geometry as geometry
+from contraport.metrics import influence
+from contraport.metrics.intervals import MetricResult, bounded_bootstrap_mean, clipped_bootstrap_mean, interval
+from contraport.metrics.probes import squared_calibration_terms
 
 ITEMS = 150
 
@@ -56,20 +56,20 @@ def calibration(x, y, c):
 
 
 NUMBERS = {
-    "uniformity": (uniformity, lambda x, y, c: influence.of_uniformity(torch.from_numpy(x))),
-    "tolerance": (tolerance, lambda x, y, c: influence.of_tolerance(torch.from_numpy(x), torch.from_numpy(y))),
-    "effective rank": (effective_rank, lambda x, y, c: influence.of_effective_rank(torch.from_numpy(x))),
+    "uniformity": (uniformity, lambda x, y, c: influence.uniformity_influence(torch.from_numpy(x))),
+    "tolerance": (tolerance, lambda x, y, c: influence.tolerance_influence(torch.from_numpy(x), torch.from_numpy(y))),
+    "effective rank": (effective_rank, lambda x, y, c: influence.effective_rank_influence(torch.from_numpy(x))),
     "nmi": (
         lambda x, y, c: normalized_mutual_info_score(y, c),
-        lambda x, y, c: influence.of_shared_information(normalized_mutual_info_score(y, c), torch.from_numpy(y), c),
+        lambda x, y, c: influence.nmi_influence(normalized_mutual_info_score(y, c), torch.from_numpy(y), c),
     ),
     "ari": (
         lambda x, y, c: adjusted_rand_score(y, c),
-        lambda x, y, c: influence.of_agreement(adjusted_rand_score(y, c), torch.from_numpy(y), c),
+        lambda x, y, c: influence.ari_influence(adjusted_rand_score(y, c), torch.from_numpy(y), c),
     ),
     "calibration": (
         calibration,
-        lambda x, y, c: calibration_gaps(np.stack([1 / (1 + np.exp(-x[:, 0])), y > 1], axis=1)),
+        lambda x, y, c: squared_calibration_terms(np.stack([1 / (1 + np.exp(-x[:, 0])), y > 1], axis=1)),
     ),
 }
 
@@ -91,13 +91,13 @@ def test_the_interval_is_as_wide_as_the_number_moves_with_other_items(name: str)
     number, by_item = NUMBERS[name]
     seen = [(by_item(*given), number(*given)) for given in map(drawn, range(40))]
     spread = np.std([value for _, value in seen])
-    widths = [np.subtract(*interval(Finding(found), resamples=100)[::-1]) for found, _ in seen]
+    widths = [np.subtract(*interval(MetricResult(found), resamples=100)[::-1]) for found, _ in seen]
     assert 0.7 < np.mean(widths) / (2 * 1.96 * spread) < 1.5
 
 
 def test_hubs_move_by_no_more_than_their_interval_says() -> None:
     features = [torch.randn(ITEMS, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(30)]
-    found = [influence.of_hubness(z) for z in features]
+    found = [influence.hubness_influence(z) for z in features]
     values = [geometry.hubness(z) for z in features]
     assert [of.mean() for of in found] == pytest.approx(values)
     assert np.std(values) < np.mean([of.std() for of in found]) / ITEMS**0.5
@@ -117,18 +117,21 @@ def test_an_item_is_a_hub_and_one_that_makes_hubs() -> None:
     ones, step = np.ones(ITEMS), 1e-4 * np.eye(ITEMS)
     slopes = np.array([(number(ones + one) - number(ones - one)) / 2e-4 for one in step])
     expected = stats.skew(np.bincount(near.ravel(), minlength=ITEMS)) + ITEMS * (slopes - slopes.mean())
-    assert influence.of_hubness(torch.from_numpy(x)) == pytest.approx(expected, abs=1e-4)
+    assert influence.hubness_influence(torch.from_numpy(x)) == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_fixed_subset_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
-    alone = [of(z).std() for of in (influence.of_uniformity, influence.of_hubness)]
+    alone = [of(z).std() for of in (influence.uniformity_influence, influence.hubness_influence)]
     monkeypatch.setattr(geometry, "UNIFORMITY_ITEMS", 100)
-    for of, number in ((influence.of_uniformity, geometry.uniformity), (influence.of_hubness, geometry.hubness)):
+    for of, number in (
+        (influence.uniformity_influence, geometry.uniformity),
+        (influence.hubness_influence, geometry.hubness),
+    ):
         found = of(z)
         assert found.mean() == pytest.approx(number(z))
         assert (abs(found - found.mean()) > 1e-9).sum() <= 100
-    few = [of(z).std() for of in (influence.of_uniformity, influence.of_hubness)]
+    few = [of(z).std() for of in (influence.uniformity_influence, influence.hubness_influence)]
     assert np.array(few) == pytest.approx(np.array(alone) * 3**0.5, rel=0.4)
 
 
@@ -136,18 +139,18 @@ def test_features_of_nothing_change_nothing() -> None:
     """Of more features than items the other of the two products is taken."""
     x = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     wide = torch.cat([x, torch.zeros(40, 60)], dim=1)
-    assert influence.of_effective_rank(wide) == pytest.approx(influence.of_effective_rank(x))
+    assert influence.effective_rank_influence(wide) == pytest.approx(influence.effective_rank_influence(x))
 
 
 def test_where_nothing_varies_there_is_no_width() -> None:
     same, labels = torch.ones(20, 3), torch.arange(20) % 2
     for found in (
-        influence.of_uniformity(same),
-        influence.of_tolerance(same, labels),
-        influence.of_effective_rank(same),
-        influence.of_hubness(torch.eye(20)[torch.arange(20) % 20]),
-        influence.of_agreement(0.0, labels, np.zeros(20, dtype=int)),
-        influence.of_shared_information(0.0, torch.zeros(20), np.zeros(20, dtype=int)),
+        influence.uniformity_influence(same),
+        influence.tolerance_influence(same, labels),
+        influence.effective_rank_influence(same),
+        influence.hubness_influence(torch.eye(20)[torch.arange(20) % 20]),
+        influence.ari_influence(0.0, labels, np.zeros(20, dtype=int)),
+        influence.nmi_influence(0.0, torch.zeros(20), np.zeros(20, dtype=int)),
     ):
         assert np.isfinite(found).all()
 
@@ -158,17 +161,17 @@ def test_the_interval_of_classes_found_by_clusters_does_not_pass_one(wrong: int)
     found = labels.numpy().copy()
     found[:wrong] = (found[:wrong] + 1) % 4
     value = adjusted_rand_score(labels, found)
-    plain = influence.of_agreement(value, labels, found)
-    low, high = interval(Finding(plain, mean_below_one))
+    plain = influence.ari_influence(value, labels, found)
+    low, high = interval(MetricResult(plain, bounded_bootstrap_mean))
     assert low <= value <= high <= 1
-    assert (interval(Finding(plain)).high > 1) == (wrong == 1)
+    assert (interval(MetricResult(plain)).high > 1) == (wrong == 1)
     assert (low < value - 0.03) == (wrong > 0)
-    assert Finding(plain, mean_below_one).value == pytest.approx(value)
+    assert MetricResult(plain, bounded_bootstrap_mean).value == pytest.approx(value)
 
 
 def test_the_interval_of_information_by_chance_does_not_go_below_none() -> None:
     labels, found = torch.arange(60) % 3, np.arange(60) // 7 % 3
     value = normalized_mutual_info_score(labels, found)
-    plain = influence.of_shared_information(value, labels, found)
-    low, high = interval(Finding(plain, mean_of_share))
-    assert interval(Finding(plain)).low < 0 <= low < value < high < 0.3
+    plain = influence.nmi_influence(value, labels, found)
+    low, high = interval(MetricResult(plain, clipped_bootstrap_mean))
+    assert interval(MetricResult(plain)).low < 0 <= low < value < high < 0.3

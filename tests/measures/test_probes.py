@@ -6,15 +6,15 @@ from torch import Tensor
 
 from contraport.data.splits import split_positions
 from contraport.errors import UsageError
-from contraport.measures import probes
-from contraport.measures.probes import (
+from contraport.metrics import probes
+from contraport.metrics.probes import (
     PENALTIES,
-    chosen_penalty,
     few_labels_hits,
-    fitted_probe,
+    fit_linear_probe,
     knn,
     linear_probe,
     probe_hits,
+    select_penalty,
 )
 
 
@@ -57,12 +57,12 @@ def test_the_probe_takes_constant_features_and_unseen_classes() -> None:
 def test_a_penalty_stands_beside_the_mean_loss_however_many_items_there_are() -> None:
     """The gradient of the mean loss is what the penalty pulls with."""
     x, y = clusters(200, classes=2, spread=3)
-    scaler, model = fitted_probe(x, y, penalty=0.1)
+    scaler, model = fit_linear_probe(x, y, penalty=0.1)
     z = scaler.transform(x.numpy())
     told = 1 / (1 + np.exp(-z @ model.coef_[0] - model.intercept_[0]))
     pulled = z.T @ (told - y.numpy()) / len(y)
     assert -pulled / 0.1 == pytest.approx(model.coef_[0], abs=0.02)
-    _, twice = fitted_probe(torch.cat([x, x]), torch.cat([y, y]), penalty=0.1)
+    _, twice = fit_linear_probe(torch.cat([x, x]), torch.cat([y, y]), penalty=0.1)
     assert twice.coef_ == pytest.approx(model.coef_, abs=0.02)
 
 
@@ -130,20 +130,20 @@ def test_the_penalty_is_the_strongest_of_the_best_on_a_fifth_that_was_not_seen(s
     unseen[split_positions(y.numpy(), "test", purpose="metrics.probe_split")] = True
     assert unseen.sum() == 30
     right = [
-        probe_hits(fitted_probe(x[~unseen], y[~unseen], penalty=penalty), x[unseen], y[unseen]).sum()
+        probe_hits(fit_linear_probe(x[~unseen], y[~unseen], penalty=penalty), x[unseen], y[unseen]).sum()
         for penalty in PENALTIES
     ]
     assert list(PENALTIES) == sorted(PENALTIES, reverse=True)
-    assert chosen_penalty(x, y) == PENALTIES[right.index(max(right))]
+    assert select_penalty(x, y) == PENALTIES[right.index(max(right))]
 
 
 def test_of_penalties_that_are_equally_good_the_strongest_is_chosen() -> None:
-    assert chosen_penalty(*clusters(60, spread=0.01)) == max(PENALTIES)
+    assert select_penalty(*clusters(60, spread=0.01)) == max(PENALTIES)
 
 
 def test_no_penalty_is_chosen_by_classes_that_the_probe_did_not_see() -> None:
     x, y = clusters(100, classes=100)
-    assert chosen_penalty(x, y) == 1 / 100
+    assert select_penalty(x, y) == 1 / 100
 
 
 def test_a_probe_on_few_labels_chooses_its_penalty_among_these_alone() -> None:
@@ -152,9 +152,9 @@ def test_a_probe_on_few_labels_chooses_its_penalty_among_these_alone() -> None:
     x[:, 0] += y
     few = torch.arange(30)
     hits = few_labels_hits(x[:60], y[:60], x[60:], y[60:], lambda draw: few)
-    penalty = chosen_penalty(x[:30], y[:30])
+    penalty = select_penalty(x[:30], y[:30])
     assert penalty != 1 / 30, "it would be that if nothing were chosen"
-    expected = probe_hits(fitted_probe(x[:30], y[:30], penalty=penalty), x[60:], y[60:])
+    expected = probe_hits(fit_linear_probe(x[:30], y[:30], penalty=penalty), x[60:], y[60:])
     assert np.array_equal(hits, expected)
     spoilt = torch.cat([x[:30], 100 * torch.randn(30, 4, generator=random)])
     assert np.array_equal(few_labels_hits(spoilt, y[:60], x[60:], y[60:], lambda draw: few), hits)

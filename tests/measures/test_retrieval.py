@@ -5,11 +5,11 @@ import torch.nn.functional as F
 
 from contraport import info_nce
 from contraport.errors import UsageError
-from contraport.measures import retrieval
-from contraport.measures.retrieval import log_shares, nearest_others, ranks
+from contraport.metrics import retrieval
+from contraport.metrics.retrieval import log_match_probabilities, nearest_neighbors, ranks
 
 
-def two_views(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
+def random_view_features(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     z0 = torch.randn(items, 8, generator=generator)
     return z0, z0 + noise * torch.randn(items, 8, generator=generator)
@@ -18,7 +18,7 @@ def two_views(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, torch.
 @pytest.mark.parametrize("at_once", [1 << 24, 100])
 def test_ranks_are_places_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", at_once)
-    z0, z1 = two_views()
+    z0, z1 = random_view_features()
     cosines = F.normalize(z0.double(), dim=1) @ F.normalize(z1.double(), dim=1).T
     found = ranks(z0, z1)
     for column, scores in enumerate((cosines, cosines.T)):
@@ -49,7 +49,7 @@ def test_several_captions_of_an_image(monkeypatch: pytest.MonkeyPatch, at_once: 
 
 
 def test_any_two_of_several_views() -> None:
-    z0, z1 = two_views()
+    z0, z1 = random_view_features()
     found = ranks(z0, z1, -z0)
     assert found.shape == (60, 6)
     assert np.array_equal(found[:, [0, 2]], ranks(z0, z1))
@@ -71,14 +71,14 @@ def rounded(z: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("copies", [2, 60])
 def test_items_that_are_equal_up_to_rounding_are_tied(copies: int) -> None:
     """Each item is there several times: none of the copies is found before the others by rounding alone."""
-    z0, z1 = (z[: 60 // copies].repeat(copies, 1) for z in two_views(noise=0.5))
+    z0, z1 = (z[: 60 // copies].repeat(copies, 1) for z in random_view_features(noise=0.5))
     expected = ranks(z0[: 60 // copies].double(), z1[: 60 // copies].double()) * copies
     assert np.array_equal(ranks(rounded(z0), rounded(z1.flip(0)).flip(0)), np.tile(expected, (copies, 1)))
 
 
 def test_a_narrow_cone_keeps_its_order() -> None:
     """Embeddings a hundredth apart are no ties, though their cosines differ by some millionths."""
-    z0, z1 = two_views(noise=0.5)
+    z0, z1 = random_view_features(noise=0.5)
     cone = [1e-2 * F.normalize(z) + torch.ones(8) for z in (z0, z1)]
     dense = -torch.cdist(F.normalize(cone[0].double()), F.normalize(cone[1].double()))
     expected = (dense >= dense.diagonal()[:, None]).sum(1)
@@ -86,20 +86,20 @@ def test_a_narrow_cone_keeps_its_order() -> None:
 
 
 def test_the_shares_are_the_info_nce_loss_of_all_items() -> None:
-    z0, z1 = two_views()
-    assert -log_shares(z0, z1, 0.2).mean() == pytest.approx(float(info_nce(0.2)(z0.double(), z1.double())))
+    z0, z1 = random_view_features()
+    assert -log_match_probabilities(z0, z1, 0.2).mean() == pytest.approx(float(info_nce(0.2)(z0.double(), z1.double())))
 
 
 def test_the_bound_is_at_most_the_logarithm_of_the_items() -> None:
-    z0, _ = two_views()
-    bound = np.log(len(z0)) + log_shares(z0, z0, 0.01).mean()
+    z0, _ = random_view_features()
+    bound = np.log(len(z0)) + log_match_probabilities(z0, z0, 0.01).mean()
     assert bound == pytest.approx(np.log(len(z0)), abs=1e-3)
 
 
 def test_an_item_is_no_neighbour_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "COSINES_AT_ONCE", 100)
-    z, _ = two_views()
-    found = nearest_others(z, 3)
+    z, _ = random_view_features()
+    found = nearest_neighbors(z, 3)
     cosines = F.cosine_similarity(z[:, None], z, dim=2).fill_diagonal_(-2)
     assert torch.equal(found, cosines.topk(3, dim=1).indices)
 

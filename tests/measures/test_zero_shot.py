@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from contraport.errors import UsageError
-from contraport.measures.zero_shot import class_points, prompts, zero_shot_hits
+from contraport.metrics.zero_shot import class_embeddings, prompts, zero_shot_hits
 
 
 def test_a_class_is_the_mean_of_its_texts_directions() -> None:
@@ -15,9 +15,9 @@ def test_a_class_is_the_mean_of_its_texts_directions() -> None:
     long = texts * torch.tensor([1.0, 100, 1, 1, 1, 1])[:, None]
     expected = [F.normalize(texts[2 * c : 2 * c + 2], dim=1).sum(0) for c in range(3)]
     for given in (texts, long):
-        torch.testing.assert_close(class_points(given, 2), F.normalize(torch.stack(expected), dim=1))
+        torch.testing.assert_close(class_embeddings(given, 2), F.normalize(torch.stack(expected), dim=1))
     with pytest.raises(UsageError, match="texts: expected 4 for each class, got 6"):
-        class_points(texts, 4)
+        class_embeddings(texts, 4)
 
 
 def test_the_nearest_class_counts() -> None:

@@ -13,10 +13,10 @@ from contraport.data import from_arrays
 from contraport.engine import backend
 from contraport.engine.kernels import Kernel
 from contraport.engine.links import LogDecay
-from contraport.objectives import Constraint, DenseTarget, Divergence, Layout, Plan, Target, Traits
-from contraport.objectives.answer import Answer
-from contraport.objectives.constraints.scaling import Scaling
-from contraport.objectives.layouts import Block, pattern_of_pairs
+from contraport.objectives import Constraint, DenseTarget, Divergence, Layout, LayoutTraits, Plan, Target
+from contraport.objectives.constraints.sinkhorn import Scaling
+from contraport.objectives.layouts import Block, build_pair_pattern
+from contraport.objectives.repr_mixin import Answer
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,10 +51,10 @@ class Cauchy(Kernel):
 class Chain(Layout):
     """A layout: each view with the next one."""
 
-    traits = Traits(takes_several=True)
+    traits = LayoutTraits(multi_view=True)
 
     def __call__(self, *views):
-        pattern = pattern_of_pairs(len(views[0]), 1.0, False, views[0].device)
+        pattern = build_pair_pattern(len(views[0]), 1.0, False, views[0].device)
         return [Block(pattern, a, b) for a, b in pairwise(views)]
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import contraport.theory  # noqa: F401  (all that there are)
-from contraport.objectives.answer import Answer
+from contraport.objectives.repr_mixin import Answer
 
 
 def all_below(kind):

@@ -28,7 +28,7 @@ def test_a_constraint_that_is_not_seen_changes_nothing(name: str) -> None:
     loss = contraport.objective(name, **{key: settings[key] for key in settings.keys() & asked.keys()}).eval()
     if not isinstance(loss, Objective):
         return
-    known = KNOWN if loss.by_item or loss.asks_features() else {key: KNOWN[key] for key in ("labels", "domains")}
+    known = KNOWN if loss.by_item or loss.requires_features() else {key: KNOWN[key] for key in ("labels", "domains")}
     known = known if loss.of_items else {}
     before, changed, refused = loss(*views, **known), False, False
     for constraint in (contraport.Simplex(), contraport.Balanced(1)):
@@ -39,7 +39,7 @@ def test_a_constraint_that_is_not_seen_changes_nothing(name: str) -> None:
         else:
             changed = changed or not torch.allclose(loss(*views, **known), before)
     # The plan of quadratic is of an infinite temperature, and so the same under all of them.
-    assert changed == loss.by_constraint or (loss.by_constraint and (refused or name == "quadratic"))
+    assert changed == loss.depends_on_constraint or (loss.depends_on_constraint and (refused or name == "quadratic"))
 
 
 @pytest.mark.parametrize("name", ["dclw", "gte"])
@@ -65,7 +65,7 @@ def log_mean_kernel(z0: torch.Tensor, z1: torch.Tensor) -> torch.Tensor:
 def test_a_penalty_of_the_kernel_is_the_same_under_every_constraint(constraint: Constraint) -> None:
     generator = torch.Generator().manual_seed(0)
     z0, z1 = (torch.randn(6, 4, dtype=torch.float64, generator=generator) for _ in range(2))
-    for penalty, wanted in ((contraport.LogMean(), log_mean_kernel(z0, z1)),
+    for penalty, wanted in ((contraport.LogMeanKernel(), log_mean_kernel(z0, z1)),
                             (contraport.MeanKernel(), log_mean_kernel(z0, z1).exp())):  # fmt: skip
         loss = contraport.Objective(
             contraport.Cross(), contraport.Gibbs("cosine", 0.5), constraint, contraport.Pairs(), contraport.Cost(),

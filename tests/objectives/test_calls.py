@@ -14,7 +14,7 @@ from torch import nn
 import contraport
 from contraport import UsageError
 from contraport.catalog import OBJECTIVES
-from contraport.engine import Geometry, Gibbs, Mask, MatrixLogKernel
+from contraport.engine import Geometry, Gibbs, LabelMask, MatrixLogKernel
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 
@@ -61,7 +61,7 @@ TEMPERED = [
 ]  # the averages of sog-clr are held, so that its slope is not that of its value
 
 
-def tempered(name, temperature):
+def accepts_temperature(name, temperature):
     """Return a recipe at a temperature; a normaliser that is a moving average stands still."""
     loss = build(name, **SETTINGS.get(name, {}), temperature=temperature).eval()
     for average in loss.buffers():
@@ -74,7 +74,7 @@ def temperature_slope(name, temperature):
     z = views(k=3 if name in {"cmc", "mv-dhel"} else 2)
 
     def value(at):
-        return tempered(name, temperature)(*z, **needed(name), temperature=at).item()
+        return accepts_temperature(name, temperature)(*z, **needed(name), temperature=at).item()
 
     step = 1e-5 * temperature
     return value(temperature), (value(temperature + step) - value(temperature - step)) / (2 * step)
@@ -98,19 +98,19 @@ def test_every_recipe_learns_its_temperature(name, backend):
     expected, slope = temperature_slope(name, default)
     z, known = views(k=3 if name in {"cmc", "mv-dhel"} else 2), needed(name)
 
-    learned = tempered(name, "learn")
+    learned = accepts_temperature(name, "learn")
     (logarithm,) = [p for key, p in learned.named_parameters() if key.endswith("log_temperature")]
     value = learned(*z, **known)
     (by_logarithm,) = torch.autograd.grad(value, [logarithm])
 
     owned = nn.Parameter(torch.tensor([default], dtype=torch.float64))
-    elsewhere = tempered(name, owned)
+    elsewhere = accepts_temperature(name, owned)
     assert not any(p is owned for p in elsewhere.parameters())
     theirs = elsewhere(*z, **known)
     (by_owner,) = torch.autograd.grad(theirs, [owned])
 
     scale = torch.tensor(1 / default, dtype=torch.float64, requires_grad=True)
-    in_call = tempered(name, default)(*z, **known, temperature=1 / scale)
+    in_call = accepts_temperature(name, default)(*z, **known, temperature=1 / scale)
     (by_scale,) = torch.autograd.grad(in_call, [scale])
 
     # log_temperature is of single precision until it is made double
@@ -232,7 +232,7 @@ def test_all_views_in_one_tensor(name):
     )
 
 
-@pytest.mark.parametrize("layout", [contraport.Cross(), contraport.Joint(), contraport.FullGraph()], ids=repr)
+@pytest.mark.parametrize("layout", [contraport.Cross(), contraport.Joint(), contraport.AllViewPairs()], ids=repr)
 @pytest.mark.parametrize("of_the_items", ["target", "features"])
 def test_a_tensor_given_as_both_views_is_two_views(of_the_items, layout, backend):
     z = torch.randn(4, 3)
@@ -296,7 +296,10 @@ def test_values_of_the_rows_of_sup_con_are_pytorch_metric_learnings():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda z: contraport.align_uniform()(*z, reduction="none"), r"reduction: LogMean\(\) is no sum over rows"),
+        (
+            lambda z: contraport.align_uniform()(*z, reduction="none"),
+            r"reduction: LogMeanKernel\(\) is no sum over rows",
+        ),
         (lambda z: contraport.nt_xent()(*z, reduction="sum"), "reduction: unknown name 'sum'"),
         (
             lambda z: contraport.info_nce(target=contraport.Labels())(
@@ -654,7 +657,10 @@ def test_logits_are_cross_entropy():
             lambda s: contraport.t_simclr()(similarities=s),
             "similarities: the cost 'sqeuclidean' is no function of a simil",
         ),
-        (lambda s: contraport.cmc()(similarities=s), r"similarities: expected embeddings, as FullGraph\(\) has no one"),
+        (
+            lambda s: contraport.cmc()(similarities=s),
+            r"similarities: expected embeddings, as AllViewPairs\(\) has no one",
+        ),
         (
             lambda s: contraport.nt_xent()(similarities=s[:5]),
             "similarities: expected those of all embeddings of two views",
@@ -746,7 +752,9 @@ def test_an_unbalanced_plan_places_items_without_a_partner(backend):
         constraint = loss.constraint
         places = torch.arange(n)
         (plan,) = constraint(
-            Geometry(MatrixLogKernel(log_kernel.masked_fill(~others(n), 0), temperature=0.5), (Mask((places, places)),))
+            Geometry(
+                MatrixLogKernel(log_kernel.masked_fill(~others(n), 0), temperature=0.5), (LabelMask((places, places)),)
+            )
         )
         matrix = plan.dense()
         wanted = ((items[:, None] == items) & others(n)).double()

@@ -192,7 +192,7 @@ OF_LENGTH = {"t-simclr", *OF_COORDINATES}
 """Objectives in which the length of an embedding counts."""
 
 
-def settings_of(name):
+def resolve_settings(name):
     return {"dimensions": 3} if name == "direct-clr" else {}
 
 
@@ -207,7 +207,7 @@ def test_what_no_objective_depends_on(name, backend):
     facts = needed(name, 6)
 
     def at(*z):
-        return outcome(lambda *z: build(name, **settings_of(name))(*z, **facts), *z)
+        return outcome(lambda *z: build(name, **resolve_settings(name))(*z, **facts), *z)
 
     with cp.engine.backend(backend):
         value, slopes = at(z0, z1)

@@ -117,7 +117,7 @@ def test_noise_is_what_a_row_is_compared_with():
     torch.testing.assert_close(loss(z0, z1, negatives=own), expected(scores, allowed, positive))
     z = torch.cat([z0, z1])
     joint = cp.Objective(
-        cp.Joint(), cp.Gibbs("negative-cosine", 0.5), cp.Free(), cp.Pairs(), cp.NoiseContrast()
+        cp.Joint(), cp.Gibbs("negative-cosine", 0.5), cp.Free(), cp.Pairs(), cp.NoiseContrastiveEstimation()
     ).double()
     eye = torch.eye(12, dtype=torch.bool)
     torch.testing.assert_close(joint(z0, z1), expected(z @ z.T / 0.5, ~eye, eye.roll(6, 1)))

@@ -11,7 +11,7 @@ import contraport
 from contraport import UsageError
 from contraport.catalog import OBJECTIVES
 from contraport.engine import normalize
-from contraport.engine.kernels import COLDEST
+from contraport.engine.kernels import MIN_LEARNED_TEMPERATURE
 from contraport.objectives import PRESETS
 
 SETTINGS = {"direct-clr": {"dimensions": 3}}
@@ -274,7 +274,7 @@ def test_a_transform_changes_no_parameter():
     z0, z1 = torch.randn(2, 6, 5)
     slopes = torch.func.grad(loss)(z0, z1)
     assert loss.kernel.log_temperature == -9.0
-    torch.testing.assert_close(slopes, torch.func.grad(contraport.nt_xent(COLDEST))(z0, z1))
+    torch.testing.assert_close(slopes, torch.func.grad(contraport.nt_xent(MIN_LEARNED_TEMPERATURE))(z0, z1))
     loss(*torch.randn(2, 6, 5))
     assert loss.kernel.log_temperature > -9.0
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.objectives.comparing import views
 
-from contraport.engine import Geometry, Gibbs, Mask, StudentT
+from contraport.engine import Geometry, Gibbs, LabelMask, StudentT
 from contraport.objectives.targets.kernel_target import KernelTarget
 from contraport.objectives.targets.target import DenseTarget
 
@@ -19,8 +19,8 @@ def both(request):
     """A target with a row that wants nothing, and the matrix that it is."""
     x, y = views(7, 3, seed=1)
     rows = torch.arange(7)
-    everything = Mask((torch.where(rows == 4, 1, 0), torch.ones_like(rows)))  # of row 4
-    masks = Mask((rows, rows)), everything
+    everything = LabelMask((torch.where(rows == 4, 1, 0), torch.ones_like(rows)))  # of row 4
+    masks = LabelMask((rows, rows)), everything
     target = KernelTarget.by_rows(Geometry(request.param(x, y), masks))
     kernel = request.param(x, y).dense().exp() * ~masks[0].whole() * ~everything.whole()
     mass = kernel.sum(1, keepdim=True)

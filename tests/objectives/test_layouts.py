@@ -5,8 +5,8 @@ import torch
 from tests.objectives.comparing import views
 
 import contraport
-from contraport import KL, Cross, Free, Gibbs, Guided, Leading, Objective, Pairs, Rows, UsageError
-from contraport.objectives import LogMean, Within
+from contraport import KL, Cross, Free, Gibbs, GuidedNegatives, LeadingCoordinates, Objective, Pairs, Rows, UsageError
+from contraport.objectives import LogMeanKernel, Within
 
 FEATURES = torch.stack(views(seed=3, d=4), 1)  # each view has its own
 
@@ -18,8 +18,11 @@ def plans(layout):
 
 def test_a_guide_guides_whatever_stands_over_it():
     """And so each direction by its own features."""
-    inner, outer = (plans(layout) for layout in (Leading(2, Guided(Cross())), Guided(Leading(2, Cross()))))
-    plain = plans(Leading(2, Cross()))
+    inner, outer = (
+        plans(layout)
+        for layout in (LeadingCoordinates(2, GuidedNegatives(Cross())), GuidedNegatives(LeadingCoordinates(2, Cross())))
+    )
+    plain = plans(LeadingCoordinates(2, Cross()))
     for ours, theirs, without in zip(inner, outer, plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
         assert (ours == 0).any()
@@ -28,22 +31,22 @@ def test_a_guide_guides_whatever_stands_over_it():
 
 @pytest.mark.parametrize("margins", [(0.0, 0.5), (0.5, 0.0)])
 def test_of_two_guides_each_leaves_out_its_own(margins):
-    strict, loose = (plans(Guided(Cross(), margin)) for margin in (0.5, 0.0))
-    both = plans(Guided(Guided(Cross(), margins[0]), margins[1]))
+    strict, loose = (plans(GuidedNegatives(Cross(), margin)) for margin in (0.5, 0.0))
+    both = plans(GuidedNegatives(GuidedNegatives(Cross(), margins[0]), margins[1]))
     for alone, further, together in zip(strict, loose, both, strict=True):
         assert (alone == 0).sum() > (further == 0).sum()
         assert torch.equal(together == 0, alone == 0)
 
 
 def test_what_a_guide_leaves_pairs_out_of_is_no_info_nce():
-    loss = Objective(Guided(Cross()), Gibbs("cosine", 0.5), Rows(), Pairs(), KL())
+    loss = Objective(GuidedNegatives(Cross()), Gibbs("cosine", 0.5), Rows(), Pairs(), KL())
     value = float(loss(*views(), features=FEATURES))
     assert not loss.is_info_nce
     assert loss.information(value) is None
 
 
 def test_one_view_is_enough_where_each_is_compared_with_itself():
-    alone = Objective(Within(), Gibbs("sqeuclidean", 1.0), Free(), Pairs(), LogMean())
+    alone = Objective(Within(), Gibbs("sqeuclidean", 1.0), Free(), Pairs(), LogMeanKernel())
     z0, z1 = views()
     torch.testing.assert_close((alone(z0) + alone(z1)) / 2, alone(z0, z1))
     with pytest.raises(

@@ -205,7 +205,7 @@ def test_embeddings_and_negatives_of_different_precision(dtypes):
                 contraport.Gibbs(),
                 contraport.Free(),
                 contraport.Pairs(),
-                contraport.LogMean(),
+                contraport.LogMeanKernel(),
             )(*z, negatives=BANK),
             "compares each view with itself",
         ),

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import contraport
 from contraport.catalog import OBJECTIVES
-from contraport.objectives.constraints import Asked
+from contraport.objectives.constraints import PlanRequest
 
 ROWS = 256
 
@@ -123,10 +123,10 @@ def test_vectors_of_a_plan_are_its_own(constraint):
     (block,) = layout(*z)
 
     def vectors():
-        plans = constraint(block.geometry(kernel), Asked(reciprocal=True))
+        plans = constraint(block.geometry(kernel), PlanRequest(reciprocal=True))
         parts = [
-            [plan.f, plan.g, plan.known_log_row_mass, plan.known_log_column_mass, plan.log_wanted_row_mass,
-             plan.log_wanted_column_mass, plan.log_row_mass(), plan.log_column_mass()]
+            [plan.f, plan.g, plan.cached_log_row_mass, plan.cached_log_column_mass, plan.log_row_marginal,
+             plan.log_column_marginal, plan.log_row_mass(), plan.log_column_mass()]
             for plan in plans
         ]  # fmt: skip
         return [part for each in parts for part in each if part is not None]

@@ -15,7 +15,6 @@ from contraport import UsageError
 from contraport.engine import Gibbs, RationalQuadratic, StudentT
 from contraport.objectives import (
     KL,
-    Alike,
     Balanced,
     Block,
     Columns,
@@ -38,6 +37,7 @@ from contraport.objectives import (
     ReverseKL,
     Rince,
     Rows,
+    SimilarityMatrix,
     Simplex,
     Soft,
     SquaredL2,
@@ -148,7 +148,9 @@ def test_targets(name, layout, ids):
     assert_target(found, expected, 1e-6 if name in SINGLE else 1e-12)
     torch.testing.assert_close(expected.sum(1), torch.full((len(expected),), 1 / len(expected), dtype=torch.float64))
     log_kernel = Gibbs("cosine", 0.4)(block.x, block.y)
-    torch.testing.assert_close(found.row_inner(log_kernel), (expected * log_kernel.dense()).sum(1), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        found.row_inner_products(log_kernel), (expected * log_kernel.dense()).sum(1), rtol=1e-6, atol=0
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
@@ -206,7 +208,7 @@ def test_a_matrix_between_items_says_what_their_views_want(layout, ids, sparse, 
         block = replace(block, pattern=block.pattern.without_duplicates(ids))
     matrix = MATRIX.clone()
     matrix[items[4]] = 0  # a row that wants nothing
-    target = Alike(matrix.to_sparse() if sparse else matrix, torch.tensor(items))
+    target = SimilarityMatrix(matrix.to_sparse() if sparse else matrix, torch.tensor(items))
     n, m = block.shape
     expected = torch.zeros(n, m, dtype=torch.float64)
     for r in range(n):
@@ -238,7 +240,7 @@ def test_a_matrix_between_items_says_what_their_views_want(layout, ids, sparse, 
 )
 def test_matrices_between_items_that_are_none(matrix, items, message):
     with pytest.raises(UsageError, match=message):
-        Alike(matrix, torch.tensor(list(items)))(Cross()(*views())[0], {})
+        SimilarityMatrix(matrix, torch.tensor(list(items)))(Cross()(*views())[0], {})
 
 
 def test_more_neighbors_than_there_are_take_all():
@@ -547,7 +549,7 @@ def test_the_exact_plan_has_no_loss():
 # Kernels
 
 
-class Bilinear(nn.Module):
+class BilinearCost(nn.Module):
     def __init__(self, d):
         super().__init__()
         entries = torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
@@ -628,14 +630,14 @@ def test_kernels_in_an_objective(name, layout, backend):
 
     def theirs(*z):
         pairing = pairing_of(layout, z)
-        return formulas.kl(formulas.pairs(pairing), formulas.unbalanced_plan(entries_of(log, pairing), 2, 0.8, 0.7))
+        return formulas.kl(formulas.pairs(pairing), formulas.unbalanced_plan(build_entries(log, pairing), 2, 0.8, 0.7))
 
     with contraport.engine.backend(backend):
         found = outcome(loss, *z)
     assert_same(found, outcome(theirs, *z), 1e-9)
 
 
-def entries_of(log, pairing):
+def build_entries(log, pairing):
     """Return the kernel, row by row, so that a self pair, where a root has no slope, is never looked at."""
     rows = []
     for x, compared in zip(pairing.x, pairing.compared, strict=True):
@@ -649,7 +651,7 @@ def entries_of(log, pairing):
 @pytest.mark.parametrize("plan", ["rows", "balanced", "unbalanced", "simplex"])
 def test_a_module_as_cost_gets_its_gradient(plan, layout, backend):
     allowed, plan_of = PLANS[plan]
-    ours, theirs = Bilinear(5), Bilinear(5)
+    ours, theirs = BilinearCost(5), BilinearCost(5)
     loss = Objective(LAYOUTS[layout], Gibbs(ours, 0.7), allowed, Pairs(), KL())
     assert any(parameter is ours.weight for parameter in loss.parameters())
 

@@ -4,8 +4,8 @@ import pytest
 
 import contraport
 from contraport import Relax, Temperature, Tighten, UsageError
-from contraport.course import parse_course
-from contraport.objectives.schedules import parse_constraint
+from contraport.objectives.loss_schedules import parse_constraint
+from contraport.schedules import parse_schedule
 
 
 def test_temperature_goes_from_start_to_end_and_stays():
@@ -78,10 +78,10 @@ def test_a_constraint_that_the_divergence_does_not_go_with_is_refused():
         (lambda: Tighten(0), "every: expected a whole number from 1 on"),
         (lambda: Temperature.parse("0.5:0", 10), "temperature: expected a positive"),
         (lambda: Temperature.parse("nan", 10), "temperature: expected a positive"),
-        (lambda: parse_course("heat", "0.5:"), "heat: expected a number, or start:end:shape"),
-        (lambda: parse_course("heat", ""), "heat: expected a number"),
-        (lambda: parse_course("heat", "1:2:linear:3"), "heat: expected a number"),
-        (lambda: parse_course("heat", "1:2:liner"), "heat: shape: unknown name 'liner'; did you mean 'linear'"),
+        (lambda: parse_schedule("heat", "0.5:"), "heat: expected a number, or start:end:shape"),
+        (lambda: parse_schedule("heat", ""), "heat: expected a number"),
+        (lambda: parse_schedule("heat", "1:2:linear:3"), "heat: expected a number"),
+        (lambda: parse_schedule("heat", "1:2:liner"), "heat: shape: unknown name 'liner'; did you mean 'linear'"),
         (lambda: parse_constraint("tighten:every=1.5", 1), "expected tighten:every=N"),
         (lambda: parse_constraint("relax:each=3", 1), "constraint: setting of relax: unknown name 'each'"),
         (lambda: parse_constraint("relax:3", 1), "constraint: expected relax:setting=value"),

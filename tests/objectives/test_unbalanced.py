@@ -22,7 +22,7 @@ from contraport import (
     Unbalanced,
     UsageError,
 )
-from contraport.objectives.constraints.scaling import Scaling, StepSlack
+from contraport.objectives.constraints.sinkhorn import Scaling, StepRelaxation
 
 BACKENDS = ["dense", "stored", "streamed"]
 
@@ -189,12 +189,12 @@ def test_settings_that_do_not_fit_are_named(make, message):
 
 def test_an_exact_plan_with_marginals_of_its_own_is_pots():
     from contraport.engine import Geometry
-    from contraport.objectives import Asked
+    from contraport.objectives import PlanRequest
 
     x, noise = batch(6, clusters=0, seed=0)
     a = torch.linspace(1, 2, 6, dtype=torch.float64).log().log_softmax(0)
     kernel = Gibbs("cosine", 1.0)(x, x + noise)
-    (plan,) = Exact()(Geometry(kernel), Asked((a, a)))
+    (plan,) = Exact()(Geometry(kernel), PlanRequest((a, a)))
     theirs = ot.emd(a.exp().numpy(), a.exp().numpy(), (-kernel.dense()).numpy())
     torch.testing.assert_close(plan.dense(), torch.as_tensor(theirs), rtol=0, atol=1e-9)
 
@@ -217,7 +217,7 @@ def with_slack(**declared):
             return ("rows", "columns") * 5
 
         def slack(self, axis, temperature):
-            return StepSlack(damping=1 / (1 + temperature / 0.7))
+            return StepRelaxation(damping=1 / (1 + temperature / 0.7))
 
     return Loose()
 
@@ -240,7 +240,7 @@ def test_slack_without_a_reference_measure_is_refused_where_the_class_is_defined
                 return ("rows", "columns")
 
             def slack(self, axis, temperature):
-                return StepSlack(damping=0.5)
+                return StepRelaxation(damping=0.5)
 
     with pytest.raises(UsageError, match="reference: unknown name 'uniform'"):
         with_slack(reference="uniform")

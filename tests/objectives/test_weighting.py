@@ -5,9 +5,9 @@ import torch
 from tests.objectives.comparing import BACKENDS, assert_same, build, outcome, views
 
 import contraport
-from contraport import ByPlan, UsageError
-from contraport.course import Course
-from contraport.objectives.weighting import PlanWeights, parse_weights
+from contraport import PlanWeights, UsageError
+from contraport.objectives.plan_weights import PlanWeightsSchedule, parse_plan_weights
+from contraport.schedules import ScalarSchedule
 
 pytestmark = pytest.mark.usefixtures("uneven_tiles")
 
@@ -32,7 +32,7 @@ def test_value_and_gradient_are_those_of_the_weights_written_out(name, given, ba
     loss = build(name)
     weights = by_formula(z0, z1, loss.temperature, 0.7, 6) * (1 if given is None else given)
     with contraport.engine.backend(backend):
-        ours = outcome(lambda *z: build(name)(*z, weights=ByPlan(0.7, 6, given)), z0, z1)
+        ours = outcome(lambda *z: build(name)(*z, weights=PlanWeights(0.7, 6, given)), z0, z1)
         expected = outcome(lambda *z: build(name)(*z, weights=weights), z0, z1)
     assert_same(ours, expected)
 
@@ -59,19 +59,19 @@ def test_what_the_batch_contradicts_counts_less():
     z0 = torch.nn.functional.normalize(torch.randn(40, 8, generator=torch.Generator().manual_seed(0)))
     z1 = z0.clone()
     z1[:10] = z0[:10].roll(1, 0)
-    weights = ByPlan(1.0)((z0, z1), contraport.Gibbs("cosine", 0.1))
+    weights = PlanWeights(1.0)((z0, z1), contraport.Gibbs("cosine", 0.1))
     assert weights[:10].max() < weights[10:].min()
 
 
 def test_at_no_strength_all_count_alike():
-    ours = outcome(lambda *z: build("nt-xent")(*z, weights=ByPlan(0)), *views())
+    ours = outcome(lambda *z: build("nt-xent")(*z, weights=PlanWeights(0)), *views())
     assert_same(ours, outcome(build("nt-xent"), *views()), 1e-12)
 
 
 def test_the_strength_goes_over_the_steps():
-    assert parse_weights("plan", 10) == PlanWeights(Course(0.9, 0.9, 10, "constant"), 20)
-    assert parse_weights("plan:0.5", 10).at(0).strength == 0.5
-    course = parse_weights("plan:strength=0.2:0.6:linear,iterations=3", 10)
+    assert parse_plan_weights("plan", 10) == PlanWeightsSchedule(ScalarSchedule(0.9, 0.9, 10, "constant"), 20)
+    assert parse_plan_weights("plan:0.5", 10).at(0).strength == 0.5
+    course = parse_plan_weights("plan:strength=0.2:0.6:linear,iterations=3", 10)
     assert (course.at(5).strength, course.at(5).iterations) == (0.4, 3)
 
 
@@ -85,10 +85,10 @@ def test_the_strength_goes_over_the_steps():
             lambda: build("nt-xent")(*views(), weights="plan", present=torch.eye(7, 2).flip(0) < 1),
             "weights: a plan tells them of embeddings of all views",
         ),
-        (lambda: ByPlan(1.5), "strength: expected a number from 0 to 1, got 1.5"),
-        (lambda: ByPlan(iterations=0), "iterations: expected"),
-        (lambda: parse_weights("plan:power=2", 1), "weights: setting of plan: unknown name 'power'"),
-        (lambda: parse_weights("plan:strength=0:2", 1), "strength: expected a number from 0 to 1, got 2"),
+        (lambda: PlanWeights(1.5), "strength: expected a number from 0 to 1, got 1.5"),
+        (lambda: PlanWeights(iterations=0), "iterations: expected"),
+        (lambda: parse_plan_weights("plan:power=2", 1), "weights: setting of plan: unknown name 'power'"),
+        (lambda: parse_plan_weights("plan:strength=0:2", 1), "strength: expected a number from 0 to 1, got 2"),
     ],
 )
 def test_mistakes_cost_one_line(call, message):

@@ -5,10 +5,19 @@ import pytest
 import torch
 from tests.engine.test_memory import Largest
 
+from contraport._utils.text_tensors import decoded
+from contraport.auditing.pairs import (
+    ItemPairs,
+    PairedFeatures,
+    add_decoys,
+    couples,
+    exchanged,
+    find_better_partners,
+    scores,
+    select_partner_candidates,
+)
 from contraport.data import BatchOrder, Dataset, from_arrays
 from contraport.errors import UsageError
-from contraport.pairs import ItemPairs, Sides, better_partners, couples, exchanged, free_partners, scores, with_decoys
-from contraport.text_tensors import decoded
 
 ITEMS = 300
 
@@ -26,14 +35,14 @@ def lacking(items: int) -> torch.Tensor:
 @pytest.mark.parametrize(("items", "number"), [(300, 60), (1_500, 200), (5_000, 500), (30_000, 2_000)])
 def test_a_tenth_are_decoys_within_bounds_and_a_seed_draws_them(items: int, number: int) -> None:
     values = np.arange(items, dtype=np.float32)[:, None]
-    first, again, other = (with_decoys(from_arrays((values, values)), seed=seed).decoys.first for seed in (0, 0, 1))
+    first, again, other = (add_decoys(from_arrays((values, values)), seed=seed).decoys.first for seed in (0, 0, 1))
     assert len(first) == len(set(first.tolist())) == number
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def test_a_decoy_has_the_views_of_two_items_and_is_the_first_otherwise() -> None:
-    decoyed = with_decoys(from_arrays(numbered(), labels=np.arange(ITEMS) % 3), seed=1)
+    decoyed = add_decoys(from_arrays(numbered(), labels=np.arange(ITEMS) % 3), seed=1)
     sources, partners = decoyed.decoys
     assert len(decoyed) == ITEMS
     assert len(sources) == 60
@@ -45,12 +54,12 @@ def test_a_decoy_has_the_views_of_two_items_and_is_the_first_otherwise() -> None
     assert batch.ids.tolist() == [7, sources[0], sources[59]]
     assert batch.labels is not None
     assert batch.labels.tolist() == [7 % 3, sources[0] % 3, sources[59] % 3]
-    assert with_decoys(from_arrays(numbered()), seed=1).decoys.first.equal(sources)
+    assert add_decoys(from_arrays(numbered()), seed=1).decoys.first.equal(sources)
 
 
 def test_decoys_of_texts_are_as_wide_as_their_own() -> None:
     texts = ["x" * (1 + row) for row in range(ITEMS)]
-    decoyed = with_decoys(from_arrays((numbered()[0], texts)), seed=1)
+    decoyed = add_decoys(from_arrays((numbered()[0], texts)), seed=1)
     for number in range(0, 60, 7):
         given, decoy = decoded(decoyed.__getitems__([3, ITEMS + number]).views[1])
         assert given == texts[3]
@@ -59,16 +68,16 @@ def test_decoys_of_texts_are_as_wide_as_their_own() -> None:
 
 def test_what_are_no_pairs_is_told() -> None:
     with pytest.raises(UsageError, match="judged by two given views, and the items of 'arrays' have 1"):
-        with_decoys(from_arrays(np.ones((60, 2))), seed=0)
+        add_decoys(from_arrays(np.ones((60, 2))), seed=0)
     x, y = numbered()
     with pytest.raises(UsageError, match="judged by both views, and 3 items of 'arrays' lack one"):
-        with_decoys(Dataset(from_arrays((x, y)).store, name="arrays", split="train", present=lacking(3)), seed=0)
+        add_decoys(Dataset(from_arrays((x, y)).store, name="arrays", split="train", present=lacking(3)), seed=0)
     with pytest.raises(UsageError, match="have 3; views chooses two"):
-        with_decoys(from_arrays((np.ones((60, 2)),) * 3), seed=0)
+        add_decoys(from_arrays((np.ones((60, 2)),) * 3), seed=0)
     with pytest.raises(UsageError, match=r"expected 50 pairs at least, .* got 49"):
-        with_decoys(from_arrays((np.ones((49, 2)),) * 2), seed=0)
+        add_decoys(from_arrays((np.ones((49, 2)),) * 2), seed=0)
     with pytest.raises(UsageError, match="view 'view1' is the same in each of 50 items"):
-        with_decoys(from_arrays((x, np.ones((ITEMS, 2)))), seed=0)
+        add_decoys(from_arrays((x, np.ones((ITEMS, 2)))), seed=0)
 
 
 def test_an_order_of_some_positions_fills_its_batches_and_has_none_twice_in_one() -> None:
@@ -98,18 +107,18 @@ def test_the_lost_partner_is_found_again() -> None:
     second = hidden @ torch.randn(3, 6, generator=generator)
     swapped = second.clone()
     swapped[:20] = second[:20].roll(1, 0)  # what belongs to item i is now with item i + 1
-    sides = Sides((hidden, swapped))
-    partners, best = better_partners(sides, torch.arange(ITEMS), "likeness")
+    sides = PairedFeatures((hidden, swapped))
+    partners, best = find_better_partners(sides, torch.arange(ITEMS), "likeness")
     right = (partners[:19] == torch.arange(1, 20)).float().mean()
     assert right > 0.4, "of 300 partners, by features of another space"
     assert (partners[100:] == -1).float().mean() > 0.3
     assert best.shape == (ITEMS,)
     # Whose pairs are right is nobody's partner.
     free = torch.arange(20)
-    of_free, _ = better_partners(sides, free, "likeness", free=free)
+    of_free, _ = find_better_partners(sides, free, "likeness", free=free)
     assert (of_free < 20).all()
     assert (of_free[:19] == torch.arange(1, 20)).float().mean() > right + 0.1
-    alone, own = better_partners(sides, free, "likeness", free=free[:1])
+    alone, own = find_better_partners(sides, free, "likeness", free=free[:1])
     assert alone[0] == -1
     assert own[0] == scores(sides, ItemPairs(free[:1], free[:1]), "likeness")
 
@@ -120,9 +129,9 @@ def test_the_partner_is_the_best_of_the_ten_that_neighbours_propose(statistic: s
     hidden = torch.randn(ITEMS, 3, generator=generator)
     second = hidden + 0.2 * torch.randn(ITEMS, 3, generator=generator)
     second[:60] = second[:60].roll(1, 0)
-    sides = Sides((hidden, second), (hidden, second))
+    sides = PairedFeatures((hidden, second), (hidden, second))
     free = torch.arange(0, ITEMS, 6)
-    found, best = better_partners(sides, torch.arange(ITEMS), statistic, free=free)
+    found, best = find_better_partners(sides, torch.arange(ITEMS), statistic, free=free)
     x, y = (values.double() for values in sides.features)
     items = torch.arange(ITEMS)
     near = (x @ x.T).fill_diagonal_(-2).topk(15).indices
@@ -141,7 +150,7 @@ def test_the_partner_is_the_best_of_the_ten_that_neighbours_propose(statistic: s
 def test_the_worst_are_free_and_a_tenth_at_least() -> None:
     values = torch.rand(200, generator=torch.Generator().manual_seed(0))
     for rate, number in ((0.0, 20), (0.251, 51), (0.25, 50), (1.0, 200)):
-        free = free_partners(values, rate)
+        free = select_partner_candidates(values, rate)
         assert sorted(values[free].tolist()) == values.sort().values[:number].tolist()
         assert free.tolist() == sorted(free.tolist())
 
@@ -149,11 +158,11 @@ def test_the_worst_are_free_and_a_tenth_at_least() -> None:
 def test_partners_are_found_in_memory_of_the_items_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a million pairs the likeness of a few thousand to all others would take gigabytes."""
     items, generator = torch.arange(2_000), torch.Generator().manual_seed(0)
-    sides = Sides((torch.randn(2_000, 3, generator=generator), torch.randn(2_000, 3, generator=generator)))
-    expected, _ = better_partners(sides, items, "likeness")
-    monkeypatch.setattr("contraport.pairs.paired_features._BLOCK_VALUES", 2**14)
+    sides = PairedFeatures((torch.randn(2_000, 3, generator=generator), torch.randn(2_000, 3, generator=generator)))
+    expected, _ = find_better_partners(sides, items, "likeness")
+    monkeypatch.setattr("contraport.auditing.pairs.paired_features._BLOCK_VALUES", 2**14)
     with Largest() as seen:
-        found, _ = better_partners(sides, items, "likeness")
+        found, _ = find_better_partners(sides, items, "likeness")
     assert seen.entries <= 10 * 17 * 2 * len(items), seen.operation  # whether a neighbour is one of a candidate pair
     assert torch.equal(found, expected)
 
@@ -183,7 +192,7 @@ def _numbers(items: int) -> Dataset:
 def test_neighbors_of_a_pair_are_neither_of_its_items() -> None:
     values = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     first, second = torch.arange(60), torch.arange(60).roll(1)
-    for near in Sides((values, values)).neighbors_of(ItemPairs(first, second)):
+    for near in PairedFeatures((values, values)).neighbors_of(ItemPairs(first, second)):
         assert near.shape == (60, 15)
         assert not (near == first[:, None]).any()
         assert not (near == second[:, None]).any()

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from contraport.auditing.pairs import above, estimate_fdr, estimate_noise_rate
 from contraport.errors import UsageError
-from contraport.pairs import above, estimated_noise, false_discovery
 
 
 def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -18,7 +18,7 @@ def drawn(rate: float, seed: int, *, items: int = 2_000, gap: float = 3.0) -> tu
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.2, 0.4, 0.6])
 def test_the_rate_is_met_and_its_interval_covers_it(rate: float) -> None:
-    found = [estimated_noise(*drawn(rate, seed)[::2]) for seed in range(20)]
+    found = [estimate_noise_rate(*drawn(rate, seed)[::2]) for seed in range(20)]
     assert np.mean([one.rate for one in found]) == pytest.approx(rate, abs=0.02)
     covered = [one.interval[0] - 0.005 <= rate <= one.interval[1] + 0.005 for one in found]
     assert np.mean(covered) >= 0.85
@@ -28,8 +28,8 @@ def test_the_rate_is_met_and_its_interval_covers_it(rate: float) -> None:
 @pytest.mark.parametrize("deform", [np.exp, np.cbrt, lambda s: np.round(s, 1)], ids=["exp", "cbrt", "rounded"])
 def test_only_the_order_of_scores_counts(deform: Callable[[np.ndarray], np.ndarray], rate: float) -> None:
     scores, _, mismatched = drawn(rate, 1)
-    assert estimated_noise(deform(scores), deform(mismatched)).rate == pytest.approx(
-        estimated_noise(scores, mismatched).rate, abs=0.02
+    assert estimate_noise_rate(deform(scores), deform(mismatched)).rate == pytest.approx(
+        estimate_noise_rate(scores, mismatched).rate, abs=0.02
     )
 
 
@@ -41,7 +41,7 @@ def test_few_mismatches_tell_much_where_good_pairs_score_high(gap: float, spread
     for seed in range(20):
         random = np.random.default_rng(seed)
         wrong, good = random.normal(0, 1, 560), random.normal(gap, spread, 840)
-        errors.append(estimated_noise(np.r_[wrong, good], random.normal(0, 1, 200)).rate - 0.4)
+        errors.append(estimate_noise_rate(np.r_[wrong, good], random.normal(0, 1, 200)).rate - 0.4)
     assert np.sqrt(np.mean(np.square(errors))) < 0.042
     assert abs(np.mean(errors)) < 0.035
 
@@ -81,14 +81,14 @@ def test_the_estimate_and_its_interval_are_those_of_a_plain_bootstrap(
     if digits is not None:
         scores, mismatched = scores.round(digits), mismatched.round(digits)
     expected, (low, high) = by_hand(scores, mismatched)
-    found = estimated_noise(scores, mismatched)
+    found = estimate_noise_rate(scores, mismatched)
     assert found.rate == pytest.approx(expected)
     assert found.interval == pytest.approx((low, high), abs=0.15 * (high - low))
 
 
 def test_a_seed_draws_the_interval_and_leaves_the_estimate() -> None:
     scores, _, mismatched = drawn(0.3, 0)
-    first, again, other = (estimated_noise(scores, mismatched, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (estimate_noise_rate(scores, mismatched, seed=seed) for seed in (0, 0, 1))
     assert first == again
     assert first.interval != other.interval
 
@@ -97,15 +97,15 @@ def test_remembered_pairs_with_fresh_mismatches_are_underestimated_and_with_reme
     """Why there are decoys: wrong pairs that a network remembers score above pairs drawn anew."""
     scores, wrong, fresh = drawn(0.4, 0, gap=5.0)
     scores = scores + np.where(wrong, 1.5, 0)
-    assert estimated_noise(scores, fresh).rate < 0.15
-    assert estimated_noise(scores, fresh + 1.5).rate == pytest.approx(0.4, abs=0.05)
+    assert estimate_noise_rate(scores, fresh).rate < 0.15
+    assert estimate_noise_rate(scores, fresh + 1.5).rate == pytest.approx(0.4, abs=0.05)
 
 
 def test_false_discovery_is_met_on_average_and_rises_with_the_score() -> None:
     met = []
     for seed in range(10):
         scores, wrong, mismatched = drawn(0.3, seed)
-        values = false_discovery(scores, mismatched, 0.3)
+        values = estimate_fdr(scores, mismatched, 0.3)
         order = np.argsort(scores)
         assert (np.diff(values[order]) >= 0).all()
         flagged = values <= 0.1
@@ -125,12 +125,12 @@ def test_above_is_the_area_under_the_curve() -> None:
 def test_no_more_than_all_pairs_are_wrong() -> None:
     """Where they score below the mismatches, too."""
     random = np.random.default_rng(0)
-    found = estimated_noise(random.normal(-1, 1, 300), random.normal(0, 1, 100))
+    found = estimate_noise_rate(random.normal(-1, 1, 300), random.normal(0, 1, 100))
     assert (found.rate, found.interval[1]) == (1, 1)
 
 
 def test_scores_that_are_none_are_told() -> None:
     with pytest.raises(UsageError, match="mismatched: expected finite numbers"):
-        estimated_noise(np.ones(3), np.array([]))
+        estimate_noise_rate(np.ones(3), np.array([]))
     with pytest.raises(UsageError, match="scores: expected finite numbers"):
-        estimated_noise(np.array([np.nan]), np.ones(2))
+        estimate_noise_rate(np.array([np.nan]), np.ones(2))

@@ -8,30 +8,30 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from contraport.auditing.pairs import STATISTICS, ItemPairs, PairedFeatures, scores
+from contraport.auditing.pairs.canonical_correlation import FOLDS, RIDGE
+from contraport.auditing.pairs.pair_statistics import ITERATIONS, RELAXATION, TEMPERATURE
 from contraport.errors import UsageError
-from contraport.pairs import STATISTICS, ItemPairs, Sides, scores
-from contraport.pairs.canonical import FOLDS, RIDGE
-from contraport.pairs.pair_statistics import ITERATIONS, RELAXATION, TEMPERATURE
 
 ITEMS, WRONG = 120, 30
 
 
 @pytest.fixture
-def sides() -> Sides:
+def sides() -> PairedFeatures:
     """Two noisy pictures of one vector each, of which the first 30 have exchanged partners."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(ITEMS, 5, generator=generator)
     first, second = (hidden + 0.2 * torch.randn(ITEMS, 5, generator=generator) for _ in range(2))
     second[:WRONG] = second[:WRONG].roll(7, 0)
-    return Sides((first, second), (first, second))
+    return PairedFeatures((first, second), (first, second))
 
 
-def dense(sides: Sides) -> np.ndarray:
+def dense(sides: PairedFeatures) -> np.ndarray:
     x, y = (values.double() / values.double().norm(dim=1, keepdim=True) for values in sides.features)
     return np.asarray(x @ y.T)
 
 
-def by_hand(name: str, sides: Sides) -> np.ndarray:
+def by_hand(name: str, sides: PairedFeatures) -> np.ndarray:
     """Every statistic of all pairs of items, ``(n, n)``."""
     s = dense(sides)
     if name == "cosine":
@@ -56,7 +56,7 @@ def by_hand(name: str, sides: Sides) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["cosine", "softmax", "csls", "balanced", "unbalanced"])
-def test_agrees_with_the_formula_over_all_pairs(name: str, sides: Sides) -> None:
+def test_agrees_with_the_formula_over_all_pairs(name: str, sides: PairedFeatures) -> None:
     expected = by_hand(name, sides)
     pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(11))
     for one in (sides.given, pairs):
@@ -64,7 +64,7 @@ def test_agrees_with_the_formula_over_all_pairs(name: str, sides: Sides) -> None
         np.testing.assert_allclose(found, expected[one.first, one.second], rtol=2e-3, atol=2e-3)
 
 
-def test_rank_counts_those_that_are_nearer(sides: Sides) -> None:
+def test_rank_counts_those_that_are_nearer(sides: PairedFeatures) -> None:
     s = dense(sides)
     first, second = torch.arange(ITEMS), torch.arange(ITEMS).roll(3)
     own = s[first, second]
@@ -75,15 +75,15 @@ def test_rank_counts_those_that_are_nearer(sides: Sides) -> None:
 def test_what_is_as_near_as_the_partner_is_not_nearer() -> None:
     same = torch.eye(5).repeat(12, 1)
     items = torch.arange(60)
-    assert (scores(Sides((same, same), (same, same)), statistic="rank") == 0).all()
-    moved = scores(Sides((same, same), (same, same)), ItemPairs(items, items.roll(1)), "rank")
+    assert (scores(PairedFeatures((same, same), (same, same)), statistic="rank") == 0).all()
+    moved = scores(PairedFeatures((same, same), (same, same)), ItemPairs(items, items.roll(1)), "rank")
     assert moved.numpy() == pytest.approx(-12 / 60)
 
 
 @pytest.mark.parametrize("shift", [0, 5])
-def test_likeness_is_that_to_the_partners_of_neighbours_both_ways(sides: Sides, shift: int) -> None:
+def test_likeness_is_that_to_the_partners_of_neighbours_both_ways(sides: PairedFeatures, shift: int) -> None:
     kept = torch.arange(ITEMS)[10::2]
-    some = Sides(sides.features, kept=kept)
+    some = PairedFeatures(sides.features, kept=kept)
     pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
     x, y = (values.double().numpy() for values in some.features)
     expected = []
@@ -100,9 +100,9 @@ def near_both(x: np.ndarray, y: np.ndarray, i: int, j: int, kept: Tensor) -> tup
 
 
 @pytest.mark.parametrize("shift", [0, 5])
-def test_neighbors_leaves_the_two_items_out_and_looks_among_the_kept(sides: Sides, shift: int) -> None:
+def test_neighbors_leaves_the_two_items_out_and_looks_among_the_kept(sides: PairedFeatures, shift: int) -> None:
     kept = torch.arange(ITEMS)[10::2]
-    some = Sides(sides.features, kept=kept)
+    some = PairedFeatures(sides.features, kept=kept)
     pairs = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(shift))
     found = scores(some, pairs)
     x, y = (np.asarray(values) for values in some.features)
@@ -131,7 +131,7 @@ def test_equal_items_count_as_one_group() -> None:
     given = label.clone()
     given[:60] = (given[:60] + 1) % 6
     captions = torch.randn(6, 8, generator=generator)[given]
-    both = Sides((images, captions))
+    both = PairedFeatures((images, captions))
     judged = scores(both)
     assert roc_auc_score(np.arange(600) >= 60, judged) > 0.98
     assert judged[given == 2].std() > 0  # two images of one caption are judged each by itself
@@ -144,24 +144,24 @@ def test_ranks_of_many_items_are_told_by_some(monkeypatch: pytest.MonkeyPatch) -
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(900, 4, generator=generator)
     views = (hidden, hidden + 0.3 * torch.randn(900, 4, generator=generator))
-    whole = scores(Sides(views))
-    monkeypatch.setattr("contraport.pairs.paired_features.REFERENCES", 300)
-    some = scores(Sides(views))
+    whole = scores(PairedFeatures(views))
+    monkeypatch.setattr("contraport.auditing.pairs.paired_features.REFERENCES", 300)
+    some = scores(PairedFeatures(views))
     assert np.corrcoef(whole, some)[0, 1] > 0.9
     assert not torch.equal(whole, some)
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_tells_planted_mismatches(name: str, sides: Sides) -> None:
+def test_tells_planted_mismatches(name: str, sides: PairedFeatures) -> None:
     judged: Tensor = scores(sides, statistic=name)
     assert judged.shape == (ITEMS,)
     assert roc_auc_score(np.arange(ITEMS) >= WRONG, judged) > 0.9
 
 
-def test_canonical_agrees_with_the_singular_vectors(sides: Sides) -> None:
+def test_canonical_agrees_with_the_singular_vectors(sides: PairedFeatures) -> None:
     """By singular value decomposition in double precision, a fold at a time, where the code needs none."""
     kept = torch.arange(ITEMS)[WRONG::2]
-    some = Sides((sides.features[0], sides.features[1][:, :4]), kept=kept)
+    some = PairedFeatures((sides.features[0], sides.features[1][:, :4]), kept=kept)
     first, second = torch.arange(ITEMS), torch.arange(ITEMS).roll(4)
     expected = np.empty(ITEMS)
     raw = [values.double().numpy() for values in some.features]
@@ -191,21 +191,21 @@ def csls(x: np.ndarray, y: np.ndarray, among: np.ndarray, number: int) -> np.nda
     return np.asarray(2 * s - near[0][:, None] - near[1])
 
 
-def test_canonical_knows_no_axes_and_no_order_of_the_views(sides: Sides) -> None:
+def test_canonical_knows_no_axes_and_no_order_of_the_views(sides: PairedFeatures) -> None:
     turn = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(1))).Q
     x, y = sides.features
-    expected = scores(Sides((x, y)), statistic="canonical")
-    for other in (Sides((x @ turn, y)), Sides((x, y @ turn)), Sides((y, x))):
+    expected = scores(PairedFeatures((x, y)), statistic="canonical")
+    for other in (PairedFeatures((x @ turn, y)), PairedFeatures((x, y @ turn)), PairedFeatures((y, x))):
         np.testing.assert_allclose(scores(other, statistic="canonical"), expected, atol=1e-4)
 
 
-def test_what_never_changes_tells_nothing(sides: Sides) -> None:
-    still = Sides((sides.features[0], torch.ones(ITEMS, 3)))
+def test_what_never_changes_tells_nothing(sides: PairedFeatures) -> None:
+    still = PairedFeatures((sides.features[0], torch.ones(ITEMS, 3)))
     assert (scores(still, statistic="canonical") == 0).all()
     assert scores(still, statistic="combined").isfinite().all()
 
 
-def test_combined_is_in_units_of_the_given_pairs(sides: Sides) -> None:
+def test_combined_is_in_units_of_the_given_pairs(sides: PairedFeatures) -> None:
     others = ItemPairs(torch.arange(ITEMS), torch.arange(ITEMS).roll(3))
     expected = torch.zeros(ITEMS)
     for name in ("neighbors", "canonical"):
@@ -214,8 +214,8 @@ def test_combined_is_in_units_of_the_given_pairs(sides: Sides) -> None:
     np.testing.assert_allclose(scores(sides, others, "combined"), expected, atol=1e-4)
 
 
-def test_other_spaces_are_compared_without_embeddings(sides: Sides) -> None:
-    apart = Sides((sides.features[0], sides.features[1][:, :3]))
+def test_other_spaces_are_compared_without_embeddings(sides: PairedFeatures) -> None:
+    apart = PairedFeatures((sides.features[0], sides.features[1][:, :3]))
     assert scores(apart).shape == (ITEMS,)
     told = r"statistic: 'csls' compares the two views, .*; expected neighbors, canonical, likeness, combined"
     with pytest.raises(UsageError, match=told):
@@ -224,18 +224,18 @@ def test_other_spaces_are_compared_without_embeddings(sides: Sides) -> None:
         scores(sides, statistic="clsl")
 
 
-def test_what_cannot_be_judged_is_told(sides: Sides) -> None:
+def test_what_cannot_be_judged_is_told(sides: PairedFeatures) -> None:
     x, y = sides.features
     with pytest.raises(UsageError, match=r"data: expected 50 pairs at least, .* got 49"):
-        Sides((x[:49], y[:49]))
+        PairedFeatures((x[:49], y[:49]))
     with pytest.raises(UsageError, match=r"features\[1\]: expected \(120, d\), got \(119, 5\)"):
-        Sides((x, y[1:]))
+        PairedFeatures((x, y[1:]))
     with pytest.raises(UsageError, match=r"features\[0\]: expected finite numbers, got NaN or infinity in 1 rows"):
-        Sides((x.clone().index_fill_(0, torch.tensor([3]), torch.nan), y))
+        PairedFeatures((x.clone().index_fill_(0, torch.tensor([3]), torch.nan), y))
     with pytest.raises(UsageError, match="embeddings: expected two of one width"):
-        Sides((x, y), (x, y[:, :2]))
+        PairedFeatures((x, y), (x, y[:, :2]))
     with pytest.raises(UsageError, match="kept: expected 17 items at least, got 5"):
-        Sides((x, y), kept=torch.arange(5))
+        PairedFeatures((x, y), kept=torch.arange(5))
 
 
 def test_rounding_makes_no_partner_farther_than_its_equals() -> None:
@@ -243,5 +243,5 @@ def test_rounding_makes_no_partner_farther_than_its_equals() -> None:
     generator = torch.Generator().manual_seed(0)
     lengths = 1 + torch.rand(ITEMS, 1, generator=generator)
     same = torch.randn(1, 9, generator=generator) * lengths
-    same = Sides((same, same), (same, same))
+    same = PairedFeatures((same, same), (same, same))
     assert (scores(same, statistic="rank") == 0).all()

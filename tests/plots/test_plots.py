@@ -14,9 +14,9 @@ from matplotlib.text import Text
 
 import contraport
 from contraport import plots
+from contraport._utils.files import write_arrays
 from contraport.errors import UsageError
-from contraport.files import write_arrays
-from contraport.plots.names import places_of_names
+from contraport.plots.label_placement import place_labels
 from contraport.runs import Run
 
 
@@ -81,13 +81,11 @@ def test_names_of_classes_stand_among_their_points_and_not_on_one_another():
     labels = np.repeat([0, 1, 2], 50)
     points = np.concatenate([random.normal(size=(150, 2)) * 0.3 + middles, [[-20.0, 20.0]] * 2])
     labels = np.concatenate([labels, [2, 2]])  # a mean or a median of the third would lie elsewhere
-    places = places_of_names(points, labels)
+    places = place_labels(points, labels)
     assert np.linalg.norm(places[2] - 20.0) < 1.5
     assert abs(places[0][1] - places[1][1]) < 4, "all points lie too near for both: one stands on the other"
     more = np.concatenate([points, [[0.0, 8.0]]])
-    assert places_of_names(more, np.concatenate([labels, [1]]))[1].tolist() == [0.0, 8.0], (
-        "a place that is free is better"
-    )
+    assert place_labels(more, np.concatenate([labels, [1]]))[1].tolist() == [0.0, 8.0], "a place that is free is better"
 
 
 def test_spectra_are_the_singular_values():
@@ -157,7 +155,7 @@ def test_shares_are_drawn_in_per_cent_and_measures_by_their_titles():
 
 def test_an_evaluation_keeps_what_figures_need():
     from contraport.data.arrays import from_arrays
-    from contraport.evaluation.samples import points
+    from contraport.evaluation.page_samples import points
 
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
     kept = points(from_arrays(features), features, torch.arange(40))

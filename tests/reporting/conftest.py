@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contraport.files import write_arrays, write_json
+from contraport._utils.files import write_arrays, write_json
 from contraport.runs import Run
 
 Maker = Callable[..., Run]

@@ -9,7 +9,7 @@ import pytest
 from tests.accessible import faults, unseen_focus
 from tests.browser import CHROMIUM, Browser
 
-from contraport.files import write_arrays, write_json
+from contraport._utils.files import write_arrays, write_json
 from contraport.reporting import report
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from contraport._utils.files import write_json
 from contraport.errors import UsageError
 from contraport.evaluation.result_tables import evaluation_rows
 from contraport.evaluation.worsened import worsened
-from contraport.files import write_json
-from contraport.measures import chosen, measure_of
+from contraport.metrics import chosen, metric_by_key
 from contraport.reporting import report
 from contraport.reporting.numbers import measured, table
 from contraport.reporting.page import render
-from contraport.reporting.shown import shown
-from contraport.reporting.words import describe
+from contraport.reporting.report_run import shown
+from contraport.reporting.summary_text import describe
 
 NASTY = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
@@ -169,7 +169,7 @@ def test_of_a_measure_that_a_run_lacks_none_is_the_best(make_run) -> None:
     del values["rows"]["trained"]["knn"]
     write_json(runs[1].evaluation_path, values)
     known = shown([runs[0]]), shown(runs)
-    (alone,), (beside,) = (table(of, [measure_of("knn")]) for of in known)
+    (alone,), (beside,) = (table(of, [metric_by_key("knn")]) for of in known)
     assert alone.encoders[-1].cells[0].best
     assert not any(cell.best for encoder in beside.encoders for cell in encoder.cells)
 

@@ -9,26 +9,26 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from contraport.files import write_arrays, write_json
-from contraport.pairs import false_discovery
+from contraport._utils.files import write_arrays, write_json
+from contraport.auditing.pairs import estimate_fdr
 from contraport.plots.colors import class_colors
 from contraport.plots.curves import POINTS_PER_LINE
-from contraport.plots.masses import Scale
-from contraport.reporting import drawing
-from contraport.reporting import report_pictures as pictures
+from contraport.plots.mass_scale import Scale
+from contraport.reporting import plotly_figures
+from contraport.reporting import sprite_sheet as pictures
 from contraport.reporting.page import render
-from contraport.reporting.page_canvas import Canvas
+from contraport.reporting.page_builder import Canvas
+from contraport.reporting.report_run import shown
 from contraport.reporting.sections.confusion import confusion, most_confused, table
 from contraport.reporting.sections.embeddings import embeddings
-from contraport.reporting.sections.epochs import epochs, measured_epochs
+from contraport.reporting.sections.epochs import epochs, list_epoch_rows
 from contraport.reporting.sections.geometry import geometry, similarity
 from contraport.reporting.sections.neighbors import neighbors
 from contraport.reporting.sections.pairs import pairs
-from contraport.reporting.sections.plans import in_bytes, kept_of_items, moments_of, plans
+from contraport.reporting.sections.plans import load_snapshots, mass_kept_per_item, plans, quantize_masses
 from contraport.reporting.sections.results import results
 from contraport.reporting.sections.robustness import robustness
 from contraport.reporting.sections.training import curve, training
-from contraport.reporting.shown import shown
 
 
 def canvas_of(*runs) -> Canvas:
@@ -45,32 +45,32 @@ def test_a_plan_and_its_target_share_one_scale_and_leave_self_pairs_out(make_run
     assert plan["meta"]["rows"][7] == "view 2, item 2 (zero)"
     assert one.last.mass == pytest.approx(0.9, abs=1e-5)
     assert 0 < one.last.on_target < 1
-    assert one.last.excludes_self
+    assert one.last.excludes_self_pairs
     assert 0 < len(one.least_kept) <= 6
     assert all(share < 1 for *_, share in one.least_kept)
     assert [share for *_, share in one.least_kept] == sorted(share for *_, share in one.least_kept)
 
 
 def test_masses_are_bytes_along_the_scale() -> None:
-    found = in_bytes(np.array([[0.1, 0.01, 0.001, 0.0]]), Scale(-3.0, -1.0))
+    found = quantize_masses(np.array([[0.1, 0.01, 0.001, 0.0]]), Scale(-3.0, -1.0))
     assert found.tolist() == [[255, 128, 0, 0]]
-    letters = drawing.in_letters(found)
+    letters = plotly_figures.encode_byte_matrix(found)
     assert list(base64.b64decode(letters["bytes"])) == [255, 128, 0, 0]
     assert letters["columns"] == 4
 
 
 def test_an_item_keeps_what_its_rows_keep(make_run) -> None:
     (run,) = shown([make_run()])
-    (moment,) = moments_of(run)
+    (moment,) = load_snapshots(run)
     half = moment._replace(plan=moment.target.copy())
     half.plan[2] /= 2
     half.plan[8] = 0
-    assert kept_of_items(half, 6).round(6).tolist() == [1, 1, 0.25, 1, 1, 1]
+    assert mass_kept_per_item(half, 6).round(6).tolist() == [1, 1, 0.25, 1, 1, 1]
 
 
 def test_unevenness_is_none_on_an_even_plan_and_all_on_one_negative(make_run) -> None:
     (run,) = shown([make_run()])
-    (moment,) = moments_of(run)
+    (moment,) = load_snapshots(run)
     even = np.where(moment.target > 0, 0.0, 1.0)
     np.fill_diagonal(even, 0)
     assert moment._replace(plan=even).unevenness == pytest.approx(0)
@@ -95,7 +95,7 @@ def test_a_cross_plan_has_no_excluded_pairs(make_run) -> None:
     write_arrays(made.samples_path, made.samples() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
     canvas = canvas_of(made)
     (one,) = plans(canvas).values["shown"]
-    assert not one.last.excludes_self
+    assert not one.last.excludes_self_pairs
     drawn = canvas.plots["plan-0"]
     assert [drawn["data"][0]["meta"][of][2] for of in ("rows", "columns")] == [
         "view 1, item 3 (one)",
@@ -118,7 +118,7 @@ def test_what_a_plan_let_go_is_told_where_it_let_any_go(make_run) -> None:
         (one,) = values["shown"]
         assert values["course"] is None, "there is one epoch alone"
         assert one.sheets == tuple(canvas.pictures(made.samples()[f"plan_view_{side}"]) for side in (1, 2))
-        assert json.loads(drawing.to_json(canvas.data))["plans"]["plan-0"]["mass"] == [round(plan.sum(), 4)]
+        assert json.loads(plotly_figures.to_json(canvas.data))["plans"]["plan-0"]["mass"] == [round(plan.sum(), 4)]
         return one.plan.label.partition(": ")[2], one.of_lines.rpartition("; ")[2], one.least_kept, one.last.unevenness
 
     on_target = "of its mass where the target has mass"
@@ -130,8 +130,8 @@ def test_what_a_plan_let_go_is_told_where_it_let_any_go(make_run) -> None:
     nothing = shown(0 * target)
     assert nothing[0] == f"mass 0.000, so that 100% was let go; 0% {on_target}"
     assert len(nothing[2]) == 6
-    (moment,) = moments_of(canvas_of(made).runs[0])
-    assert kept_of_items(moment._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
+    (moment,) = load_snapshots(canvas_of(made).runs[0])
+    assert mass_kept_per_item(moment._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
 
 
 def test_targets_that_change_are_kept_epoch_by_epoch(make_run) -> None:
@@ -183,11 +183,11 @@ def test_long_curves_are_thinned_and_diverged_ones_still_drawn(make_run) -> None
     made.write_metrics(rows)
     figure = curve(shown([made]), "loss")
     assert len(figure["data"][0]["x"]) <= POINTS_PER_LINE
-    assert None in json.loads(drawing.to_json(figure))["data"][0]["y"]
+    assert None in json.loads(plotly_figures.to_json(figure))["data"][0]["y"]
 
 
 def test_json_cannot_end_a_script(make_run) -> None:
-    assert "<" not in drawing.to_json(curve(shown([make_run("x</script>")]), "loss"))
+    assert "<" not in plotly_figures.to_json(curve(shown([make_run("x</script>")]), "loss"))
 
 
 def test_curves_know_where_they_are_along_each_axis(make_run) -> None:
@@ -215,7 +215,7 @@ def test_curves_are_of_what_was_logged_alone(make_run) -> None:
 
 def test_the_course_begins_untrained_and_ends_trained(make_run) -> None:
     canvas = canvas_of(make_run(kept=2))
-    assert measured_epochs(canvas.runs[0]) == [(0, "untrained"), (1, "epoch 1"), (2, "epoch 2"), (3, "trained")]
+    assert list_epoch_rows(canvas.runs[0]) == [(0, "untrained"), (1, "epoch 1"), (2, "epoch 2"), (3, "trained")]
     titles = [measure.title for measure, _ in epochs(canvas).values["curves"]]
     assert titles[:2] == ["Linear probe", "kNN"]
     assert canvas.plots["epochs-knn"]["data"][0]["y"] == pytest.approx([0.91, 0.5, 0.9, 0.92])
@@ -267,7 +267,7 @@ def test_points_are_coloured_by_what_is_known_of_them(make_run) -> None:
     known = canvas.data["maps"]["map-0"]
     assert known["colors"]["domain"]["names"] == ["photo", "sketch"]
     assert known["ids"][0] == 100
-    assert json.loads(drawing.to_json(canvas.data))["maps"]["map-0"]["neighbors"][0] == [3, 1, 6]
+    assert json.loads(plotly_figures.to_json(canvas.data))["maps"]["map-0"]["neighbors"][0] == [3, 1, 6]
     assert list(embeddings(canvas_of(make_run("plain", labels=False))).values["colors"]) == ["loss"]
 
 
@@ -579,7 +579,7 @@ def test_an_audited_run_shows_its_rate_and_the_ten_worst_pairs(make_run) -> None
     assert drawn[1]["text"] == "<b>pair 3"
     found = canvas.runs[0].pairs
     assert [pair.fdr for pair in one.worst] == pytest.approx(
-        false_discovery(found["scores"], found["mismatched"], 0.1)[:10]
+        estimate_fdr(found["scores"], found["mismatched"], 0.1)[:10]
     )
     bars = canvas.plots["scores-0"]["data"]
     assert [sum(of["y"]) for of in bars] == pytest.approx([1, 1], abs=1e-3)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from contraport.files import write_json
+from contraport._utils.files import write_json
 from contraport.reporting.numbers import measured, table
-from contraport.reporting.shown import shown
+from contraport.reporting.report_run import shown
 from contraport.reporting.verdict import verdict
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from contraport.errors import UsageError, check_regular
+from contraport.errors import UsageError, check_regular_file
 from contraport.runs import Run
 
 
@@ -84,9 +84,9 @@ def test_a_file_that_a_training_takes_away_while_the_folder_is_read(run: Run, mo
     def gone(argument: str, path: Path) -> None:
         if path == passing:
             passing.unlink()
-        check_regular(argument, path)
+        check_regular_file(argument, path)
 
-    monkeypatch.setattr("contraport.runs.run_folder.check_regular", gone)
+    monkeypatch.setattr("contraport.runs.run_folder.check_regular_file", gone)
     assert run.metrics() == [{"step": 1}]
 
 

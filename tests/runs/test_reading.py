@@ -3,14 +3,14 @@ from pathlib import Path
 import pytest
 
 from contraport.errors import UsageError
-from contraport.runs.run_files import are_numbers, is_one_of, read_rows
+from contraport.runs.run_files import are_nested_numbers, is_of_kind, read_rows
 
 
 @pytest.mark.parametrize(("value", "holds"), [(1, True), (0.5, True), (None, True), (True, False), ("1", False)])
 def test_true_is_no_number(value: object, holds: bool) -> None:
-    assert is_one_of(value, int, float, None) is holds
+    assert is_of_kind(value, int, float, None) is holds
     if value is not None:
-        assert are_numbers({"loss": value}, depth=1) is holds
+        assert are_nested_numbers({"loss": value}, depth=1) is holds
 
 
 @pytest.mark.parametrize("row", ['{"step": 2, "loss": "low"}', '{"step": 2.5}', '{"loss": 1.0}', '{"step": true}'])

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import yaml
 
+from contraport._utils.files import replacing, write_arrays, write_json, write_text
 from contraport.errors import UsageError
-from contraport.files import replacing, write_arrays, write_json, write_text
 from contraport.runs import Run
 from contraport.training.config import Settings
 

@@ -22,8 +22,8 @@ import contraport
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.features import Features, read_features, write_features
-from contraport.measures.clusters import clusters
-from contraport.searching import blocks, cluster, duplicates, neighbors
+from contraport.metrics.clustering import clusters
+from contraport.searching import block_search, cluster, duplicates, neighbors
 
 
 def some(items: int = 70, width: int = 5, seed: int = 0) -> np.ndarray:
@@ -38,7 +38,7 @@ def cosines(features: np.ndarray) -> np.ndarray:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of which these few items fill several."""
-    monkeypatch.setattr("contraport.searching.blocks.BLOCK", 16)
+    monkeypatch.setattr("contraport.searching.block_search.BLOCK", 16)
 
 
 def test_neighbors_are_those_of_all_pairs() -> None:
@@ -58,7 +58,7 @@ def test_neighbors_are_those_of_all_pairs() -> None:
 def test_blocks_of_any_size_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.concatenate([some(), some()])
     found = neighbors(features, query=3, top=20)
-    monkeypatch.setattr("contraport.searching.blocks.BLOCK", 7)
+    monkeypatch.setattr("contraport.searching.block_search.BLOCK", 7)
     assert [near.position for near in neighbors(features, query=3, top=20)] == [near.position for near in found]
     assert found[0].position == 73
 
@@ -117,15 +117,15 @@ def with_copies(items: int = 300, copies: int = 12) -> np.ndarray:
     return np.concatenate([features, features[:copies] + noise]).astype(np.float32)
 
 
-@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("load_or_build_index", [False, True])
 def test_copies_below_the_threshold_are_counted_and_a_threshold_is_proposed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, indexed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, load_or_build_index: bool
 ) -> None:
-    if indexed:
+    if load_or_build_index:
         pytest.importorskip("faiss")
     setting(monkeypatch, duplicates, TILE=64)
     caplog.set_level(logging.INFO, "contraport.searching")
-    features, index = with_copies(), tmp_path / "a.faiss" if indexed else None
+    features, index = with_copies(), tmp_path / "a.faiss" if load_or_build_index else None
     alike = cosines(features)
     np.fill_diagonal(alike, -1)
     of_copies = np.array([alike[place, 300 + place] for place in range(12)])
@@ -133,8 +133,8 @@ def test_copies_below_the_threshold_are_counted_and_a_threshold_is_proposed(
     found = duplicates(features, index=index, page=tmp_path / "same.html")
     assert 0 < len(found) < 12
     below = np.sort(of_copies[of_copies < 0.999])[::-1]
-    assert [pair.similarity for pair in found.next_pairs][: len(below)] == pytest.approx(below, abs=1e-6)
-    assert [pair.positions[1] - pair.positions[0] for pair in found.next_pairs][: len(below)] == [300] * len(below)
+    assert [pair.similarity for pair in found.near_duplicates][: len(below)] == pytest.approx(below, abs=1e-6)
+    assert [pair.positions[1] - pair.positions[0] for pair in found.near_duplicates][: len(below)] == [300] * len(below)
     counts = [int((below >= level).sum()) for level in (0.99, 0.95, 0.9)]
     told = f"below the threshold of 0.999: {counts[0]} from 0.99, {counts[1]} from 0.95 and {counts[2]} from 0.9."
     assert f"Pairs of nearest items {told}" in found.notes
@@ -146,8 +146,8 @@ def test_copies_below_the_threshold_are_counted_and_a_threshold_is_proposed(
     assert len(duplicates(features, threshold=found.proposed_threshold, index=index)) == 12
     assert duplicates(features, threshold=found.proposed_threshold, index=index).proposed_threshold is None
     page = (tmp_path / "same.html").read_text()
-    assert page.count("<h2") == len(found) + len(found.next_pairs)
-    assert all(f"cosine {pair.similarity:.4f}" in page for pair in found.next_pairs)
+    assert page.count("<h2") == len(found) + len(found.near_duplicates)
+    assert all(f"cosine {pair.similarity:.4f}" in page for pair in found.near_duplicates)
     assert told in page
 
 
@@ -347,7 +347,7 @@ def test_files_that_hold_no_features_are_told(tmp_path: Path) -> None:
         duplicates(tmp_path / "y.npz")
     with pytest.raises(UsageError, match="1 of 3 items have a NaN or infinite feature"):
         duplicates(np.array([[1.0], [np.nan], [2.0]]))
-    assert blocks.BLOCK == 16
+    assert block_search.BLOCK == 16
 
 
 def test_pages_show_the_pictures_of_files(photos: Path, tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ def test_the_share_in_the_plane_is_that_of_samples():
     found = noise_and_mixup((2, 16), items=5000 // 25)
     x = gaussian_mixture(20_000, 16).x
     moved = (x[torch.randperm(len(x))] - x).square().mean(0)
-    assert found.mixup_in_plane[1].item() == pytest.approx((moved[:2].sum() / moved.sum()).item(), abs=0.01)
-    assert found.noise_in_plane.tolist() == [1.0, 0.125]
-    assert found.mixup_in_plane[0].item() == pytest.approx(1)
+    assert found.mixup_share_in_plane[1].item() == pytest.approx((moved[:2].sum() / moved.sum()).item(), abs=0.01)
+    assert found.noise_share_in_plane.tolist() == [1.0, 0.125]
+    assert found.mixup_share_in_plane[0].item() == pytest.approx(1)
 
 
 def test_every_row_wants_as_much_and_nothing_of_itself():
@@ -39,8 +39,8 @@ def test_every_row_wants_as_much_and_nothing_of_itself():
     for target in (*found.noise_targets, *found.mixup_targets):
         torch.testing.assert_close(target.sum(1), torch.full((30,), 1 / 30))
         assert (target.diagonal() == 0).all()
-    assert (found.noise_within > 0.5).all()
-    assert (found.mixup_within <= 1 + 1e-6).all()
+    assert (found.noise_mass_within_components > 0.5).all()
+    assert (found.mixup_mass_within_components <= 1 + 1e-6).all()
 
 
 def test_figure_is_drawn(tmp_path):

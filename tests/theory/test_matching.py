@@ -43,7 +43,7 @@ def test_numbers_are_those_of_the_plan():
         plan = found.plan.numpy()
         columns = plan.sum(0) / plan.sum()
         np.testing.assert_allclose(found.columns, columns)
-        assert found.on_partners == pytest.approx(plan[np.arange(8), (np.arange(8) + 1) % 8].sum() / plan.sum())
+        assert found.partner_share == pytest.approx(plan[np.arange(8), (np.arange(8) + 1) % 8].sum() / plan.sum())
         assert found.unevenness == pytest.approx(np.clip(columns - 1 / 8, 0, None).sum())
         assert found.columns_used == pytest.approx(np.exp(-(columns * np.log(columns)).sum()))
 

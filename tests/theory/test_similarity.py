@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
 from contraport.errors import UsageError
-from contraport.measures.embedding_geometry import tolerance
+from contraport.metrics.embedding_geometry import tolerance
 from contraport.theory import similarity
 
 

@@ -13,13 +13,13 @@ import torch.distributed as dist
 from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
-from contraport.data import from_stream, loader, own_share
-from contraport.data.streams import StreamBroke
-from contraport.distributed import anyones, anywhere, from_first, is_first, together
+from contraport.data import from_stream, loader, local_share
+from contraport.data.streams import StreamError
+from contraport.distributed import anywhere, broadcast_object, first_non_none, is_main_process, together
 from contraport.errors import UsageError
 from contraport.training import train
-from contraport.training.batch_norm import share_batch_norm
-from contraport.training.step.gradient_cache import in_chunks
+from contraport.training.batch_norm import convert_batch_norm
+from contraport.training.step.gradient_cache import embed_in_chunks
 from tests.processes import Report
 
 SIZES = (5, 2)
@@ -51,7 +51,7 @@ def compare_batch_norm(rank: int, report: Report) -> None:
         generator = torch.Generator().manual_seed(0)
         inputs, weights = (torch.randn(sum(SIZES), *shape, dtype=torch.float64, generator=generator) for _ in range(2))
         one, shared = network(layer), network(layer)
-        share_batch_norm(shared, torch.device("cpu"))
+        convert_batch_norm(shared, torch.device("cpu"))
         expected = [value[own] for value in outcome(one, inputs + 100, weights)]
         got = outcome(shared, inputs[own] + 100, weights[own])
         for parameter in shared.parameters():
@@ -68,7 +68,7 @@ def compare_batch_norm(rank: int, report: Report) -> None:
 def compare_chunks(rank: int, report: Report) -> None:
     """Whether the chunks of shared batches are those of one process, and give its gradient and running statistics."""
     for items, size in ((8, 4), (23, 5), (11, 4)):
-        share = own_share(items)
+        share = local_share(items)
         own = slice(share.start, (rank + 1) * items // 2)
         generator = torch.Generator().manual_seed(items)
         inputs, weights = (torch.randn(items, 3, dtype=torch.float64, generator=generator) for _ in range(2))
@@ -76,9 +76,9 @@ def compare_chunks(rank: int, report: Report) -> None:
         for share_or_none, part in ((None, slice(None)), (share, own)):
             norm = network(nn.BatchNorm1d(3))
             if share_or_none is not None:
-                share_batch_norm(norm, torch.device("cpu"))
+                convert_batch_norm(norm, torch.device("cpu"))
             leaf = inputs[part].clone().requires_grad_()
-            (embedded,) = in_chunks(
+            (embedded,) = embed_in_chunks(
                 lambda views, norm=norm: (norm(*views).square(),), norm, [leaf], size, share_or_none
             )
             (weights[part] * embedded).sum().backward()
@@ -100,7 +100,7 @@ def wait_long(rank: int, report: Report) -> None:
         pass
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), dist.group.WORLD)
     with together():
-        if is_first():
+        if is_main_process():
             time.sleep(1.5)
     report(rank)
 
@@ -147,16 +147,16 @@ def break_a_stream(rank: int, report: Report) -> None:
     try:
         for _ in loader(from_stream(Breaking(rank)), 4, batches=6, shared=True):
             came += 1
-    except StreamBroke as broke:
+    except StreamError as broke:
         report((came, str(broke)))
 
 
 def agree_and_fail(rank: int, report: Report) -> None:
     """Whether processes hear of each other what they should; what is wrong is reported."""
     found = {
-        "the first": is_first() == (rank == 0),
-        "from the first": from_first(f"rank {rank}") == "rank 0",
-        "anyone's": (anyones("mine" if rank == 1 else None), anyones(None)) == ("mine", None),
+        "the first": is_main_process() == (rank == 0),
+        "from the first": broadcast_object(f"rank {rank}") == "rank 0",
+        "anyone's": (first_non_none("mine" if rank == 1 else None), first_non_none(None)) == ("mine", None),
         "anywhere": anywhere(rank == 1, False, True) == (True, False, True),
     }
     for failing in ([], [0], [2], [1, 2]):

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from contraport.catalog import resolve
 from contraport.data import Batch, Dataset, Share, from_arrays
 from contraport.distributed import local
-from contraport.training.build import build_objective, build_pipeline
+from contraport.training.components import build_objective, build_pipeline
 from contraport.training.config import Settings
-from contraport.training.step.pipeline import Pipeline
+from contraport.training.step.training_module import TrainingModule
 from tests.processes import Report
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -58,16 +58,16 @@ def weighted(dataset: Dataset) -> Dataset:
     return dataset.with_weights(torch.arange(len(dataset)) % 4 + 0.5)
 
 
-def pipeline_of(dataset: Dataset, **chosen: Any) -> Pipeline:
+def pipeline_of(dataset: Dataset, **chosen: Any) -> TrainingModule:
     settings = Settings(**{"projection": 8, "epochs": 5, **resolve(chosen)})
     return build_pipeline(settings, dataset, build_objective(settings), epoch=4)
 
 
-def gradients(pipeline: Pipeline) -> dict[str, Tensor]:
+def gradients(pipeline: TrainingModule) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in pipeline.named_parameters() if p.grad is not None}
 
 
-def take_steps(pipeline: Pipeline, batches: list[Batch], *, first: int = 0) -> list[float]:
+def take_steps(pipeline: TrainingModule, batches: list[Batch], *, first: int = 0) -> list[float]:
     optimizer = torch.optim.SGD([p for p in pipeline.parameters() if p.requires_grad], lr=0.1)
     losses = []
     for step, batch in enumerate(batches, first):

@@ -10,12 +10,12 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from contraport.auditing.pairs import PairedFeatures
+from contraport.auditing.pairs.pair_filter import PairFilter
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
-from contraport.pairs import Sides
 from contraport.runs import Run
 from contraport.training import train
-from contraport.training.step.pair_filter import Auditor
 from tests.processes import Report, reports_of
 
 from .conftest import Pull
@@ -76,9 +76,9 @@ def test_items_that_are_vectors_are_judged_as_they_came_too(
 ) -> None:
     """An encoder that tells nothing leaves what the vectors tell; where they are too wide, nothing."""
     areas = []
-    monkeypatch.setattr(Auditor, "sides", lambda auditor: Sides(torch.randn(2, ITEMS, 4).unbind()))
+    monkeypatch.setattr(PairFilter, "sides", lambda auditor: PairedFeatures(torch.randn(2, ITEMS, 4).unbind()))
     for widest in (1_024, 1):
-        monkeypatch.setattr("contraport.training.step.pair_filter.WIDEST", widest)
+        monkeypatch.setattr("contraport.auditing.pairs.pair_filter.WIDEST", widest)
         found = train(**{**audited, "epochs": 1, "overwrite": True}).pairs()
         areas.append(roc_auc_score(np.arange(ITEMS) >= WRONG, found["scores"]))
     assert areas[0] > 0.8 > 0.65 > areas[1]

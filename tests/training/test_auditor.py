@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from contraport.auditing.pairs import ItemPairs, PairedFeatures, estimate_noise_rate
+from contraport.auditing.pairs import pair_filter as module
+from contraport.auditing.pairs.decoys import add_decoys
+from contraport.auditing.pairs.pair_filter import PairFilter
 from contraport.data import BatchOrder, from_arrays
-from contraport.embedding import Reader
-from contraport.pairs import ItemPairs, Sides, estimated_noise
-from contraport.pairs.decoys import with_decoys
-from contraport.training.step import pair_filter as module
-from contraport.training.step.pair_filter import Auditor
+from contraport.embedding import LoaderConfig
 
 ITEMS, WRONG, EPOCHS = 400, 100, 12
 RANDOM = np.random.default_rng(0)
 
 
-class Told(Auditor):
+class Told(PairFilter):
     """An audit that is told what scores its looks give, of pairs, of decoys, and of mismatches not trained on."""
 
     looks: list[tuple[Tensor, Tensor, Tensor]]
@@ -32,10 +32,10 @@ class Told(Auditor):
 @pytest.fixture
 def audit() -> Told:
     views = RANDOM.normal(size=(2, ITEMS, 20))
-    dataset = with_decoys(from_arrays(tuple(views)), seed=0)
+    dataset = add_decoys(from_arrays(tuple(views)), seed=0)
     order = BatchOrder(ITEMS, batch_size=50, shuffle=True, seed=0, drop_last=True)
     pipeline: Any = None  # what it would say of the pairs is told
-    return Told(dataset, pipeline, order, epochs=EPOCHS, reader=Reader())
+    return Told(dataset, pipeline, order, epochs=EPOCHS, reader=LoaderConfig())
 
 
 def judged(audit: Told, sources: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,7 +68,7 @@ def test_noise_is_estimated_of_what_was_trained_on(audit: Told) -> None:
         audit.last, audit.looks = None, [(scores, mismatched, fresh)]
         assert audit.after_epoch(1)
         own = [item for item in range(ITEMS) if item not in sources_of(audit)]
-        rate, (low, high) = estimated_noise(scores[own].numpy(), mismatched.numpy())
+        rate, (low, high) = estimate_noise_rate(scores[own].numpy(), mismatched.numpy())
         assert audit.last is not None
         assert (audit.last.rate, audit.last.low, audit.last.high) == (rate, low, high)
         assert rate == pytest.approx(WRONG / ITEMS, abs=0.08)
@@ -136,14 +136,14 @@ def test_what_counts_is_the_mean_of_all_looks(audit: Told) -> None:
 def test_fresh_mismatches_are_none_that_was_trained_on(audit: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[ItemPairs] = []
 
-    def scores(sides: Sides, pairs: ItemPairs, statistic: str) -> Tensor:
+    def scores(sides: PairedFeatures, pairs: ItemPairs, statistic: str) -> Tensor:
         asked.append(pairs)
         return torch.from_numpy(RANDOM.normal(size=len(pairs.first)))
 
     features = torch.from_numpy(RANDOM.normal(size=(ITEMS, 8)))
     monkeypatch.setattr(module, "scores", scores)
-    monkeypatch.setattr(audit, "sides", lambda: Sides((features, features)))
-    found = Auditor._judged(audit)
+    monkeypatch.setattr(audit, "sides", lambda: PairedFeatures((features, features)))
+    found = PairFilter._judged(audit)
     number = len(sources_of(audit))
     assert [len(part) for part in found] == [ITEMS, number, number]
     first, second = (part.tolist() for part in asked[0])

@@ -13,7 +13,7 @@ import torch
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.training import train
-from contraport.training.build import build
+from contraport.training.components import build
 from contraport.training.config import Settings
 
 from .test_train import same, weights_of

@@ -14,14 +14,14 @@ import pytest
 
 from contraport import ContrastiveEncoder, train
 from contraport.catalog import RECIPES
-from contraport.catalog.augments import AUGMENTS
-from contraport.course import SHAPES
+from contraport.catalog.augment_specs import AUGMENTS
 from contraport.errors import UsageError
 from contraport.options import fits
 from contraport.runs import Run
+from contraport.schedules import SHAPES
 from contraport.training.callbacks.loggers import LOGGERS
 from contraport.training.config import KEPT, OPTIONS, Settings
-from contraport.training.step.reconstructed import RECONSTRUCTIONS
+from contraport.training.step.reconstruction_loss import RECONSTRUCTIONS
 
 
 def test_train_takes_the_settings_and_tells_of_each() -> None:

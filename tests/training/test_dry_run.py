@@ -16,7 +16,7 @@ from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
 from contraport.training.config import Settings
 from contraport.training.dry_run import DryRun
-from contraport.training.preflight import FEW_STEPS, advice_of_encoder, proposal
+from contraport.training.preflight import FEW_STEPS, encoder_advice, proposal
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_what_is_proposed_are_enough_steps(items: int, size: int) -> None:
 def test_few_photos_are_advised_weights_that_others_trained() -> None:
     photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
     enough = {"batch_size": 32, "epochs": 200}
-    told = advice_of_encoder(Settings(data="my photos"), photos, {"data": "my photos", "epochs": 3}, enough, Path("a"))
+    told = encoder_advice(Settings(data="my photos"), photos, {"data": "my photos", "epochs": 3}, enough, Path("a"))
     assert told is not None
     command, without = re.fullmatch(
         r".* frozen: (.*), or --init .* Without such weights take (.*), which .*", told
@@ -112,7 +112,7 @@ def test_few_photos_are_advised_weights_that_others_trained() -> None:
 
 def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> None:
     def advice(changes: dict[str, Any] | None = None, **given: Any) -> str:
-        return advice_of_encoder(Settings(**given), images, given, changes) or ""
+        return encoder_advice(Settings(**given), images, given, changes) or ""
 
     assert advice().startswith("few images: 96, too few to train an encoder from scratch")
     assert "--encoder resnet18 --pretrained true --freeze true, or --init" in advice(encoder="resnet18")
@@ -133,7 +133,7 @@ def test_few_images_are_advised_an_encoder_that_was_trained(images: Dataset) -> 
     assert not advice(data="digits")
     captioned = from_arrays((np.zeros((50, 2, 2), np.uint8), ["a text"] * 50))
     for view, told in (("text", "too few to train .* --encoder.image"), ("image", "soon forgets")):
-        assert re.search(told, advice_of_encoder(Settings(init={view: "runs/a"}), captioned, {}) or "")
+        assert re.search(told, encoder_advice(Settings(init={view: "runs/a"}), captioned, {}) or "")
     many = from_arrays(np.zeros((5_000, 2, 2), np.uint8))
-    assert advice_of_encoder(Settings(), many, {}) is None
-    assert advice_of_encoder(Settings(), from_arrays(np.zeros((50, 3))), {}) is None
+    assert encoder_advice(Settings(), many, {}) is None
+    assert encoder_advice(Settings(), from_arrays(np.zeros((50, 3))), {}) is None

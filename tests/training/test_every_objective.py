@@ -9,7 +9,7 @@ from contraport.catalog import OBJECTIVES
 from contraport.data import from_arrays, load
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model
-from contraport.measures.probes import knn
+from contraport.metrics.probes import knn
 
 CLASSES = 6
 
@@ -41,7 +41,7 @@ NEED_FEATURES = ["x-clr", "guided"]  # a teacher's
 class Taught(contraport.Pairs):
     """A target of one's own, which says that it needs features."""
 
-    asks_features = True
+    requires_features = True
 
 
 def test_a_target_of_ones_own_says_that_it_needs_features(tmp_path):

@@ -20,8 +20,8 @@ from contraport.data.arrays import ArrayStore
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.runs import Run
-from contraport.training.optimization import make_optimizer
-from contraport.training.parallel import may_lack_gradients
+from contraport.training.optimization import create_optimizer
+from contraport.training.parallel import may_have_unused_parameters
 
 
 @pytest.fixture
@@ -200,9 +200,9 @@ def test_weights_without_a_gradient_are_looked_for_where_some_that_learn_may_be(
     """Torch warns, once a process, where it looked and found none."""
     pipeline: Any = nn.ModuleDict({"encoder": timm.create_model("resnet10t", num_classes=0), "head": nn.Linear(2, 2)})
     pipeline.freezing = None
-    assert may_lack_gradients(pipeline)
+    assert may_have_unused_parameters(pipeline)
     pipeline["encoder"].requires_grad_(False)
-    assert not may_lack_gradients(pipeline)
+    assert not may_have_unused_parameters(pipeline)
 
 
 def test_equal_weights_in_another_network_are_another_encoder(images: Dataset, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_rates_of_the_encoder_and_of_its_layers() -> None:
     encoder = timm.create_model("resnet10t", num_classes=0)
     module = nn.ModuleDict({"encoder": encoder, "head": nn.Linear(4, 2)})
     given = {"opt": "adamw", "lr": 1.0, "weight_decay": 0.1, "encoders": [encoder]}
-    optimizer = make_optimizer(module, **given, encoder_lr_scale=0.1)
+    optimizer = create_optimizer(module, **given, encoder_lr_scale=0.1)
     rates = {id(weights): group["lr"] for group in optimizer.param_groups for weights in group["params"]}
     assert len(rates) == len(list(module.parameters()))
     assert {rates[id(weights)] for weights in encoder.parameters()} == {0.1}
@@ -241,7 +241,7 @@ def test_rates_of_the_encoder_and_of_its_layers() -> None:
     assert decays[id(encoder.conv1[0].weight)] == 0.1
     assert decays[id(encoder.layer1[0].bn1.weight)] == decays[id(module["head"].bias)] == 0
 
-    optimizer = make_optimizer(module, **given, encoder_lr_scale=0.5, layer_decay=0.5)
+    optimizer = create_optimizer(module, **given, encoder_lr_scale=0.5, layer_decay=0.5)
     rates = {id(weights): group["lr"] for group in optimizer.param_groups for weights in group["params"]}
     assert len(rates) == len(list(module.parameters()))
     stages = [
@@ -250,7 +250,7 @@ def test_rates_of_the_encoder_and_of_its_layers() -> None:
     assert [after / before for before, after in pairwise(stages)] == [2, 2, 2]
     assert stages[-1] <= 0.5
     assert rates[id(encoder.conv1[0].weight)] < stages[0]
-    plain = make_optimizer(module, **given)
+    plain = create_optimizer(module, **given)
     assert {group["lr"] for group in plain.param_groups} == {1.0}
 
 
@@ -270,7 +270,7 @@ def test_views_begin_with_weights_of_their_own_and_one_is_held(pairs: Dataset, b
     settings = {"data": pairs, "init": init, "encoder": {"sound": "mlp"}, "freeze": {"photo": True}}
     run = contraport.train(epochs=2, batch_size=20, out=tmp_path / "run", keep_every=1, progress=False, **settings)
     first = Model.from_pretrained(run.initial_path)
-    assert first.built_from == ["small-cnn", "mlp"]
+    assert first.encoder_sources == ["small-cnn", "mlp"]
     assert same(dict(first.tower(0).encoder.state_dict()), state(begun))
     assert same(dict(first.tower(1).encoder.state_dict()), dict(mlp.state_dict()))
     assert torch.equal(first.tower(0).mean, begun.model().tower(0).mean)
@@ -320,10 +320,10 @@ def test_an_encoder_with_nothing_to_learn_may_be_held_by_view(pairs: Dataset, tm
     held: dict[str, Any] = {"init": {"sound": str(tmp_path / "mlp.pt")}, "freeze": {"photo": True, "sound": True}}
     settings = held | {"encoder": {"photo": "gradients"}}
     run = contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "run", progress=False, **settings)
-    assert run.model().built_from == ["gradients", "mlp"]
+    assert run.model().encoder_sources == ["gradients", "mlp"]
     alone = {"encoder": {"photo": "gradients"}, "freeze": {"photo": True}}  # no other weights are given
     run = contraport.train(data=pairs, epochs=1, batch_size=20, out=tmp_path / "alone", progress=False, **alone)
-    assert run.model().built_from == ["gradients", "mlp"]
+    assert run.model().encoder_sources == ["gradients", "mlp"]
 
 
 def test_an_encoder_that_would_stay_as_it_was_drawn_is_told(pairs: Dataset, begun: Run, tmp_path: Path) -> None:

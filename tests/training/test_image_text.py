@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import contraport
+from contraport._utils.text_tensors import encoded
 from contraport.cli import main
 from contraport.data import load
 from contraport.encoders import Model
@@ -20,9 +21,8 @@ from contraport.errors import UsageError
 from contraport.features import read_features
 from contraport.objectives import Shown
 from contraport.runs import Run
-from contraport.text_tensors import encoded
-from contraport.training.build import build
-from contraport.training.resolve import settings_of
+from contraport.training.components import build
+from contraport.training.resolve import resolve_settings
 from tests.evaluation.making import image_model, make_run
 
 COLOURS = {"dark": 20, "grey": 120, "bright": 220}
@@ -76,7 +76,7 @@ def test_each_view_has_its_encoder_and_the_temperature_learns(run: Run) -> None:
 def test_what_shows_the_same_is_wanted(folder: Path) -> None:
     """The loss is that of the images and captions of a batch that are of one image or of one caption."""
     given = {"data": str(folder / "captions.csv"), "recipe": "clip", "image_size": 12, "batch_size": 8}
-    built = build(settings_of(given))
+    built = build(resolve_settings(given))
     batch = built.dataset.__getitems__([0, 1, 2, 7, 12])
     model = built.pipeline.eval().model  # nothing is left out at random
     numbers = built.dataset.content_ids[batch.ids]
@@ -84,7 +84,7 @@ def test_what_shows_the_same_is_wanted(folder: Path) -> None:
         z = model.project(model.encode(built.pipeline.views(batch.views)))
         expected = contraport.info_nce(temperature=0.07)(*z, target=Shown(numbers))
         assert float(built.pipeline(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
-    own = build(settings_of({**given, "target": "pairs"}))
+    own = build(resolve_settings({**given, "target": "pairs"}))
     assert float(own.pipeline.eval()(batch, 0).detach()) != pytest.approx(float(expected), rel=1e-3)
 
 

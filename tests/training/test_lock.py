@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from contraport import locks
+from contraport._utils import locks
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train

@@ -15,7 +15,7 @@ from contraport.runs import Run
 from contraport.training import train
 from contraport.training.callbacks import FiniteGuard
 from contraport.training.loop import Callback, Loop, Position
-from contraport.training.optimization import make_schedule
+from contraport.training.optimization import build_lr_schedule
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -48,7 +48,7 @@ def data() -> Dataset:
 def looped(data: Dataset, epochs: int, *callbacks: Callback, start: Position | None = None, **more: Any) -> Squares:
     module = Squares()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    schedule = make_schedule(optimizer, sched="constant", steps=1, warmup=0)
+    schedule = build_lr_schedule(optimizer, sched="constant", steps=1, warmup=0)
     batches = loader(data, BATCH, shuffle=True, drop_last=True)
     Loop(module, batches, optimizer, schedule, epochs=epochs, start=start, callbacks=callbacks, **more).run()
     return module

@@ -13,11 +13,11 @@ import torch
 import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
-from contraport.encoders.adapters import merged
+from contraport.encoders.lora import merged
 from contraport.errors import UsageError
-from contraport.evaluation.kept_models import kept_files, kept_models
+from contraport.evaluation.epoch_checkpoints import epoch_checkpoint_files, load_epoch_models
 from contraport.runs import Run
-from contraport.training.build import build, build_initial, fitted
+from contraport.training.components import build, fitted, load_initial_weights
 from contraport.training.restore import read_checkpoint
 
 State = dict[str, torch.Tensor]
@@ -90,7 +90,7 @@ def test_a_run_goes_on_to_where_it_would_have_ended(pairs: Dataset, begun: Run, 
     again = contraport.train(data=pairs, epochs=2, resume=True, out=tmp_path / "run", progress=False)
     for one, other in zip(states(whole.model()), states(again.model()), strict=True):
         assert not moved(one, other)
-    ((_, then),) = kept_models(whole, whole.model(), kept_files(whole, before=2))
+    ((_, then),) = load_epoch_models(whole, whole.model(), epoch_checkpoint_files(whole, before=2))
     assert moved(states(then)[0], states(begun.model())[0])
     assert moved(states(then)[0], states(whole.model())[0])
 
@@ -99,7 +99,7 @@ def test_the_model_is_used_without_adapters(pairs: Dataset, begun: Run, monkeypa
     pytest.importorskip("peft")
     run = train(pairs, begun, lora=2)
     settings = run.settings(data=pairs)
-    first = build_initial(settings, run)
+    first = load_initial_weights(settings, run)
     pipeline = build(fitted(settings, first), first).pipeline
     weights = read_checkpoint(run.last_checkpoint)["pipeline"]
     pipeline.load_state_dict(weights)

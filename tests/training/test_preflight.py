@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from contraport.training import train
-from contraport.training.build import build
+from contraport.training.components import build
 from contraport.training.config import Settings
-from contraport.training.preflight import views_are_one
+from contraport.training.preflight import views_are_identical
 
 
-def log_of(folder: Path, data: Path, **options: Any) -> list[tuple[str, str]]:
+def log_size(folder: Path, data: Path, **options: Any) -> list[tuple[str, str]]:
     """The lines before the first step: their level and text."""
     run = train(**{"data": data, "epochs": 1, "batch_size": 40, **options}, out=folder / "run", progress=False)
     lines = [line.split(" ", 3)[2:] for line in run.log_path.read_text().splitlines()]
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_items_steps_and_what_is_left_out_are_told(file: Path, tmp_path: Path) -> None:
-    assert log_of(tmp_path, file, epochs=3, test_fraction=0.1) == [
+    assert log_size(tmp_path, file, epochs=3, test_fraction=0.1) == [
         ("INFO", "12 more are held out for evaluation (--test_fraction)"),
         ("INFO", "6 steps: 3 epochs of 2 batches of 40 items; each epoch leaves out 28 items, chosen anew"),
         (
@@ -40,14 +40,14 @@ def test_items_steps_and_what_is_left_out_are_told(file: Path, tmp_path: Path) -
 
 
 def test_steps_of_several_batches_are_counted(file: Path, tmp_path: Path) -> None:
-    lines = log_of(tmp_path, file, batch_size=32, accumulate=2)
+    lines = log_size(tmp_path, file, batch_size=32, accumulate=2)
     assert ("INFO", "2 steps: 1 epoch of 3 batches of 32 items, 2 to a step") in lines
 
 
 def test_a_split_of_the_datas_own_is_named(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(80, 4))
     np.savez(tmp_path / "data.npz", x=rows, x_test=rows)
-    lines = log_of(tmp_path, tmp_path / "data.npz", batch_size=2, epochs=5, objective="byol", predictor=True)
+    lines = log_size(tmp_path, tmp_path / "data.npz", batch_size=2, epochs=5, objective="byol", predictor=True)
     assert lines == [
         ("INFO", "evaluation is on the test split of the data"),
         ("INFO", "200 steps: 5 epochs of 40 batches of 2 items"),
@@ -69,7 +69,7 @@ def test_a_way_is_proposed_for_texts_in_pairs(
 ) -> None:
     rows = [",".join(f"word{number} of {name}" for name in columns.split(",")) for number in range(80)]
     (tmp_path / "texts.csv").write_text("\n".join([columns, *rows]))
-    lines = log_of(tmp_path, tmp_path / "texts.csv", **options)
+    lines = log_size(tmp_path, tmp_path / "texts.csv", **options)
     way = "--objective info-nce --temperature 0.05 --projection 0"
     proposal = ("WARNING", f"texts that belong together: as a rule more of their partners are found with {way}")
     assert (proposal in lines) is told
@@ -94,7 +94,9 @@ def test_a_way_is_proposed_for_texts_in_pairs(
 def test_batches_that_are_smaller_than_the_objective_needs(
     file: Path, tmp_path: Path, options: dict[str, Any], doubt: str | None
 ) -> None:
-    warnings = [text for level, text in log_of(tmp_path, file, **options) if level == "WARNING" and "steps" not in text]
+    warnings = [
+        text for level, text in log_size(tmp_path, file, **options) if level == "WARNING" and "steps" not in text
+    ]
     assert len(warnings) == (doubt is not None)
     assert doubt is None or doubt in warnings[0]
 
@@ -112,7 +114,7 @@ def test_batches_that_are_smaller_than_the_objective_needs(
 def test_views_that_are_the_same_are_told(file: Path, tmp_path: Path, options: dict[str, Any], same: bool) -> None:
     if options.get("freeze"):
         options["init"] = train(data=options["data"], epochs=1, out=tmp_path / "begun", progress=False).path
-    lines = log_of(tmp_path, options.pop("data", file), **options)
+    lines = log_size(tmp_path, options.pop("data", file), **options)
     assert any("the views of an item are the same" in text for _, text in lines) == same
 
 
@@ -121,7 +123,7 @@ def test_to_try_whether_views_differ_changes_nothing(file: Path, tmp_path: Path)
     built = build(settings)
     before = {name: value.clone() for name, value in built.pipeline.state_dict().items()}
     state = torch.get_rng_state()
-    assert views_are_one(built.pipeline, built.dataset)
+    assert views_are_identical(built.pipeline, built.dataset)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in built.pipeline.state_dict().items())
     assert all(part.training for part in built.pipeline.model.modules())

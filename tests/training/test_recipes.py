@@ -14,7 +14,7 @@ from contraport.data import Dataset, from_arrays, loader
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.measures.probes import knn
+from contraport.metrics.probes import knn
 from contraport.training import train
 from contraport.training.config import Settings
 from contraport.training.train import replaced

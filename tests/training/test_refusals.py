@@ -9,9 +9,9 @@ import pytest
 from torch import nn
 
 from contraport import Total, byol, guided, nt_xent
+from contraport._utils.formatting import use_flag_style
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
-from contraport.formatting import on_command_line
 from contraport.training import train
 
 from .conftest import Pull
@@ -168,7 +168,7 @@ def test_labels_that_are_left_out_are_told_by_the_option(settings: dict[str, Any
     settings["data"] = "digits"
     with pytest.raises(UsageError, match=r"^ignore_labels: sup-con needs a label of each item, got ignore_labels=True"):
         train(**settings, objective="sup-con", ignore_labels=True)
-    with on_command_line(), pytest.raises(UsageError, match="got --ignore_labels; leave it out"):
+    with use_flag_style(), pytest.raises(UsageError, match="got --ignore_labels; leave it out"):
         train(**settings, objective="sup-con", ignore_labels=True)
     assert not settings["out"].exists()
 

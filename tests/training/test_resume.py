@@ -13,9 +13,9 @@ import torch
 import yaml
 from torch import Tensor
 
+from contraport._utils.files import checksum_path
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
-from contraport.files import checksum_of
 from contraport.runs import Run
 from contraport.training import train
 
@@ -242,7 +242,7 @@ def test_a_learned_temperature_of_before_is_resumed(settings: dict[str, Any], tm
     changed = scalars(state)
     assert str(changed) != str(state)
     torch.save(changed, run.last_checkpoint)
-    checksum_of(run.last_checkpoint).unlink()
+    checksum_path(run.last_checkpoint).unlink()
     again = {"data": settings["data"], "resume": True, "epochs": 3, "progress": False}
     resumed, expected = (train(out=path, **again) for path in (run.path, tmp_path / "as it was"))
     assert losses(resumed) == losses(expected)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from contraport import Alike, nt_xent, objective
+from contraport import SimilarityMatrix, nt_xent, objective
 from contraport.data import from_arrays
 from contraport.errors import UsageError
 from contraport.evaluation import evaluate
 from contraport.runs import Run
 from contraport.training import replay, train
-from contraport.training.build import build
+from contraport.training.components import build
 from contraport.training.config import Settings
 
 from .test_train import same, weights_of
@@ -55,7 +55,7 @@ def test_the_loss_is_that_of_the_target(items: dict[str, Any]) -> None:
     model = built.pipeline.model
     with torch.no_grad():
         (z,) = model.project(model.encode([torch.cat([batch.views[0]] * 2)]))
-        target = Alike(torch.from_numpy(np.load("matrix.npy")), batch.ids)
+        target = SimilarityMatrix(torch.from_numpy(np.load("matrix.npy")), batch.ids)
         expected = nt_xent()(*z.chunk(2), target=target)
         assert float(built.pipeline(batch, 0)) == pytest.approx(float(expected), rel=1e-5)
 

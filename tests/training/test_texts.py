@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from contraport import audit, cluster, duplicates, embed, evaluate, neighbors, search, train
+from contraport._utils.text_tensors import encoded
 from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.errors import UsageError
 from contraport.features import read_features
 from contraport.runs import Run
-from contraport.text_tensors import encoded
 
 COLORS, THINGS, NAMES = ("red", "blue", "green"), ("bag", "shoe", "coat", "hat"), ("Anna", "Bob", "Eva", "日本", "Zoë")
 TEXTS = [f"the {color} {thing} of {name}" for color in COLORS for thing in THINGS for name in NAMES]

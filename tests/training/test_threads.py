@@ -13,9 +13,9 @@ import torch
 
 from contraport.data import Dataset
 from contraport.training import threads, train
-from contraport.training.build import build
+from contraport.training.components import build
 from contraport.training.config import Settings
-from contraport.training.threads import fastest, limited_threads, threads_of
+from contraport.training.threads import choose_threads, fastest, thread_limit
 
 from .conftest import Pull
 from .test_train import same, weights_of
@@ -25,7 +25,7 @@ from .test_train import same, weights_of
 def four(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Torch has four threads, and nobody chose them."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    with limited_threads(4):
+    with thread_limit(4):
         yield
 
 
@@ -37,7 +37,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[in
         tried.append(threads)
         return seconds[threads]
 
-    monkeypatch.setattr(threads, "seconds_of_step", told)
+    monkeypatch.setattr(threads, "time_step", told)
     return tried
 
 
@@ -57,7 +57,7 @@ def test_takes_the_fewest_threads_that_make_steps_fast(
 ) -> None:
     settings = Settings(data=vectors, batch_size=32)
     found = timed(monkeypatch, seconds)
-    assert threads_of(settings, build(settings)) == expected
+    assert choose_threads(settings, build(settings)) == expected
     assert found == tried
 
 
@@ -66,9 +66,9 @@ def test_what_the_user_says_stands(vectors: Dataset, monkeypatch: pytest.MonkeyP
     tried = timed(monkeypatch, {})
     settings = Settings(data=vectors, batch_size=32)
     built = build(settings)
-    assert threads_of(replace(settings, threads=3), built) == 3
+    assert choose_threads(replace(settings, threads=3), built) == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert threads_of(settings, built) is None
+    assert choose_threads(settings, built) is None
     assert tried == []
 
 
@@ -79,7 +79,7 @@ def test_timing_leaves_no_trace(vectors: Dataset) -> None:
     built = build(settings)
     before = {name: value.clone() for name, value in built.pipeline.state_dict().items()}
     calls, state = objective.calls, torch.get_rng_state()
-    assert threads_of(settings, built) in (1, 2, 4)
+    assert choose_threads(settings, built) in (1, 2, 4)
     assert same(built.pipeline.state_dict(), before)
     assert all(weights.grad is None for weights in built.pipeline.parameters())
     assert (objective.calls, torch.get_num_threads()) == (calls, 4)

@@ -193,7 +193,7 @@ def test_the_layers_of_the_projection(settings: dict[str, Any], layers: int, wid
     run = train(**settings, projection_layers=layers)
     tower = run.model().tower(0)
     assert sum(isinstance(part, nn.Linear) for part in tower.projector.modules()) == layers
-    assert tower.num_projections == width
+    assert tower.projection_width == width
     assert run.settings().projection_layers == layers
 
 

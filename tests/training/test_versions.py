@@ -11,7 +11,7 @@ import pytest
 from contraport import evaluate, train
 from contraport.data import load
 from contraport.errors import UsageError
-from contraport.training.build import build_dataset
+from contraport.training.components import build_dataset
 from contraport.training.config import Settings
 
 FEW: dict[str, Any] = {

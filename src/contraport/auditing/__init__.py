@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from contraport.lazy import lazy_package
+from contraport._utils.lazy import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.auditing.audit import audit
-    from contraport.auditing.report import Audit
+    from contraport.auditing.result import Audit
 
 __all__ = ["Audit", "audit"]
 
-lazy_package(__name__, audit="audit", Audit="report")
+make_package_lazy(__name__, audit="audit", Audit="report")

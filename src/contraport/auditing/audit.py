@@ -15,25 +15,30 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
+from contraport._utils.files import halves
+from contraport._utils.formatting import format_options
+from contraport._utils.locks import LOCK, locked
+from contraport._utils.progress import make_console
 from contraport.auditing.config import AUDIT, AuditOptions
-from contraport.auditing.crossfit import Judgements, Round, crossfit
-from contraport.auditing.export_clean import write_cleaned
-from contraport.auditing.frozen_vectors import frozen_rounds
+from contraport.auditing.crossfit import CrossFitScores, Round, crossfit
+from contraport.auditing.export_clean import write_clean_data
+from contraport.auditing.frozen_vectors import score_frozen_vectors
 from contraport.auditing.page import write_page
-from contraport.auditing.report import Audit, of_training
-from contraport.data import Dataset, from_arrays, load_undivided
-from contraport.data.fingerprint import fingerprint
+from contraport.auditing.pairs import (
+    PairedFeatures,
+    check_paired_dataset,
+    find_better_partners,
+    select_partner_candidates,
+)
+from contraport.auditing.pairs.pair_filter import max_audited_batch_size
+from contraport.auditing.result import Audit, audit_from_arrays
+from contraport.data import Dataset, from_arrays, load_unsplit
+from contraport.data.split_record import fingerprint
 from contraport.data.streams import check_no_stream
-from contraport.errors import UsageError, check, unknown_name, writing
-from contraport.files import halves
-from contraport.formatting import written_as
-from contraport.locks import LOCK, locked
-from contraport.options import options_of
-from contraport.pairs import Sides, better_partners, check_pairs, free_partners
-from contraport.progress import plain_console
+from contraport.errors import UsageError, check, unknown_name_error, writing
+from contraport.options import get_options
 from contraport.training.config import Settings
 from contraport.training.run_logging import console_logging
-from contraport.training.step.pair_filter import largest_batch
 from contraport.training.train import train
 
 log = logging.getLogger("contraport.auditing")
@@ -69,7 +74,7 @@ def audit(given: dict[str, Any]) -> Audit:
     views = tuple(_number(whole, view) for view in asked.views or range(len(whole.shapes)))
     check(len(set(views)) == len(views), f"views: expected two different ones, got {list(asked.views)}, which are one.")
     dataset = whole.of_views(views) if asked.views else whole
-    check_pairs(dataset)
+    check_paired_dataset(dataset)
     with _folder(asked) as folder:
         found = _online(asked, dataset, folder) if asked.method == "online" else _judged(asked, dataset, folder)
         found = replace(found, rows=dataset.rows.numpy(), keys=dataset.keys)
@@ -78,7 +83,7 @@ def audit(given: dict[str, Any]) -> Audit:
                 found.save(folder)
                 write_page(found, dataset, folder / PAGE)
                 for way in asked.cleaned:
-                    told = write_cleaned(
+                    told = write_clean_data(
                         found, way, folder, data=asked.data, dataset=whole, second=views[1], columns=asked.columns
                     )
                     log.info("%s: %s", way, told)
@@ -89,27 +94,27 @@ def audit(given: dict[str, Any]) -> Audit:
 def _online(asked: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
     settings = _training(asked, dataset) | {"audit": True, "device": asked.device}
     run = train(data=dataset, out=folder / "training", resume=asked.resume, progress=asked.progress, **settings)
-    return of_training(dataset.name, run.pairs())
+    return audit_from_arrays(dataset.name, run.pairs())
 
 
 def _judged(asked: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    rounds: Iterator[tuple[Round, Sides | None]]
+    rounds: Iterator[tuple[Round, PairedFeatures | None]]
     if asked.method == "frozen":
-        rounds = frozen_rounds(dataset, statistic=asked.judged_by, rounds=asked.rounds, seed=asked.seed)
+        rounds = score_frozen_vectors(dataset, statistic=asked.statistic_name, rounds=asked.rounds, seed=asked.seed)
     else:
         settings = Settings(data=dataset, device=_device(asked.device), **_training(asked, dataset))
         path = None if asked.out is None else folder / JUDGEMENTS
         shape = asked.rounds, asked.repeats, len(dataset)
-        judgements = Judgements(path, _kept(asked, dataset), shape, fingerprint(dataset))
-        rounds = crossfit(dataset, settings, judgements, statistic=asked.judged_by, folds=asked.folds)
+        judgements = CrossFitScores(path, _kept(asked, dataset), shape, fingerprint(dataset))
+        rounds = crossfit(dataset, settings, judgements, statistic=asked.statistic_name, folds=asked.folds)
     judged, sides = _last(rounds, asked)
     assert sides is not None
-    free = free_partners(torch.from_numpy(judged.scores), judged.noise.rate)
-    partners, partner_scores = better_partners(sides, torch.arange(len(dataset)), asked.judged_by, free=free)
+    free = select_partner_candidates(torch.from_numpy(judged.scores), judged.noise.rate)
+    partners, partner_scores = find_better_partners(sides, torch.arange(len(dataset)), asked.statistic_name, free=free)
     return Audit(
         dataset.name,
         asked.method,
-        asked.judged_by,
+        asked.statistic_name,
         judged.scores,
         judged.mismatched,
         judged.noise.rate,
@@ -121,13 +126,15 @@ def _judged(asked: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
 
 def _kept(asked: AuditOptions, dataset: Dataset) -> dict[str, Any]:
     """Return what an audit was asked, as plain values, by which one that goes on is told from another."""
-    own = {name: getattr(asked, name) for name, known in options_of(AuditOptions).items() if known.holds == "run"}
+    own = {name: getattr(asked, name) for name, known in get_options(AuditOptions).items() if known.holds == "run"}
     return own | {"data": dataset.name, "pairs": len(dataset), "views": list(dataset.view_names)}
 
 
-def _last(rounds: Iterator[tuple[Round, Sides | None]], asked: AuditOptions) -> tuple[Round, Sides | None]:
+def _last(
+    rounds: Iterator[tuple[Round, PairedFeatures | None]], asked: AuditOptions
+) -> tuple[Round, PairedFeatures | None]:
     """Return what the last round found, and show that it goes on."""
-    console = plain_console(stderr=True, quiet=not (asked.progress and plain_console(stderr=True).is_terminal))
+    console = make_console(stderr=True, quiet=not (asked.progress and make_console(stderr=True).is_terminal))
     *_, last = track(rounds, "rounds", total=asked.rounds, console=console, transient=True)
     return last
 
@@ -135,7 +142,7 @@ def _last(rounds: Iterator[tuple[Round, Sides | None]], asked: AuditOptions) -> 
 def _training(asked: AuditOptions, dataset: Dataset) -> dict[str, Any]:
     """Return what a training is told."""
     told = {name: getattr(asked, name) for name in _TRAINING}
-    return told | {"batch_size": min(asked.batch_size, largest_batch(len(dataset))), "augment": "none"}
+    return told | {"batch_size": min(asked.batch_size, max_audited_batch_size(len(dataset))), "augment": "none"}
 
 
 def _device(name: str) -> str:
@@ -166,7 +173,7 @@ def _check_folder(path: Path, *, resume: bool) -> None:
     """Raise `UsageError` unless an audit may begin or go on in a folder; a lock is no content of it."""
     check(not path.exists() or path.is_dir(), f"out: {path} is a file; expected a folder or a new path.")
     used = path.exists() and not {path / LOCK, *halves(path)}.issuperset(path.iterdir())
-    check(resume or not used, f"out: {path} is not empty; expected a new folder, or {written_as(resume=True)}.")
+    check(resume or not used, f"out: {path} is not empty; expected a new folder, or {format_options(resume=True)}.")
     check(not resume or used, f"out: there is no audit in {path} to go on with.")
 
 
@@ -182,7 +189,7 @@ def _dataset(asked: AuditOptions) -> Dataset:
     if isinstance(data, tuple | Mapping | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")
     else:
-        dataset = load_undivided(data, root=asked.root, image_size=asked.image_size, columns=asked.columns)
+        dataset = load_unsplit(data, root=asked.root, image_size=asked.image_size, columns=asked.columns)
     check_no_stream(dataset)
     return dataset
 
@@ -195,5 +202,5 @@ def _number(dataset: Dataset, view: int | str) -> int:
         check(int(view) < len(names), f"views: {known}; got {view}.")
         return int(view)
     if view not in names:
-        raise unknown_name(f"views: view of {dataset.name!r}", str(view), names)
+        raise unknown_name_error(f"views: view of {dataset.name!r}", str(view), names)
     return names.index(str(view))

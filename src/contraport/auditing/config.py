@@ -9,7 +9,7 @@ from typing import Any
 
 from contraport.command import EXTRA, LEARN, Command
 from contraport.errors import check
-from contraport.options import Options, fits, known, not_negative, one_of, option, positive, whole
+from contraport.options import Options, fits, known, nonnegative_number, one_of, option, positive, whole
 
 
 def _two_views(name: str, value: Any) -> None:
@@ -89,7 +89,7 @@ class AuditOptions(Options):
     epochs: int = option(36, "passes over the data of a training.", check=whole(1))
     batch_size: int = option(256, "items in a batch; a quarter of them all at most.", check=whole(2))
     lr: float | None = option(None, "peak learning rate, as in `contraport train`.", check=positive)
-    weight_decay: float = option(1e-4, "decay of weights.", check=not_negative)
+    weight_decay: float = option(1e-4, "decay of weights.", check=nonnegative_number)
     seed: int = option(0, "what all that is random depends on.", check=whole(0, most=2**64 - 1))
     workers: int | None = option(
         None,
@@ -144,7 +144,7 @@ class AuditOptions(Options):
         return tuple(way for way in ("drop", "repair", "weigh") if getattr(self, way))
 
     @property
-    def judged_by(self) -> str:
+    def statistic_name(self) -> str:
         """The statistic."""
         return self.statistic or "combined"
 

@@ -12,19 +12,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from contraport._utils.files import write_arrays
+from contraport.auditing.pairs import (
+    NEIGHBORS,
+    ItemPairs,
+    NoiseRate,
+    PairedFeatures,
+    couples,
+    estimate_noise_rate,
+    exchanged,
+    scores,
+)
+from contraport.auditing.pairs.feature_extraction import encode_pairs
+from contraport.auditing.pairs.mismatches import Couple
 from contraport.data import BatchOrder, Dataset, loader
-from contraport.embedding import Reader
-from contraport.errors import cannot_read, check, writing
-from contraport.files import write_arrays
-from contraport.pairs import NEIGHBORS, ItemPairs, NoiseRate, Sides, couples, estimated_noise, exchanged, scores
-from contraport.pairs.exchange import Couple
+from contraport.embedding import LoaderConfig
+from contraport.errors import check, unreadable_error, writing
 from contraport.seeding import generator, torch_seed
-from contraport.training.build import build_objective, build_pipeline
 from contraport.training.callbacks import FiniteGuard
+from contraport.training.components import build_objective, build_pipeline
 from contraport.training.config import Settings
 from contraport.training.loop import Loop
-from contraport.training.optimization import make_optimizer, make_schedule
-from contraport.training.step.pair_features import read_sides
+from contraport.training.optimization import build_lr_schedule, create_optimizer
 
 
 class Round(NamedTuple):
@@ -49,14 +58,14 @@ class Round(NamedTuple):
         return torch.from_numpy(np.sort(np.argsort(self.scores, kind="stable")[number:]))
 
 
-class Judgements:
+class CrossFitScores:
     """What each part of a cross-fit was judged by, in a file where there is one, so that it goes on after a stop.
 
     Args:
         path: the file; None keeps nothing.
         asked: what the audit was asked, as plain values.
         shape: rounds, repeats and pairs.
-        mark: of the pairs, as `contraport.data.fingerprint.fingerprint` gives it.
+        mark: of the pairs, as `contraport.data.split_record.fingerprint` gives it.
 
     Attributes:
         scores: float32 ``(rounds, repeats, 2, n)``, of the pairs and of mismatches; NaN where none is known yet.
@@ -89,7 +98,7 @@ class Judgements:
     def until(self, number: int) -> Round:
         """Return what the rounds up to one say together."""
         judged, mismatched = self.scores[: number + 1].mean(axis=(0, 1))
-        return Round(judged, mismatched, estimated_noise(judged, mismatched))
+        return Round(judged, mismatched, estimate_noise_rate(judged, mismatched))
 
     def _take_up(self, path: Path) -> None:
         try:
@@ -97,7 +106,7 @@ class Judgements:
                 asked, found = json.loads(str(file["asked"])), file["scores"]
                 mark = str(file["mark"])
         except Exception as error:  # on hostile bytes the parsers raise whatever they like
-            raise cannot_read(f"resume: {path}", "the judgements of a cross-fit", error) from error
+            raise unreadable_error(f"resume: {path}", "the judgements of a cross-fit", error) from error
         ours = json.loads(self._asked)
         others = [name for name in ours if asked.get(name) != ours[name]]
         told = "".join(f" {name}={asked.get(name)!r} and not {ours[name]!r};" for name in others)
@@ -109,8 +118,8 @@ class Judgements:
 
 
 def crossfit(
-    dataset: Dataset, settings: Settings, judgements: Judgements, *, statistic: str, folds: int
-) -> Iterator[tuple[Round, Sides | None]]:
+    dataset: Dataset, settings: Settings, judgements: CrossFitScores, *, statistic: str, folds: int
+) -> Iterator[tuple[Round, PairedFeatures | None]]:
     """Yield what the rounds so far found, with what the last encoder says of all pairs.
 
     A round deals the pairs into parts, trains an encoder on the other parts for each of them, less what seemed wrong in
@@ -147,7 +156,7 @@ def _parts(groups: tuple[Couple, ...], folds: int, *, seed: tuple[int, int]) -> 
     return [torch.cat([items for couple in dealt[fold::folds] for items in groups[couple]]) for fold in range(folds)]
 
 
-def _sides(dataset: Dataset, settings: Settings, trained_on: Tensor) -> Sides:
+def _sides(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFeatures:
     """Return what an encoder that is trained on some pairs says of all."""
     fewest = max(settings.batch_size, NEIGHBORS + 2)
     check(
@@ -162,9 +171,9 @@ def _sides(dataset: Dataset, settings: Settings, trained_on: Tensor) -> Sides:
     order.draw(trained_on.numpy())
     pipeline = build_pipeline(settings, dataset, build_objective(settings), epoch=len(batches))
     pipeline.to(settings.device)
-    optimizer = make_optimizer(pipeline, opt=settings.opt, lr=settings.lr, weight_decay=settings.weight_decay)
+    optimizer = create_optimizer(pipeline, opt=settings.opt, lr=settings.lr, weight_decay=settings.weight_decay)
     steps, warmup = settings.epochs * len(batches), int(settings.warmup * len(batches))
-    schedule = make_schedule(optimizer, sched=settings.sched, steps=steps, warmup=warmup)
+    schedule = build_lr_schedule(optimizer, sched=settings.sched, steps=steps, warmup=warmup)
     loop = Loop(
         pipeline,
         batches,
@@ -176,4 +185,6 @@ def _sides(dataset: Dataset, settings: Settings, trained_on: Tensor) -> Sides:
     )
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         loop.run()
-    return read_sides(pipeline.model, dataset, pipeline.views, Reader(workers=settings.workers), kept=trained_on)
+    return encode_pairs(
+        pipeline.model, dataset, pipeline.views, LoaderConfig(workers=settings.workers), kept=trained_on
+    )

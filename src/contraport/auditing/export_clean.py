@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contraport.auditing.report import Audit
+from contraport._utils.files import replacing, write_arrays
+from contraport._utils.text_tensors import decoded, is_text
+from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.formats import array_files, tables
-from contraport.files import replacing, write_arrays
-from contraport.text_tensors import decoded, is_text
 
 FILES = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
 """What the data are called that an option writes."""
@@ -61,7 +61,7 @@ class Edit:
         return cls(kept, partners, None)
 
 
-def write_cleaned(
+def write_clean_data(
     found: Audit, way: str, folder: Path, *, data: Any, dataset: Dataset, second: int, columns: dict[str, Any] | None
 ) -> Path:
     """Write data of the kind that they came in, and return the file: it has the test split too, where there is one.
@@ -82,15 +82,15 @@ def write_cleaned(
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if suffix in tables.SUFFIXES:
         path = folder / f"{FILES[way]}{suffix}"
-        table, sources = tables.a_text_each(tables.read_table(data, columns), columns, str(data))
-        written = tables.read_texts_of_csv(Path(data)) if suffix == ".csv" else table
+        table, sources = tables.explode_texts(tables.read_table(data, columns), columns, str(data))
+        written = tables.read_csv_as_text(Path(data)) if suffix == ".csv" else table
         edit = Edit.of(found, way, np.flatnonzero(np.isin(sources, rows)), len(table))
-        changed = tables.rearranged(
+        changed = tables.rewrite_rows(
             table, written, columns, str(data),
             view=second, partners=edit.partners, kept=edit.kept, here=Path(data), there=path,
         )  # fmt: skip
         if edit.weights is not None:
-            changed = tables.with_numbers(changed, WEIGHTS, edit.weights)
+            changed = tables.add_number_column(changed, WEIGHTS, edit.weights)
         tables.write_table(changed, path)
         return path
     if way == "weigh" and suffix != ".npz":

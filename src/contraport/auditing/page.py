@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from contraport import pages
-from contraport.auditing.report import Audit
+from contraport._utils.files import write_text
+from contraport._utils.formatting import rounded
+from contraport.auditing.pairs.pair_statistics import STATISTICS
+from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.thumbnails import sketches
-from contraport.files import write_text
-from contraport.formatting import rounded
-from contraport.pairs.pair_statistics import STATISTICS
 
 SHOWN = 200
 """At most so many pairs are on the page, the worst first."""
@@ -33,7 +33,7 @@ METHODS = {
 """What was done, in words, by the method of an audit."""
 
 
-class PairShown(TypedDict):
+class PairRow(TypedDict):
     """A pair as the page has it."""
 
     id: int
@@ -50,7 +50,7 @@ class PairShown(TypedDict):
 
 def write_page(found: Audit, dataset: Dataset, path: Path) -> None:
     """Write the page about what an audit found of a dataset of pairs."""
-    rows = pairs_shown(found, dataset)
+    rows = page_rows(found, dataset)
     html = pages.render(
         "audit.html.j2",
         "contraport.auditing",
@@ -81,7 +81,7 @@ def sentence(found: Audit) -> str:
     return f"Of {len(found.scores):,} pairs of {name} about {_percent(found.noise_rate)} seem wrong ({low} to {high})."
 
 
-def pairs_shown(found: Audit, dataset: Dataset) -> list[PairShown]:
+def page_rows(found: Audit, dataset: Dataset) -> list[PairRow]:
     """Return the worst pairs, the worst first."""
     worst = found.flagged(count=min(SHOWN, len(found.scores)))
     partners = found.partners[worst]

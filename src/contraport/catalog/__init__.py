@@ -5,8 +5,8 @@ public names of `contraport`, which are imported when it is made; a loader or a 
 ``module:attribute``, and imported when it is asked for.
 """
 
+from contraport.catalog.datasets import SOURCES, Source, list_datasets
 from contraport.catalog.encoders import ENCODERS, Encoder, list_encoders
-from contraport.catalog.named_data import SOURCES, Source, list_sources
 from contraport.catalog.objectives import OBJECTIVES, Method, list_objectives, objective, recipe
 from contraport.catalog.recipes import RECIPES, Recipe, resolve
 
@@ -21,7 +21,7 @@ __all__ = [
     "Source",
     "list_encoders",
     "list_objectives",
-    "list_sources",
+    "list_datasets",
     "objective",
     "recipe",
     "resolve",

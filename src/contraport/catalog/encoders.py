@@ -52,7 +52,7 @@ ENCODERS = {
         Encoder(
             "small-text",
             "hashed words and pieces of words, for texts in any language; needs no vocabulary",
-            "contraport.encoders.text_encoders:SmallText",
+            "contraport.encoders.small_text:SmallText",
         ),
     )
 }

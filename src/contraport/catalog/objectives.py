@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import contraport as cp
-from contraport.course import is_learned, parse_learned
-from contraport.errors import UsageError, bound, check, check_nonnegative, check_positive, is_number, unknown_name
-from contraport.formatting import written_as
+from contraport._utils.formatting import format_options
+from contraport.errors import UsageError, bound, check, check_nonnegative, check_positive, is_number, unknown_name_error
+from contraport.schedules import is_learned_temperature, parse_learned_temperature
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from contraport.engine import Kernel, Tempered
+    from contraport.engine import Kernel, TemperatureLike
     from contraport.objectives import Constraint, Divergence, Layout, Loss, Target
 
 
@@ -79,7 +79,7 @@ def recipe(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callabl
                 call.arguments["temperature"] = _learned(call.arguments["temperature"], signature)
             loss = make(*call.args, **call.kwargs)
             given = [repr(a) for a in args] + [f"{name}={value!r}" for name, value in settings.items()]
-            loss.tempered = "temperature" in signature.parameters
+            loss.accepts_temperature = "temperature" in signature.parameters
             loss.origin = cp.objectives.objective.Origin(name, f"{make.__name__}({', '.join(given)})", citation)
             return loss
 
@@ -114,18 +114,21 @@ def method(name: str) -> Method:
     recipe = RECIPES.get(key.lower())
     if recipe is not None:
         own = recipe.settings.get("objective")
-        least = f", or its objective alone: {written_as(objective=own)}" if own else ""
+        least = f", or its objective alone: {format_options(objective=own)}" if own else ""
         raise UsageError(
-            f"objective: {name!r} is a recipe and no objective; expected {written_as(recipe=key.lower())}{least}."
+            f"objective: {name!r} is a recipe and no objective; expected {format_options(recipe=key.lower())}{least}."
         )
-    raise unknown_name("objective", name, OBJECTIVES)
+    raise unknown_name_error("objective", name, OBJECTIVES)
 
 
 def _learned(text: str, signature: inspect.Signature) -> float:
-    check(is_learned(text), f"temperature: expected a number, 'learn' or a tensor of one element, got {text!r}.")
-    given = parse_learned(text)
+    check(
+        is_learned_temperature(text),
+        f"temperature: expected a number, 'learn' or a tensor of one element, got {text!r}.",
+    )
+    given = parse_learned_temperature(text)
     start = signature.parameters["temperature"].default if given is None else given
-    return cp.engine.Learned(0.5 if start is None else start)
+    return cp.engine.LearnedTemperature(0.5 if start is None else start)
 
 
 def objective(name: str, **settings: Any) -> Loss:
@@ -147,7 +150,7 @@ def objective(name: str, **settings: Any) -> Loss:
     parameters = inspect.signature(make).parameters
     for setting in settings:
         if setting not in parameters:
-            raise unknown_name(f"setting of {key}", setting, parameters)
+            raise unknown_name_error(f"setting of {key}", setting, parameters)
     try:
         return make(**settings)
     except TypeError as error:
@@ -168,7 +171,10 @@ def list_objectives() -> list[str]:
     r"-\tfrac1n \sum_i \log \frac{e^{s_{ii}/\tau}}{\sum_j e^{s_{ij}/\tau}}",
 )
 def info_nce(
-    temperature: Tempered = 0.1, symmetric: bool = True, target: Target | None = None, shared_columns: bool = False
+    temperature: TemperatureLike = 0.1,
+    symmetric: bool = True,
+    target: Target | None = None,
+    shared_columns: bool = False,
 ) -> Loss:
     """Pick the matching item of the other view among the batch.
 
@@ -190,7 +196,7 @@ def info_nce(
     "Chen, Kornblith, Norouzi and Hinton (2020), A simple framework for contrastive learning (SimCLR), eq. 1.",
     r"-\tfrac1{2n} \sum_i \log \frac{e^{s_{ii'}/\tau}}{\sum_{j \neq i} e^{s_{ij}/\tau}}",
 )
-def nt_xent(temperature: Tempered = 0.5) -> Loss:
+def nt_xent(temperature: TemperatureLike = 0.5) -> Loss:
     """Pick the other view of the same item among all embeddings of both views.
 
     Of more than two views all the others are wanted, in equal parts.
@@ -209,7 +215,7 @@ def nt_xent(temperature: Tempered = 0.5) -> Loss:
     "Khosla et al. (2020), Supervised contrastive learning, eq. 2, less its constant, the mean of log |P(i)|.",
     r"\mathrm{KL}(\tilde P \mid P),\; \tilde P_{ij} = \tfrac{[y_i = y_j]}{2n\,|P(i)|}",
 )
-def sup_con(temperature: Tempered = 0.1, layout: str = "joint") -> Loss:
+def sup_con(temperature: TemperatureLike = 0.1, layout: str = "joint") -> Loss:
     """Pick all embeddings of the same class among all embeddings; the call needs ``labels=``.
 
     It is called on any number of views, one among them.
@@ -228,7 +234,7 @@ def sup_con(temperature: Tempered = 0.1, layout: str = "joint") -> Loss:
     """
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric=False)}
     if layout not in layouts:
-        raise unknown_name("layout", layout, layouts)
+        raise unknown_name_error("layout", layout, layouts)
     return cp.Objective(layouts[layout], cp.Gibbs("cosine", temperature), cp.Rows(), cp.Labels(), cp.KL())
 
 
@@ -236,7 +242,7 @@ def sup_con(temperature: Tempered = 0.1, layout: str = "joint") -> Loss:
     "Chuang et al. (2022), Robust contrastive learning against noisy views (RINCE), eq. 4.",
     r"\tfrac1N \sum_i \tfrac1q \big[(\lambda \sum_j K_{ij})^q - K_{i+}^q\big],\; K = e^{s/\tau}",
 )
-def rince(temperature: Tempered = 0.5, q: float = 0.5, lam: float = 0.01, layout: str = "joint") -> Loss:
+def rince(temperature: TemperatureLike = 0.5, q: float = 0.5, lam: float = 0.01, layout: str = "joint") -> Loss:
     """Bear with positives that are wrong: a divergence between the logarithm and a symmetric loss. It can be negative.
 
     Args:
@@ -254,7 +260,7 @@ def rince(temperature: Tempered = 0.5, q: float = 0.5, lam: float = 0.01, layout
     """
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross()}
     if layout not in layouts:
-        raise unknown_name("layout", layout, layouts)
+        raise unknown_name_error("layout", layout, layouts)
     kernel, divergence = cp.Gibbs("negative-cosine", temperature), cp.Rince(q, lam)
     good = q <= _LARGEST_EXPONENT * kernel.temperature
     check(good, f"temperature: expected at least q / {_LARGEST_EXPONENT:g}, got {temperature!r} for q = {q!r}.")
@@ -266,7 +272,7 @@ _LARGEST_EXPONENT = 60.0
 
 
 @recipe(_GCA, r"\mathrm{KL}(\tilde P \mid P),\; P \in U(a, b) \text{ by } K \text{ Sinkhorn iterations}")
-def gca_ince(temperature: Tempered = 0.5, iterations: int = 5) -> Loss:
+def gca_ince(temperature: TemperatureLike = 0.5, iterations: int = 5) -> Loss:
     """Match every item to its other view by a plan in which rows and columns both carry equal mass.
 
     Args:
@@ -281,7 +287,7 @@ def gca_ince(temperature: Tempered = 0.5, iterations: int = 5) -> Loss:
 
 
 @recipe(_GCA, r"\tfrac1N \sum_i \tfrac1q \big[(\lambda \sum_j N P_{ij})^q - (N P_{i+})^q\big],\; P \in U(a, b)")
-def gca_rince(temperature: Tempered = 0.5, iterations: int = 5, q: float = 0.6, lam: float = 0.01) -> Loss:
+def gca_rince(temperature: TemperatureLike = 0.5, iterations: int = 5, q: float = 0.6, lam: float = 0.01) -> Loss:
     """The divergence of RINCE on the balanced plan. It can be negative.
 
     Args:
@@ -305,7 +311,7 @@ def gca_rince(temperature: Tempered = 0.5, iterations: int = 5, q: float = 0.6, 
     r"+ \rho\,\mathrm{KL}(P1 \mid a) + \rho\,\mathrm{KL}(P^\top 1 \mid b)",
 )
 def gca_uot(
-    temperature: Tempered = 0.5,
+    temperature: TemperatureLike = 0.5,
     iterations: int = 5,
     relaxation: float | tuple[float, float] = 1.0,
     conditional: bool = False,
@@ -372,7 +378,7 @@ def byol() -> Loss:
 def _constraint(constraint: str, iterations: int) -> Constraint:
     known: dict[str, Constraint] = {"rows": cp.Rows(), "simplex": cp.Simplex(), "balanced": cp.Balanced(iterations)}
     if constraint not in known:
-        raise unknown_name("constraint", constraint, known)
+        raise unknown_name_error("constraint", constraint, known)
     return known[constraint]
 
 
@@ -381,7 +387,7 @@ def _constraint(constraint: str, iterations: int) -> Constraint:
     r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P),\; P \in U(a), U(1) \text{ or } U(a, b)",
 )
 def iot(
-    temperature: Tempered = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 0.0
+    temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 0.0
 ) -> Loss:
     """Learn the cost whose transport plan is the matching of the views, under a chosen constraint on the plan.
 
@@ -406,7 +412,7 @@ def iot(
 
 @recipe(_IOT, r"\mathrm{KL}(\tilde P \mid P) + \lambda\,\mathrm{KL}(\bar Q \mid P)")
 def iot_uniform(
-    temperature: Tempered = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 1.0
+    temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 1.0
 ) -> Loss:
     """Inverse optimal transport with the uniformity penalty on; the settings are those of `iot`.
 
@@ -419,7 +425,7 @@ def iot_uniform(
 
 @recipe(_IOT, r"-\tfrac1N \sum_i \log \tfrac1n \big(1 + \sum_j (C_{ij} - C_{i+})\big)")
 def iot_quadratic(
-    constraint: str = "rows", closed_form: bool = True, layout: str = "joint", temperature: Tempered = 1.0
+    constraint: str = "rows", closed_form: bool = True, layout: str = "joint", temperature: TemperatureLike = 1.0
 ) -> Loss:
     """Inverse optimal transport under the quadratic regulariser.
 
@@ -439,7 +445,7 @@ def iot_quadratic(
     """
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric=False)}
     if layout not in layouts:
-        raise unknown_name("layout", layout, layouts)
+        raise unknown_name_error("layout", layout, layouts)
     allowed: Constraint = cp.Free() if closed_form else cp.Tsallis(over=constraint)
     divergence: Divergence = cp.ClosedFormQuadratic(constraint) if closed_form else cp.FenchelYoung()
     return cp.Objective(layouts[layout], cp.Gibbs("cosine", temperature), allowed, cp.Pairs(), divergence)
@@ -464,14 +470,14 @@ def align_uniform(weight: float = 1.0) -> Loss:
     """
     check_nonnegative("weight", weight)
     alignment = cp.Objective(cp.Cross(symmetric=False), cp.Gibbs("chordal", 1.0), cp.Free(), cp.Pairs(), cp.Cost())
-    uniformity = cp.Objective(cp.Within(), cp.Gibbs("chordal", 0.5), cp.Free(), cp.Pairs(), cp.LogMean())
+    uniformity = cp.Objective(cp.Within(), cp.Gibbs("chordal", 0.5), cp.Free(), cp.Pairs(), cp.LogMeanKernel())
     return cp.Total({alignment: 1.0, uniformity: weight})
 
 
 @recipe(f"{_ALPHA}, eq. 1 and table 1.", r"\tfrac1{2n} \sum_i \phi\big(\sum_{j} \psi(d_i^2 - d_{ij}^2)\big)")
 def pairwise(
     preset: str | None = None,
-    temperature: Tempered | None = None,
+    temperature: TemperatureLike | None = None,
     negatives: str = "both",
     epsilon: float = 1.0,
     c: float = 1.0,
@@ -503,16 +509,22 @@ def pairwise(
     check(given or (phi is None and psi is None), "phi, psi: expected both or neither.")
     check(not (given and preset is not None), "preset: expected either a preset or phi and psi, got both.")
     check_nonnegative("epsilon", epsilon)
-    tempered = False
+    accepts_temperature = False
     if phi is not None and psi is not None:
         divergence: Divergence = cp.objectives.SignedPairwise(phi, psi)
     else:
         name = str(preset or "info_nce").replace("-", "_")
         if name not in cp.objectives.PRESETS:
-            raise unknown_name("preset", preset, cp.objectives.PRESETS)
-        tempered, divergence = cp.objectives.PRESETS[name].tempered, cp.objectives.PRESETS[name].make(epsilon, c)
-    check(tempered or temperature is None, f"temperature: {preset or 'phi and psi'} has none; expected nothing.")
-    kernel = cp.Gibbs("cosine", (0.5 if temperature is None else temperature) if tempered else 1.0)
+            raise unknown_name_error("preset", preset, cp.objectives.PRESETS)
+        accepts_temperature, divergence = (
+            cp.objectives.PRESETS[name].accepts_temperature,
+            cp.objectives.PRESETS[name].make(epsilon, c),
+        )
+    check(
+        accepts_temperature or temperature is None,
+        f"temperature: {preset or 'phi and psi'} has none; expected nothing.",
+    )
+    kernel = cp.Gibbs("cosine", (0.5 if temperature is None else temperature) if accepts_temperature else 1.0)
     return cp.Objective(_negatives(negatives), kernel, cp.Free(), cp.Pairs(), divergence)
 
 
@@ -564,7 +576,7 @@ def alpha_cl(
     check(p == 4 or regularizer == "direct", f"p: belongs to regularizer='direct', got {regularizer!r}.")
     inverse = regularizer in ("inverse", "inverse-shifted")
     check(gamma == 2 or inverse, f"gamma: belongs to the inverse regularizers, got {regularizer!r}.")
-    held = isinstance(temperature, cp.engine.Learned) and regularizer in ("square", "inverse")
+    held = isinstance(temperature, cp.engine.LearnedTemperature) and regularizer in ("square", "inverse")
     check(not held, "temperature: these weights give it no gradient; expected a number.")
     check(normalize or regularizer == "direct", "normalize: False belongs to regularizer='direct'.")
     check(phi is None or regularizer == "entropy", "phi: belongs to regularizer='entropy'.")
@@ -579,7 +591,7 @@ def alpha_cl(
         "uniform": lambda: (cp.RationalQuadratic("cosine", temperature, power=0), cp.Rows()),
     }
     if regularizer not in weights:
-        raise unknown_name("regularizer", regularizer, weights)
+        raise unknown_name_error("regularizer", regularizer, weights)
     kernel, allowed = weights[regularizer]()
     return cp.Objective(_negatives(negatives), kernel, allowed, cp.Pairs(), cp.Energy(detach, not normalize, phi))
 
@@ -600,7 +612,7 @@ def quadratic(negatives: str = "both") -> Loss:
 
 def _negatives(negatives: str) -> cp.Joint:
     if negatives not in ("both", "same", "other"):
-        raise unknown_name("negatives", negatives, ("both", "same", "other"))
+        raise unknown_name_error("negatives", negatives, ("both", "same", "other"))
     return cp.Joint(candidates=negatives)
 
 
@@ -608,7 +620,7 @@ def _negatives(negatives: str) -> cp.Joint:
     "Jing, Vincent, LeCun and Tian (2022), Understanding dimensional collapse (DirectCLR).",
     r"\text{NT-Xent of the first } d_0 \text{ coordinates}",
 )
-def direct_clr(temperature: Tempered = 0.1, dimensions: int = 64) -> Loss:
+def direct_clr(temperature: TemperatureLike = 0.1, dimensions: int = 64) -> Loss:
     """NT-Xent on the first coordinates of the encoder's own output; no projector is needed.
 
     Args:
@@ -620,7 +632,7 @@ def direct_clr(temperature: Tempered = 0.1, dimensions: int = 64) -> Loss:
     1.1397
     """
     return cp.Objective(
-        cp.Leading(dimensions, cp.Joint()), cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL()
+        cp.LeadingCoordinates(dimensions, cp.Joint()), cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL()
     )
 
 
@@ -629,7 +641,7 @@ def direct_clr(temperature: Tempered = 0.1, dimensions: int = 64) -> Loss:
     r"-\tfrac1{2n} \sum_i \log \frac{K_{ii'}}{\sum_{s \neq t} K_{st}} - \log 2n,\;"
     r" K = (1 + \tfrac{d^2}{\tau \nu})^{-(\nu+1)/2}",
 )
-def t_simclr(temperature: Tempered = 8.0, df: float = 5.0, conditional: bool = False) -> Loss:
+def t_simclr(temperature: TemperatureLike = 8.0, df: float = 5.0, conditional: bool = False) -> Loss:
     """SimCLR with the heavy-tailed kernel of t-SNE, on embeddings that are not normalised.
 
     Args:
@@ -653,7 +665,7 @@ def t_simclr(temperature: Tempered = 8.0, df: float = 5.0, conditional: bool = F
     "Tian, Krishnan and Isola (2020), Contrastive multiview coding, eq. 3 and section 3.3.",
     r"\sum_{v < w} L(V_v, V_w) \text{ or } \sum_{w > 1} L(V_1, V_w),\; L \text{ InfoNCE in both directions}",
 )
-def cmc(temperature: Tempered = 0.1, graph: str = "full") -> Loss:
+def cmc(temperature: TemperatureLike = 0.1, graph: str = "full") -> Loss:
     """InfoNCE between any number of views, in both directions, summed over pairs of views.
 
     Args:
@@ -667,9 +679,9 @@ def cmc(temperature: Tempered = 0.1, graph: str = "full") -> Loss:
     >>> cmc(temperature=1.0)(torch.eye(2), torch.eye(2), torch.eye(2))
     tensor(1.8796)
     """
-    layouts: dict[str, Layout] = {"full": cp.FullGraph(), "core": cp.CoreView()}
+    layouts: dict[str, Layout] = {"full": cp.AllViewPairs(), "core": cp.CoreViewPairs()}
     if graph not in layouts:
-        raise unknown_name("graph", graph, layouts)
+        raise unknown_name_error("graph", graph, layouts)
     return cp.Objective(layouts[graph], cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL())
 
 
@@ -678,7 +690,7 @@ def cmc(temperature: Tempered = 0.1, graph: str = "full") -> Loss:
     r"\tfrac1n \sum_i \Big[-\log \tfrac{h_{ii}}{h_{ii} + 1} - \sum_{j \neq i} \log \tfrac{1}{h_{ij} + 1}\Big],\;"
     r" h_{ij} = \frac{e^{s_{ij}/\tau}}{K Z}",
 )
-def cmc_nce(temperature: Tempered = 0.07, momentum: float = 0.9, graph: str = "full") -> Loss:
+def cmc_nce(temperature: TemperatureLike = 0.07, momentum: float = 0.9, graph: str = "full") -> Loss:
     """Tell the matching item from noise, one pair at a time; the noise is the batch and ``negatives=``, from a bank.
 
     It goes from the first view to the second. Further directions are further objectives, each with the bank of its
@@ -698,16 +710,16 @@ def cmc_nce(temperature: Tempered = 0.07, momentum: float = 0.9, graph: str = "f
     0.9515
     """
     if graph not in ("full", "core"):
-        raise unknown_name("graph", graph, ("full", "core"))
+        raise unknown_name_error("graph", graph, ("full", "core"))
     kernel, layout = cp.Gibbs("negative-cosine", temperature), cp.Cross(symmetric=False, core=graph == "core")
-    return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.NoiseContrast(momentum))
+    return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.NoiseContrastiveEstimation(momentum))
 
 
 @recipe(
     "Zhai, Mustafa, Kolesnikov and Beyer (2023), Sigmoid loss for language image pre-training (SigLIP), section 3.2.",
     r"-\tfrac1n \sum_{ij} \log \sigma\big(m_{ij} (s_{ij}/\tau + b)\big),\; m_{ii} = 1,\; m_{i \neq j} = -1",
 )
-def sigmoid(temperature: Tempered = 0.1, bias: float = -10.0) -> Loss:
+def sigmoid(temperature: TemperatureLike = 0.1, bias: float = -10.0) -> Loss:
     """Judge each pair of the two views by itself, as matched or not; temperature and bias are learned.
 
     Both are parameters of the objective, to be given to the optimizer.
@@ -734,7 +746,7 @@ _DHEL = (
     "Yeh, Hong, Hsu, Liu, Chen and LeCun (2022), Decoupled contrastive learning, eq. 6.",
     r"\tfrac1{2n} \sum_i \Big[-\tfrac{s_{ii'}}{\tau} + \log \sum_{j \neq i, i'} e^{s_{ij}/\tau}\Big]",
 )
-def dcl(temperature: Tempered = 0.1) -> Loss:
+def dcl(temperature: TemperatureLike = 0.1) -> Loss:
     """NT-Xent with the positives left out of the denominators, so that they do not compete. It can be negative.
 
     Args:
@@ -752,7 +764,7 @@ def dcl(temperature: Tempered = 0.1) -> Loss:
     r"\tfrac1{2n} \sum_i \Big[-w_i \tfrac{s_{ii'}}{\tau} + \log \sum_{j \neq i, i'} e^{s_{ij}/\tau}\Big],\;"
     r" w_i = 2 - n\,\mathrm{softmax}_i(s_{ii'}/\sigma)",
 )
-def dclw(temperature: Tempered = 0.1, sigma: float = 0.5) -> Loss:
+def dclw(temperature: TemperatureLike = 0.1, sigma: float = 0.5) -> Loss:
     """Decoupled contrastive learning in which the pairs that agree least count most. It can be negative.
 
     Args:
@@ -764,7 +776,9 @@ def dclw(temperature: Tempered = 0.1, sigma: float = 0.5) -> Loss:
     -0.3069
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), cp.LogSum(), {cp.Agreement(sigma): 1.0})
+    return cp.Objective(
+        cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), cp.LogSumKernel(), {cp.LogKernelAlignment(sigma): 1.0}
+    )
 
 
 @recipe(
@@ -772,7 +786,7 @@ def dclw(temperature: Tempered = 0.1, sigma: float = 0.5) -> Loss:
     r"-\tfrac1n \sum_i \log \frac{e^{s(q_i, d_i)/\tau}}{\sum_j e^{s(q_i, d_j)/\tau} + \sum_{j \neq i} "
     r"e^{s(q_i, q_j)/\tau} + \sum_j e^{s(q_j, d_i)/\tau} + \sum_{j \neq i} e^{s(d_j, d_i)/\tau}}",
 )
-def gte(temperature: Tempered = 0.01) -> Loss:
+def gte(temperature: TemperatureLike = 0.01) -> Loss:
     """One softmax of an item over four directions: query to texts, text to queries, and both among their own kind.
 
     It is NT-Xent but for the denominators of an item's two views, which are one. It is at least log 2, as the positive
@@ -786,7 +800,7 @@ def gte(temperature: Tempered = 0.01) -> Loss:
     1.2446
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    spread, drawn = cp.LogSum(pooled=True), cp.Agreement()
+    spread, drawn = cp.LogSumKernel(pooled=True), cp.LogKernelAlignment()
     return cp.Objective(cp.Joint(), kernel, cp.Free(), cp.Pairs(), spread, {drawn: 1.0})
 
 
@@ -794,7 +808,7 @@ def gte(temperature: Tempered = 0.01) -> Loss:
     f"{_DHEL}, DHEL.",
     r"\tfrac1n \sum_i \Big[-\tfrac{s_{ii'}}{\tau} + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )
-def dhel(temperature: Tempered = 0.3) -> Loss:
+def dhel(temperature: TemperatureLike = 0.3) -> Loss:
     """Draw positives together and spread each view by itself: negatives are of the same view. It can be negative.
 
     Args:
@@ -805,7 +819,7 @@ def dhel(temperature: Tempered = 0.3) -> Loss:
     tensor(-1.)
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    return _decoupled(cp.Cross(symmetric=False), kernel, cp.Agreement(), cp.LogSum())
+    return _decoupled(cp.Cross(symmetric=False), kernel, cp.LogKernelAlignment(), cp.LogSumKernel())
 
 
 @recipe(
@@ -814,7 +828,7 @@ def dhel(temperature: Tempered = 0.3) -> Loss:
     r"\tfrac1n \sum_i \Big[-\log \sum_{v < w} e^{\cos(z^v_i, z^w_i)/\tau}"
     r" + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )
-def mv_dhel(temperature: Tempered = 0.3) -> Loss:
+def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
     """DHEL of any number of views: all pairs of an item's views in one logarithm. It can be negative.
 
     Args:
@@ -825,7 +839,7 @@ def mv_dhel(temperature: Tempered = 0.3) -> Loss:
     tensor(-1.)
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    return _decoupled(cp.Joint(together=True), kernel, cp.Agreement(), cp.LogSum())
+    return _decoupled(cp.Joint(together=True), kernel, cp.LogKernelAlignment(), cp.LogSumKernel())
 
 
 @recipe(
@@ -833,7 +847,7 @@ def mv_dhel(temperature: Tempered = 0.3) -> Loss:
     r"-\tfrac2n \sum_i k(z_i, z'_i) + \gamma \sum_v \mathrm{mean}_{i \neq j}\, k(z^v_i, z^v_j),\;"
     r" k = e^{-\|\cdot\|^2/\tau}",
 )
-def kcl(temperature: Tempered = 0.5, gamma: float = 16.0) -> Loss:
+def kcl(temperature: TemperatureLike = 0.5, gamma: float = 16.0) -> Loss:
     """Draw positives together and spread each view by the mean of a Gaussian kernel. It can be negative.
 
     Args:
@@ -849,7 +863,7 @@ def kcl(temperature: Tempered = 0.5, gamma: float = 16.0) -> Loss:
     """
     check_nonnegative("gamma", gamma)
     return _decoupled(
-        cp.Cross(symmetric=False), cp.Gibbs("chordal", temperature), cp.Affinity(), cp.MeanKernel(), 2.0, gamma
+        cp.Cross(symmetric=False), cp.Gibbs("chordal", temperature), cp.KernelAlignment(), cp.MeanKernel(), 2.0, gamma
     )
 
 
@@ -890,7 +904,7 @@ def spectral(normalized: bool = True) -> Loss:
     check(isinstance(normalized, bool), f"normalized: expected True or False, got {normalized!r}.")
     kernel = cp.Gibbs("negative-cosine" if normalized else "dot", 1.0)
     return cp.Objective(
-        cp.Cross(symmetric=False, decoupled=True), kernel, cp.Free(), cp.Pairs(), cp.MeanSquare(), {cp.Cost(): 2.0}
+        cp.Cross(symmetric=False, decoupled=True), kernel, cp.Free(), cp.Pairs(), cp.MeanSquaredCost(), {cp.Cost(): 2.0}
     )
 
 
@@ -899,7 +913,7 @@ def spectral(normalized: bool = True) -> Loss:
     r"-\tfrac1{2n} \sum_i \log \frac{e^{s_{ii'}/\tau}}{e^{s_{ii'}/\tau} + N g_i},\;"
     r" g_i = \max\big(\tfrac{\mathrm{mean}_j e^{s_{ij}/\tau} - \pi e^{s_{ii'}/\tau}}{1 - \pi}, e^{-1/\tau}\big)",
 )
-def debiased(temperature: Tempered = 0.5, prior: float = 0.1) -> Loss:
+def debiased(temperature: TemperatureLike = 0.5, prior: float = 0.1) -> Loss:
     """NT-Xent corrected for negatives that are of the anchor's own class.
 
     Args:
@@ -917,7 +931,7 @@ def debiased(temperature: Tempered = 0.5, prior: float = 0.1) -> Loss:
     "Robinson, Chuang, Sra and Jegelka (2021), Contrastive learning with hard negative samples, eq. 4.",
     r"\text{as debiased, the mean weighed by } e^{\beta s_{ij}/\tau}",
 )
-def hard_negative(temperature: Tempered = 0.5, beta: float = 1.0, prior: float = 0.1) -> Loss:
+def hard_negative(temperature: TemperatureLike = 0.5, beta: float = 1.0, prior: float = 0.1) -> Loss:
     """NT-Xent in which harder negatives weigh more, corrected for those that are of the anchor's own class.
 
     Args:
@@ -938,7 +952,7 @@ def hard_negative(temperature: Tempered = 0.5, beta: float = 1.0, prior: float =
     "improving contrastive learning with sample similarity graphs, eq. 5, less a constant, the entropy of the target.",
     r"\mathrm{KL}(\tilde P \mid P),\; \tilde P_{ij} = \tfrac1{2n} \mathrm{softmax}_j(g_{ij}/\tau_t),\; i \neq j",
 )
-def x_clr(temperature: Tempered = 0.1, teacher_temperature: float = 0.1) -> Loss:
+def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) -> Loss:
     """NT-Xent that wants each item where a teacher finds it alike; the call needs ``features=`` of the teacher.
 
     Args:
@@ -958,7 +972,7 @@ def x_clr(temperature: Tempered = 0.1, teacher_temperature: float = 0.1) -> Loss
     "Solatorio (2024), GISTEmbed: guided in-sample selection of training negatives for text embedding fine-tuning.",
     r"\text{InfoNCE over } j = i \text{ or } g_{ij} \leq g_{ii} - m,\; g \text{ a teacher's cosine}",
 )
-def guided(temperature: Tempered = 0.1, margin: float = 0.0, layout: str = "cross") -> Loss:
+def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str = "cross") -> Loss:
     """InfoNCE without the negatives that a teacher finds more alike than the positive; the call needs ``features=``.
 
     GISTEmbed's own loss goes one way, and has the pairs of each view within itself in the same denominator.
@@ -977,9 +991,9 @@ def guided(temperature: Tempered = 0.1, margin: float = 0.0, layout: str = "cros
     """
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross()}
     if layout not in layouts:
-        raise unknown_name("layout", layout, layouts)
+        raise unknown_name_error("layout", layout, layouts)
     return cp.Objective(
-        cp.Guided(layouts[layout], margin), cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL()
+        cp.GuidedNegatives(layouts[layout], margin), cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL()
     )
 
 
@@ -989,7 +1003,7 @@ def guided(temperature: Tempered = 0.1, margin: float = 0.0, layout: str = "cros
     r"\tfrac1n \sum_i \big[-\tfrac{s_{ii'}}{\tau} + \log u_i\big],\; u_i \leftarrow \mu u_i + (1 - \mu)\,"
     r"\mathrm{mean}_j e^{s_{ij}/\tau}",
 )
-def sog_clr(temperature: Tempered = 0.1, items: int = 1 << 17, momentum: float = 0.1) -> Loss:
+def sog_clr(temperature: TemperatureLike = 0.1, items: int = 1 << 17, momentum: float = 0.1) -> Loss:
     """DCL whose denominators are averages over the epochs, one of each item, for small batches; it needs ``ids=``.
 
     Args:
@@ -1003,7 +1017,7 @@ def sog_clr(temperature: Tempered = 0.1, items: int = 1 << 17, momentum: float =
     tensor(-1.)
     """
     kernel = cp.Gibbs("negative-cosine", temperature)
-    spread, drawn = cp.MovingLogSum(items, momentum), cp.Agreement()
+    spread, drawn = cp.MovingAverageLogSum(items, momentum), cp.LogKernelAlignment()
     return cp.Objective(cp.Joint("both"), kernel, cp.Free(), cp.Pairs(), spread, {drawn: 1.0})
 
 
@@ -1029,7 +1043,9 @@ def barlow_twins(redundancy: float = 5e-3) -> Loss:
     check_nonnegative("redundancy", redundancy)
     one, other = (cp.Coordinates(cp.Cross(symmetric=False, decoupled=d), summed=True) for d in (False, True))
     alike = cp.Objective(one, cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.Cost(power=2))
-    apart = cp.Objective(other, cp.Gibbs("negative-cosine", 1.0), cp.Free(), cp.Pairs(), cp.MeanSquare(summed=True))
+    apart = cp.Objective(
+        other, cp.Gibbs("negative-cosine", 1.0), cp.Free(), cp.Pairs(), cp.MeanSquaredCost(summed=True)
+    )
     return cp.Total({alike: 1.0, apart: redundancy})
 
 
@@ -1060,7 +1076,7 @@ def vic_reg(invariance: float = 25.0, variance: float = 25.0, covariance: float 
         check_nonnegative(name, factor)
     matched = cp.Coordinates(cp.Cross(symmetric=False), centred=False)
     alike = cp.Objective(matched, cp.Gibbs("sqeuclidean", 1.0), cp.Free(), cp.Pairs(), cp.Cost())
-    varied = cp.Objective(cp.Coordinates(cp.Within()), cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.LowVariance())
+    varied = cp.Objective(cp.Coordinates(cp.Within()), cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.VarianceHinge())
     each = cp.Coordinates(cp.Within(summed=True))
-    apart = cp.Objective(each, cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.MeanSquare(summed=True))
+    apart = cp.Objective(each, cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.MeanSquaredCost(summed=True))
     return cp.Total({alike: invariance, varied: variance, apart: covariance})

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from contraport._utils.formatting import format_options
 from contraport.catalog.objectives import OBJECTIVES, method
-from contraport.errors import UsageError, unknown_name
-from contraport.formatting import written_as
+from contraport.errors import UsageError, unknown_name_error
 
 
 class Recipe(NamedTuple):
@@ -146,7 +146,7 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     >>> resolve({"recipe": "moco", "objective": "gca-uot"})
     {'objective': 'gca-uot', 'negatives': 'queue', 'momentum': 0.99, 'recipe': 'moco'}
     """
-    settings = settings_of_recipe(given.get("recipe"))
+    settings = get_recipe_settings(given.get("recipe"))
     for owner, owned in _OWNED.items():
         if given.get(owner, settings.get(owner)) != settings.get(owner):
             settings = {name: value for name, value in settings.items() if name not in owned}
@@ -160,7 +160,7 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     return resolved
 
 
-def settings_of_recipe(recipe: str | None) -> dict[str, Any]:
+def get_recipe_settings(recipe: str | None) -> dict[str, Any]:
     """Return the settings of a recipe, by its name; none has none.
 
     Raises:
@@ -169,7 +169,9 @@ def settings_of_recipe(recipe: str | None) -> dict[str, Any]:
     if recipe is None:
         return {}
     if recipe not in RECIPES and recipe in OBJECTIVES:
-        raise UsageError(f"recipe: {recipe!r} is an objective and no recipe; expected {written_as(objective=recipe)}.")
+        raise UsageError(
+            f"recipe: {recipe!r} is an objective and no recipe; expected {format_options(objective=recipe)}."
+        )
     if recipe not in RECIPES:
-        raise unknown_name("recipe", recipe, RECIPES)
+        raise unknown_name_error("recipe", recipe, RECIPES)
     return dict(RECIPES[recipe].settings)

@@ -6,11 +6,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+from contraport._utils.formatting import use_flag_style
+from contraport._utils.lazy import imported
 from contraport._version import __version__
-from contraport.cli.commands import run_verb, summaries
-from contraport.errors import CheckFailedError, UsageError, lacks_memory, notes
-from contraport.formatting import on_command_line
-from contraport.lazy import imported
+from contraport.cli.commands import run_command, summaries
+from contraport.errors import SelfTestError, UsageError, notes, out_of_memory_message
 
 __all__ = ["main"]
 
@@ -41,12 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        with on_command_line():
+        with use_flag_style():
             _dispatch(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read, such as head, has enough; Python would complain once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except CheckFailedError as error:
+    except SelfTestError as error:
         return _fail(error, status=1)
     except (UsageError, OSError) as error:
         return _fail(error, status=2)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         return _fail(error, status=130)
     except (MemoryError, RuntimeError) as error:
-        reason = lacks_memory(error)
+        reason = out_of_memory_message(error)
         if reason is None:
             raise
         told = MemoryError(reason)
@@ -75,7 +75,7 @@ def _dispatch(arguments: list[str]) -> None:
         case ["--version", *_]:
             print(f"contraport {__version__}")
         case [name, *rest]:
-            run_verb(name, rest)
+            run_command(name, rest)
 
 
 def _verbs() -> str:

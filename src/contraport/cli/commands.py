@@ -12,9 +12,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from contraport._utils.lazy import imported
 from contraport.command import BEGIN, EXTRA, LEARN, USE, Command
-from contraport.errors import UsageError, check, explained, needing, reason, unknown_name
-from contraport.lazy import imported
+from contraport.errors import UsageError, check, explained, needing, reason, unknown_name_error
 from contraport.options import Option
 
 GROUP = "contraport.commands"
@@ -23,7 +23,7 @@ GROUP = "contraport.commands"
 PLACES = {
     "audit": "contraport.auditing.config:AUDIT",
     "cluster": "contraport.searching.config:CLUSTER",
-    "compare": "contraport.comparing.config:COMPARE",
+    "compare": "contraport.comparison.config:COMPARE",
     "demo": "contraport.cli.config:DEMO",
     "docs": "contraport.cli.config:DOCS",
     "doctor": "contraport.cli.config:DOCTOR",
@@ -68,7 +68,7 @@ def find(name: str) -> Command[...]:
         return own
     others = _others()
     if name not in others:
-        raise unknown_name("verb", name, [*OWN, *others])
+        raise unknown_name_error("verb", name, [*OWN, *others])
     point = others[name]
     try:
         verb: Any = point.load()
@@ -85,7 +85,7 @@ def find(name: str) -> Command[...]:
     return cast(Command[...], verb)
 
 
-def run_verb(name: str, argv: list[str]) -> None:
+def run_command(name: str, argv: list[str]) -> None:
     """Call the function of a verb with the arguments of a command line, and show its result.
 
     Raises:
@@ -98,7 +98,7 @@ def run_verb(name: str, argv: list[str]) -> None:
         return
     arguments = dict(arguments)
     as_json = arguments.pop("json", False)
-    show = "contraport.cli.as_json:print_json" if as_json else verb.show
+    show = "contraport.cli.json_output:print_json" if as_json else verb.show
     with _needing(verb, name), _heard(quiet=not arguments.get("progress", True)):
         for told in _given_again(argv):
             logging.getLogger("contraport").warning(told)

@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from contraport.catalog import ENCODERS, OBJECTIVES, RECIPES, SOURCES
 from contraport.cli.commands import OWN, find, summaries
-from contraport.errors import UsageError, unknown_name
+from contraport.errors import UsageError, unknown_name_error
 from contraport.options import Option
 
 # Each asks `contraport --complete` for the words before the cursor, the last one maybe unfinished; where nothing is
@@ -60,7 +60,7 @@ def script(arguments: Sequence[str]) -> str:
         came = " ".join(arguments) or "nothing"
         raise UsageError(f"print_completion: expected one of {', '.join(SCRIPTS)}, got {came}.")
     if arguments[0] not in SCRIPTS:
-        raise unknown_name("print_completion", arguments[0], SCRIPTS)
+        raise unknown_name_error("print_completion", arguments[0], SCRIPTS)
     return SCRIPTS[arguments[0]]
 
 

@@ -51,7 +51,7 @@ DEMO = Command(
         held-out digits apart on frozen features, beside raw pixels and the same encoder untrained.
     """,
     examples=("contraport demo", "contraport demo --json"),
-    show="contraport.cli.demo:print_demonstration",
+    show="contraport.cli.demo:print_demo_result",
     extra=EXTRA,
     group=BEGIN,
     page="start",
@@ -94,6 +94,6 @@ DOCTOR = Command(
     """,
     examples=("contraport doctor", "contraport doctor --test false"),
     show="contraport.cli.doctor:print_diagnosis",
-    judge="contraport.cli.doctor:judge_diagnosis",
+    judge="contraport.cli.doctor:check_diagnosis",
     group=BEGIN,
 )

@@ -9,13 +9,13 @@ from rich.box import SIMPLE
 from rich.measure import Measurement
 from rich.table import Table
 
-from contraport.evaluation.result_tables import course_rows, difference_rows, direction_rows, evaluation_rows
-from contraport.formatting import counted
-from contraport.progress import plain_console
+from contraport._utils.formatting import counted
+from contraport._utils.progress import make_console
+from contraport.evaluation.result_tables import difference_rows, direction_rows, epoch_rows, evaluation_rows
 
 if TYPE_CHECKING:
     from contraport.auditing import Audit
-    from contraport.comparing import Comparison
+    from contraport.comparison import Comparison
     from contraport.searching import Clusters, Groups, Nearest
 
 
@@ -26,13 +26,13 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     the end of the line, where a terminal goes on in the next one, so that no letter is lost.
     """
     print(title)
-    width = plain_console().width
+    width = make_console().width
     whole, broken = _table(rows, breaking=False), _table(rows, breaking=True)
     table = broken if _narrowest(broken) <= width < _narrowest(whole) else whole
     if table is whole and width < _widest(whole):
         for column in whole.columns:  # else rich takes from the widest, below what it needs
             column.width = column.min_width
-    plain_console(width=max(width, _narrowest(table))).print(table)
+    make_console(width=max(width, _narrowest(table))).print(table)
 
 
 def _table(rows: Sequence[Mapping[str, str]], *, breaking: bool) -> Table:
@@ -50,13 +50,13 @@ def _table(rows: Sequence[Mapping[str, str]], *, breaking: bool) -> Table:
 
 def _narrowest(table: Table) -> int:
     """Return in how many columns of a terminal a table has room."""
-    console = plain_console()
+    console = make_console()
     return Measurement.get(console, console.options.update(max_width=_ENDLESS), table).minimum
 
 
 def _widest(table: Table) -> int:
     """Return in how many columns of a terminal a table has room whose headings do not break."""
-    console = plain_console()
+    console = make_console()
     return Measurement.get(console, console.options.update(max_width=_ENDLESS), table).maximum
 
 
@@ -66,8 +66,8 @@ _ENDLESS = 100_000
 def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
     """Print what was measured of some runs: a table for each, what there is to say, how they differ, a verdict."""
     # Here, not above: what else is printed needs neither torch nor the page.
-    from contraport.reporting.shown import shown
-    from contraport.reporting.verdict import of_numbers
+    from contraport.reporting.report_run import shown
+    from contraport.reporting.verdict import compare_evaluations
 
     for name, result in results.items():
         whose = f"{name} on " if len(results) > 1 else ""
@@ -75,7 +75,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
         if rows := direction_rows(result):
             print_table("by which view the other one is found", rows)
-        if rows := course_rows(result):
+        if rows := epoch_rows(result):
             print_table("the models that were kept on the way", rows)
         for note in result["notes"]:
             print(note)
@@ -83,7 +83,7 @@ def print_evaluation(results: Mapping[str, Mapping[str, Any]]) -> None:
     for name in others:
         if rows := difference_rows(results[name]["differences"].get(first, {})):
             print_table(f"{name} less {first}, item by item", rows)
-    for sentence in of_numbers(shown(list(results))):
+    for sentence in compare_evaluations(shown(list(results))):
         print(sentence)
 
 
@@ -112,7 +112,7 @@ def print_clusters(found: Clusters) -> None:
 def print_comparison(found: Comparison) -> None:
     """Print the table of a comparison, and what it says."""
     # Here, not above: the other tables need no SciPy.
-    from contraport.comparing.comparison_tables import verdict_in_words, written
+    from contraport.comparison.comparison_tables import explain_verdict, written
 
     for measure in found.measures:
         rows = [
@@ -127,13 +127,13 @@ def print_comparison(found: Comparison) -> None:
     for told in (*found.sentences, *found.notes):
         print(told)
     for verdict in found.verdicts:
-        print(f"{verdict.verdict}: {verdict.says} {verdict_in_words(verdict)}")
+        print(f"{verdict.verdict}: {verdict.says} {explain_verdict(verdict)}")
     if found.entries:
         print(f"The tables, the page and the numbers are in {found.folder}")
 
 
 def print_audit(found: Audit) -> None:
     """Print how many pairs seem wrong, and the worst of them."""
-    print_table(f"{found}; the worst are", found.worst_rows())
+    print_table(f"{found}; the worst are", found.worst_table())
     for note in found.notes:
         print(note)

@@ -28,7 +28,7 @@ RECIPE: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Demonstration:
+class DemoResult:
     """What `contraport.demo` found.
 
     Attributes:
@@ -43,7 +43,7 @@ class Demonstration:
 
 
 @DEMO.keywords
-def demo(given: dict[str, Any]) -> Demonstration:
+def demo(given: dict[str, Any]) -> DemoResult:
     """Train an encoder on small digits with nt-xent and with gca-uot, and compare them on a page.
 
     Raises:
@@ -59,14 +59,14 @@ def demo(given: dict[str, Any]) -> Demonstration:
     ]
     # Together: item by item, how they differ.
     measured = evaluate(runs, checkpoints="all", progress=asked.progress)
-    return Demonstration(
+    return DemoResult(
         evaluations={run.name: measured[str(run.path)] for run in runs},
         seconds={run.name: run.metrics()[-1]["seconds"] for run in runs},
         page=report(runs, out=out / "report.html", overwrite=True),
     )
 
 
-def print_demonstration(found: Demonstration) -> None:
+def print_demo_result(found: DemoResult) -> None:
     """Print what was measured of the two beside raw pixels and an untrained encoder, and where the page is."""
     rows = {name: evaluation["rows"] for name, evaluation in found.evaluations.items()}
     before = rows[OBJECTIVES[0]]

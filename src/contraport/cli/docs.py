@@ -12,7 +12,7 @@ from typing import Any
 
 import contraport
 from contraport.cli.config import DOCS, DocsOptions
-from contraport.errors import UsageError, unknown_name
+from contraport.errors import UsageError, unknown_name_error
 
 _TREE = re.compile(r"```\{toctree\}\n(.*?)```", re.DOTALL)
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
@@ -37,7 +37,7 @@ def docs(given: dict[str, Any]) -> str:
     path, _, place = asked.page.partition("#")  # as the links of a page name another
     page, part = _name(path.removesuffix(".md")), asked.section or place
     if page not in known:
-        raise unknown_name("page", asked.page, known)
+        raise unknown_name_error("page", asked.page, known)
     text = _COMMENT.sub("", known[page].read_text("utf-8"))
     return (section(text, part) if part else text).rstrip()
 
@@ -112,7 +112,7 @@ def section(text: str, name: str) -> str:
     plain = _CODE.sub(lambda block: re.sub(r"[^\n]", " ", block[0]), text)  # a comment of a script is no heading
     headings = {_anchor(found[2]): found for found in reversed([*_HEADING.finditer(plain)])}
     if name not in headings:
-        raise unknown_name("section", name, headings)
+        raise unknown_name_error("section", name, headings)
     start, depth = headings[name].start(), len(headings[name][1])
     ends = [found.start() for found in headings.values() if found.start() > start and len(found[1]) <= depth]
     return text[start : min(ends, default=len(text))].rstrip()

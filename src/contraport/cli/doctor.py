@@ -22,7 +22,7 @@ import contraport
 from contraport.cli.config import DOCTOR, DoctorOptions
 from contraport.engine import backend
 from contraport.engine.backends.cuda import TRITON
-from contraport.errors import CheckFailedError, check, reason
+from contraport.errors import SelfTestError, check, reason
 from contraport.seeding import torch_generator
 
 CHECKED = ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise")
@@ -103,15 +103,15 @@ def print_diagnosis(found: Diagnosis) -> None:
         print(f"{'failed' if one.failure else 'passed'}: {one.name}, {one.seconds:.1f} s", one.failure or "", sep="  ")
 
 
-def judge_diagnosis(found: Diagnosis) -> None:
+def check_diagnosis(found: Diagnosis) -> None:
     """Raise for a diagnosis of something that is not well.
 
     Raises:
-        CheckFailedError: a check failed.
+        SelfTestError: a check failed.
     """
     if not found.well:
         failed = [one.name for one in found.checks if one.failure]
-        raise CheckFailedError(f"{len(failed)} of {len(found.checks)} checks failed: {', '.join(failed)}.")
+        raise SelfTestError(f"{len(failed)} of {len(found.checks)} checks failed: {', '.join(failed)}.")
 
 
 def _machine() -> dict[str, str]:

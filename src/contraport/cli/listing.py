@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contraport.catalog import OBJECTIVES, RECIPES, list_encoders, list_sources
-from contraport.catalog.choosing import when_to_use
+from contraport._utils.formatting import format_flags
+from contraport.catalog import OBJECTIVES, RECIPES, list_datasets, list_encoders
+from contraport.catalog.recommendations import describe_use_cases
 from contraport.cli.config import LIST, ListOptions
-from contraport.formatting import as_flags
-from contraport.measures import MEASURES, Measure
+from contraport.metrics import METRICS, Metric
 
 _Rows = Sequence[Mapping[str, str]]
 """Of each its name, and what is said of it under other headings."""
@@ -19,14 +19,14 @@ _Rows = Sequence[Mapping[str, str]]
 
 def _recipes() -> _Rows:
     return [
-        {"name": name, "summary": recipe.summary, "options": as_flags(recipe.settings)}
+        {"name": name, "summary": recipe.summary, "options": format_flags(recipe.settings)}
         for name, recipe in RECIPES.items()
     ]
 
 
 def _objectives() -> _Rows:
     return [
-        {"name": method.name, "summary": method.summary, "when": when_to_use(method.name)}
+        {"name": method.name, "summary": method.summary, "when": describe_use_cases(method.name)}
         for method in OBJECTIVES.values()
     ]
 
@@ -37,23 +37,24 @@ def _encoders() -> _Rows:
 
 def _data() -> _Rows:
     return [
-        {"name": source.name, "summary": source.description, "looked for in": source.looks} for source in list_sources()
+        {"name": source.name, "summary": source.description, "looked for in": source.looks}
+        for source in list_datasets()
     ]
 
 
 def _measures() -> _Rows:
     return [
-        {"name": measure.key, "summary": measure.summary, "reading": _reading(measure)} for measure in MEASURES.values()
+        {"name": measure.key, "summary": measure.summary, "reading": _reading(measure)} for measure in METRICS.values()
     ]
 
 
 def _suites() -> _Rows:
     # Here, not above: the other lists need no torch.
-    from contraport.comparing.suites import known_suites, read_suite
+    from contraport.comparison.suites import list_suites, load_suite
 
     return [
         {"name": name, "summary": suite.get("title", ""), "data": "data: " + ", ".join(map(str, suite.get("data", ())))}
-        for name, suite in ((name, read_suite(path)) for name, path in known_suites().items())
+        for name, suite in ((name, load_suite(path)) for name, path in list_suites().items())
     ]
 
 
@@ -88,7 +89,7 @@ def print_names(rows: _Rows) -> None:
             print(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False))
 
 
-def _reading(measure: Measure) -> str:
+def _reading(measure: Metric) -> str:
     """Return what a measure counts, which direction is better, and whether it has to be asked for."""
     direction = "" if measure.better == "neither" else f", {measure.better} is better"
     return f"{measure.group}: {measure.unit}{direction}{'' if measure.usual else '; where asked for'}"

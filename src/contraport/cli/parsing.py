@@ -17,8 +17,8 @@ import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
 
 from contraport.command import Command
-from contraport.errors import UsageError, cannot_read, unknown_name
-from contraport.options import Option, in_words
+from contraport.errors import UsageError, unknown_name_error, unreadable_error
+from contraport.options import Option, describe_type
 
 _MODE = "yaml-1.2"
 _SHOWN = 60
@@ -112,7 +112,7 @@ class _Parser(ArgumentParser):
         try:
             return super().parse_path(path, *args, **kwargs)
         except UnicodeDecodeError as error:
-            raise cannot_read(f"config: {path}", "text in UTF-8", error) from error
+            raise unreadable_error(f"config: {path}", "text in UTF-8", error) from error
         except UsageError as error:
             raise self._one_of_several(str(path)) or error from error
 
@@ -125,7 +125,7 @@ class _Parser(ArgumentParser):
         for name, value in given.items() if isinstance(given, dict) else ():
             kind = self.kinds.get(name)
             if get_origin(kind) is list and not isinstance(value, list) and value is not None:
-                return UsageError(f"config: {name}: expected {in_words(kind)}, in brackets, got {value!r}.")
+                return UsageError(f"config: {name}: expected {describe_type(kind)}, in brackets, got {value!r}.")
         return None
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -139,14 +139,14 @@ class _Parser(ArgumentParser):
                 return UsageError(f"{given.removeprefix('--')}: expected it by its place, without a name: {call}.")
             named = [name for name in self.kinds if name not in places]
             options = [f"--{name}" for name in ("config", "print_config", "help", "help_all", *named)]
-            return unknown_name("option", given, options)
+            return unknown_name_error("option", given, options)
         if match := re.match(r"unrecognized arguments: (.+)", message):
             return self._stray(max((word for word in self.words if match[1].startswith(word)), key=len))
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
             self._judge_places()
             return UsageError(f"required: {match[1]}, {self.helps[match[1]]}")
         if match := re.match(r"Option '(\S+)' is not accepted", message):
-            return unknown_name("config: key", match[1], self.kinds)
+            return unknown_name_error("config: key", match[1], self.kinds)
         if match := re.match(r"Unexpected config: ?(.*)", message):
             return UsageError(f"config: expected keys with values, got {textwrap.shorten(match[1], _SHOWN)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
@@ -157,7 +157,7 @@ class _Parser(ArgumentParser):
                 (kind,) = get_args(kind)
             takes_keys = any(get_origin(part) is dict for part in (kind, *get_args(kind)))
             or_one = f" (or --{match[1]}.KEY VALUE)" if takes_keys else ""
-            return UsageError(f"{match[1]}: expected {in_words(kind)}{or_one}, got {match[3]!r}.")
+            return UsageError(f"{match[1]}: expected {describe_type(kind)}{or_one}, got {match[3]!r}.")
         if match := re.match(r'Parser key "(\w+)\S*": (.*)', message):
             return UsageError(f"{match[1]}: {match[2]}")
         return UsageError(message)

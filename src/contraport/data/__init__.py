@@ -12,24 +12,24 @@ views/         the views of a batch, made at random
 """
 
 from contraport.data.arrays import from_arrays
+from contraport.data.data_loader import BatchOrder, Share, loader, local_share
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.loading import BatchOrder, Share, loader, own_share
-from contraport.data.sources import from_stream, from_torch, load, load_undivided
+from contraport.data.sources import from_stream, from_torch, load, load_unsplit
 from contraport.data.views import Views
-from contraport.data.views.own import OnBatches
+from contraport.data.views.custom_transforms import BatchTransform
 
 __all__ = [
     "Batch",
     "BatchOrder",
     "Dataset",
-    "OnBatches",
+    "BatchTransform",
     "Share",
     "Views",
     "from_arrays",
     "from_stream",
     "from_torch",
     "load",
-    "load_undivided",
+    "load_unsplit",
     "loader",
-    "own_share",
+    "local_share",
 ]

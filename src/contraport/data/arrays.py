@@ -12,13 +12,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from contraport._utils.text_tensors import as_string_list, check_nonempty_texts, item_shape
 from contraport.data.dataset import Dataset
 from contraport.data.digests import digest_rows
 from contraport.data.splits import Codes, Positions
-from contraport.data.stores import Store, as_one
-from contraport.data.text_store import TextStore
-from contraport.errors import UsageError, check, check_each
-from contraport.text_tensors import check_full, shape_of, strings_in
+from contraport.data.stores import Store, join_stores
+from contraport.data.text_store import PackedTextStore
+from contraport.errors import UsageError, check, check_all_values
 
 Array: TypeAlias = np.ndarray | Tensor
 
@@ -33,7 +33,7 @@ class ArrayStore:
     @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of one item of each view."""
-        return tuple(map(shape_of, self.views))
+        return tuple(map(item_shape, self.views))
 
     @cached_property
     def digests(self) -> Tensor:
@@ -105,16 +105,16 @@ def from_arrays(
     stores = [_store(place, view, whole=present is None) for place, view in given.items()]
     rows = [len(store) for store in stores]
     check(len(set(rows)) == 1, f"{argument}: expected equal numbers of rows, got {rows}.")
-    label_codes, class_names = tensor_codes_of("labels", labels)
-    domain_codes, domain_names = tensor_codes_of("domains", domains)
+    label_codes, class_names = factorize_tensor("labels", labels)
+    domain_codes, domain_names = factorize_tensor("domains", domains)
     return Dataset(
-        as_one(stores),
+        join_stores(stores),
         name=name,
         split=split,
         labels=label_codes,
         domains=domain_codes,
         weights=None if weights is None else weights_of("weights", weights),
-        numbers=None if numbers is None else numbers_of("numbers", numbers),
+        numbers=None if numbers is None else parse_numbers("numbers", numbers),
         class_names=class_names,
         domain_names=domain_names,
         flips=flips,
@@ -125,7 +125,7 @@ def from_arrays(
 
 def _texts_or(argument: str, values: Any) -> Any:
     """Return strings as an array of objects, ``(n,)``, and everything else as it is."""
-    texts = strings_in(argument, values)
+    texts = as_string_list(argument, values)
     return values if texts is None else np.array(texts, dtype=np.object_)
 
 
@@ -136,10 +136,10 @@ def _is_texts(array: Any) -> bool:
 def _store(argument: str, view: Any, *, whole: bool) -> Store:
     """Return a view's store; `whole` says whether all items have it."""
     if not _is_texts(view):
-        return ArrayStore((as_view(argument, view),))
+        return ArrayStore((as_view_tensor(argument, view),))
     if whole:
-        check_full(argument, view)
-    return TextStore.of(view, argument)
+        check_nonempty_texts(argument, view)
+    return PackedTextStore.of(view, argument)
 
 
 def _without_gaps(
@@ -204,7 +204,7 @@ def _shape(item: Any) -> tuple[int, ...] | str:
         return "one that is ragged itself"
 
 
-def as_view(argument: str, values: ArrayLike | Tensor) -> Tensor:
+def as_view_tensor(argument: str, values: ArrayLike | Tensor) -> Tensor:
     """Return rows of images, time series or vectors as a view's tensor, a copy; see `from_arrays` for the shapes.
 
     Raises:
@@ -233,13 +233,13 @@ def as_view(argument: str, values: ArrayLike | Tensor) -> Tensor:
     return torch.from_numpy(_floats(argument, array))
 
 
-def numbers_of(argument: str, values: ArrayLike | Tensor) -> Tensor:
+def parse_numbers(argument: str, values: ArrayLike | Tensor) -> Tensor:
     """Return one finite number per item, float32 `(n,)`.
 
     Raises:
         UsageError: the values are not one real number per item, or not finite.
 
-    >>> numbers_of("numbers", [1, 2.5])
+    >>> parse_numbers("numbers", [1, 2.5])
     tensor([1.0000, 2.5000])
     """
     array = _array(argument, values)
@@ -266,13 +266,13 @@ def _floats(argument: str, array: np.ndarray) -> np.ndarray:
     return floats
 
 
-def codes_of(argument: str, values: ArrayLike | Tensor) -> tuple[Codes, tuple[str, ...]]:
+def factorize(argument: str, values: ArrayLike | Tensor) -> tuple[Codes, tuple[str, ...]]:
     """Return the values as numbers 0, 1, ... and the name of each number.
 
     Raises:
         UsageError: the values are not one integer, truth value or string per item.
 
-    >>> codes_of("labels", ["dog", "cat", "dog"])
+    >>> factorize("labels", ["dog", "cat", "dog"])
     (array([1, 0, 1]), ('cat', 'dog'))
     """
     array = _strings_or(argument, values)
@@ -297,11 +297,11 @@ def _strings_or(argument: str, values: Any) -> np.ndarray:
     return np.array(own)
 
 
-def tensor_codes_of(argument: str, values: ArrayLike | Tensor | None) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Return what `codes_of` does as a tensor, and nothing for values that are not given."""
+def factorize_tensor(argument: str, values: ArrayLike | Tensor | None) -> tuple[Tensor | None, tuple[str, ...] | None]:
+    """Return what `factorize` does as a tensor, and nothing for values that are not given."""
     if values is None:
         return None, None
-    codes, names = codes_of(argument, values)
+    codes, names = factorize(argument, values)
     return torch.from_numpy(codes), names
 
 
@@ -314,19 +314,19 @@ def weights_of(argument: str, values: ArrayLike | Tensor) -> Tensor:
     >>> weights_of("weights", [1, 0.5, 0])
     tensor([1.0000, 0.5000, 0.0000])
     """
-    weights = numbers_of(argument, values)
-    check_each(argument, weights, weights >= 0, "numbers from 0 on")
+    weights = parse_numbers(argument, values)
+    check_all_values(argument, weights, weights >= 0, "numbers from 0 on")
     check(bool((weights > 0).any()), f"{argument}: expected numbers that are not all zero.")
     return weights
 
 
-def array_of(argument: str, values: ArrayLike | Tensor) -> np.ndarray:
+def as_array(argument: str, values: ArrayLike | Tensor) -> np.ndarray:
     """Return an array, a tensor or what becomes one as an array; bfloat16, which NumPy does not know, as float32.
 
     Raises:
         UsageError: it becomes none, or some of its values are masked.
 
-    >>> array_of("data", torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
+    >>> as_array("data", torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
     array([1., 1.], dtype=float32)
     """
     if isinstance(values, np.ma.MaskedArray):
@@ -344,6 +344,6 @@ def array_of(argument: str, values: ArrayLike | Tensor) -> np.ndarray:
 
 
 def _array(argument: str, values: ArrayLike | Tensor) -> np.ndarray:
-    array = array_of(argument, values)
+    array = as_array(argument, values)
     check(array.dtype != object, f"{argument}: expected an array of numbers, got one of Python objects.")
     return array

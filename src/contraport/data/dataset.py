@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from contraport._utils.text_tensors import is_text
+from contraport.data.channel_statistics import channel_range, mean_and_std
 from contraport.data.duplicate_groups import content_ids, has_repeats
-from contraport.data.stores import ChosenStore, ChosenViews, Store
-from contraport.data.values import least_and_most, mean_and_std
+from contraport.data.stores import Store, SubsetStore, ViewSubsetStore
 from contraport.errors import UsageError, check
-from contraport.text_tensors import is_text
 
 STATISTICS_ITEMS = 10_000
 STATISTICS_FILES = 1_000
@@ -249,10 +249,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         names = [self.view_names[view] for view in views]
         digests = None if self._digests is None else self._digests[:, list(views)]
         return self._but(
-            store=ChosenViews(self.store, tuple(views)), present=present, view_names=names, digests=digests
+            store=ViewSubsetStore(self.store, tuple(views)), present=present, view_names=names, digests=digests
         )
 
-    def each_once(self) -> Dataset:
+    def drop_duplicates(self) -> Dataset:
         """Return the first of all items that have the same content in each view."""
         if self.content_ids is None:
             return self
@@ -271,10 +271,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def only(self, positions: Tensor, split: str | None = None) -> Dataset:
         """Return the items at some positions, int64 ``(m,)``, as those of their split or of another."""
-        chosen = ChosenStore(self.store, positions)
+        chosen = SubsetStore(self.store, positions)
         return self.at(positions, chosen, split=split or self.split, held_out=self.held_out)
 
-    def named_as(self, other: Dataset) -> Dataset:
+    def align_names(self, other: Dataset) -> Dataset:
         """Return the same items with the numbers that another dataset has for their classes and domains, by name.
 
         What the other one does not know comes after what it knows.
@@ -282,7 +282,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         >>> import numpy as np
         >>> from contraport.data import from_arrays
         >>> train = from_arrays(np.ones((3, 2)), labels=["cat", "cow", "dog"])
-        >>> test = from_arrays(np.ones((3, 2)), labels=["dog", "ant", "cat"]).named_as(train)
+        >>> test = from_arrays(np.ones((3, 2)), labels=["dog", "ant", "cat"]).align_names(train)
         >>> test.labels.tolist(), test.class_names
         ([2, 3, 0], ('cat', 'cow', 'dog', 'ant'))
         """
@@ -313,7 +313,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """Return the same items, of which some is otherwise."""
         return Dataset(**self._parts | changes)
 
-    def as_kind(self, kind: type[Kind]) -> Kind:
+    def as_subclass(self, kind: type[Kind]) -> Kind:
         """Return the same items as a dataset that gives them in another way."""
         return kind(**self._parts)
 
@@ -357,7 +357,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """
         if next(self._sampled(view, most=1)).dtype == torch.uint8:  # of files, none is read for what one tells
             return None
-        return least_and_most(self._sampled(view))
+        return channel_range(self._sampled(view))
 
     def _check_view(self, view: int) -> None:
         check(0 <= view < len(self.shapes), f"view: expected one of {len(self.shapes)} views from 0, got {view}.")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from contraport.data.digests import digest_encoded
 from contraport.data.splits import Positions
-from contraport.errors import UsageError, check, check_regular
+from contraport.errors import UsageError, check, check_regular_file
 
 SUFFIXES = frozenset((
     ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".avif", ".heic", ".tif", ".tiff",
@@ -49,12 +49,12 @@ class EncodedImages(Protocol):
     def name(self, position: int) -> str:
         """Return what messages call an image."""
 
-    def read_from(self) -> Sequence[str]:
+    def source_files(self) -> Sequence[str]:
         """Return the files whose content they are."""
 
 
 @dataclass(frozen=True)
-class FileImages:
+class ImageFiles:
     """Images in files; their paths are text because that is all that grows with the data."""
 
     files: tuple[str, ...]
@@ -65,15 +65,15 @@ class FileImages:
     def __getitem__(self, position: int) -> Path:
         return Path(self.files[position])
 
-    def take(self, positions: Positions) -> FileImages:
+    def take(self, positions: Positions) -> ImageFiles:
         """Return the images at some positions."""
-        return FileImages(tuple(self.files[position] for position in positions.tolist()))
+        return ImageFiles(tuple(self.files[position] for position in positions.tolist()))
 
     def name(self, position: int) -> str:
         """Return the path of an image."""
         return self.files[position]
 
-    def read_from(self) -> Sequence[str]:
+    def source_files(self) -> Sequence[str]:
         """Return the files whose content they are."""
         return self.files
 
@@ -121,7 +121,7 @@ def unreadable(views: Sequence[tuple[EncodedImages, Positions]], *, what: str) -
         for images, positions in views:
             for first in range(0, len(positions), _CHECKED_TOGETHER):
                 together = positions[first : first + _CHECKED_TOGETHER].tolist()
-                found = pool.map(partial(why_unreadable, images), together)
+                found = pool.map(partial(decoding_error, images), together)
                 for position, reason in zip(together, found, strict=True):
                     if reason is not None:
                         reasons[position] = (images.name(position), reason)
@@ -135,7 +135,7 @@ def unreadable(views: Sequence[tuple[EncodedImages, Positions]], *, what: str) -
     return {position: name for position, (name, _) in sorted(reasons.items())}
 
 
-def common_size(images: EncodedImages, positions: Sequence[int]) -> int:
+def default_image_size(images: EncodedImages, positions: Sequence[int]) -> int:
     """Return the median shorter side of evenly spread images, kept within bounds that train on a small machine."""
     step = -(-len(positions) // _MEASURED_IMAGES)
     return median_size(list(_shorter_sides(images, positions[::step])))
@@ -150,26 +150,26 @@ def median_size(sides: Sequence[int]) -> int:
     return min(max(median_low(sides or [LARGEST_SIZE]), SMALLEST_SIZE), LARGEST_SIZE)
 
 
-def as_pixels(image: Image.Image, size: int) -> Tensor:
+def square_pixels(image: Image.Image, size: int) -> Tensor:
     """Return the centre of an upright image, resized, as uint8 RGB, ``(3, size, size)``."""
-    square = ImageOps.fit(as_rgb(image), (size, size), Image.Resampling.BILINEAR)
+    square = ImageOps.fit(to_rgb(image), (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
 def _shorter_sides(images: EncodedImages, positions: Sequence[int]) -> Iterator[int]:
     for position in positions:
-        if why_unreadable(images, position) is None:
+        if decoding_error(images, position) is None:
             with _open(images[position]) as image:
                 yield min(image.size)
 
 
 def _open(source: Path | bytes) -> Image.Image:
     if isinstance(source, Path):
-        check_regular("data", source)
+        check_regular_file("data", source)
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
 
 
-def why_unreadable(images: EncodedImages, position: int) -> str | None:
+def decoding_error(images: EncodedImages, position: int) -> str | None:
     """Return why an image cannot be decoded, or None; far cheaper than decoding where the format allows."""
     try:
         with _open(images[position]) as image:
@@ -188,12 +188,12 @@ def _pixels(images: EncodedImages, position: int, size: int) -> Tensor:
     try:
         with _open(images[position]) as image:
             image.draft("RGB", (size, size))
-            return as_pixels(ImageOps.exif_transpose(image), size)
+            return square_pixels(ImageOps.exif_transpose(image), size)
     except Exception as error:  # as above
         raise UsageError(f"data: {images.name(position)} could be read before and cannot be now: {error}") from error
 
 
-def as_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
     """Return an image as RGB of 8 bits, where its transparent parts are white, as on paper.
 
     Pillow's own conversion cuts bright pixels of 16 bits off at 255, and shows whatever colour lies hidden where an

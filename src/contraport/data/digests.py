@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport._utils.text_tensors import is_text_batch
 from contraport.data.stores import Store
-from contraport.errors import check_regular
-from contraport.text_tensors import are_texts
+from contraport.errors import check_regular_file
 
 if TYPE_CHECKING:
     from contraport.data.decoding import EncodedImages
@@ -44,7 +44,7 @@ def digest_rows(view: Tensor) -> Tensor:
     (True, False)
     """
     rows = view.contiguous().view(len(view), -1).numpy()
-    if are_texts(view):
+    if is_text_batch(view):
         return digest_contents(row.tobytes().rstrip(b"\0") for row in rows)
     return digest_contents(map(memoryview, rows))  # type: ignore[arg-type]  # hashed without a copy
 
@@ -72,7 +72,7 @@ def _digest_image(images: EncodedImages, position: int) -> int:
     try:
         content = images[position]
         if isinstance(content, Path):
-            check_regular("data", content)  # a pipe or a device would be read for ever
+            check_regular_file("data", content)  # a pipe or a device would be read for ever
             content = content.read_bytes()
     except Exception:  # a missing file, or a corrupt archive or table, in as many ways as there are formats
         content = f"unreadable: {images.name(position)}".encode()

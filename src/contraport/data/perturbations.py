@@ -14,15 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from contraport.catalog.named_perturbations import DOMAINS, Corruption, DomainVersion, Mismatch
+from contraport._utils.text_tensors import is_text
+from contraport.catalog.perturbation_specs import DOMAINS, Corruption, DomainSpec, Mismatch
 from contraport.data.arrays import ArrayStore
 from contraport.data.corruptions import NOISE, corrupt
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.duplicate_groups import exchange_partners
-from contraport.data.stores import StoreOver
+from contraport.data.stores import StoreWrapper
 from contraport.errors import UsageError, check
-from contraport.seeding import generator, reseed, torch_seed
-from contraport.text_tensors import is_text
+from contraport.seeding import generator, seed_global_generators, torch_seed
 
 Change = Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
 """Of the views of the items at some positions makes others."""
@@ -53,7 +53,7 @@ class Mismatched(Dataset):
 
 
 @dataclass(frozen=True)
-class MismatchedStore(StoreOver):
+class MismatchedStore(StoreWrapper):
     """The items of another store, of which all views but the first are those of a partner."""
 
     partners: Tensor
@@ -149,13 +149,13 @@ def with_partners(dataset: Dataset, partners: Tensor) -> Dataset:
     check(dataset.present is None, f"mismatch: expected all views of all items, some of {dataset.name!r} lack one.")
     if len(dataset.shapes) > 1:
         return dataset.with_store(MismatchedStore(dataset.store, partners), keep_digests=False)
-    paired = dataset.as_kind(Mismatched)
+    paired = dataset.as_subclass(Mismatched)
     paired.partners = partners
     return paired
 
 
 @dataclass(frozen=True)
-class ChangedStore(StoreOver):
+class ChangedStore(StoreWrapper):
     """Another store's items, each changed when it is fetched."""
 
     change: Change
@@ -214,7 +214,7 @@ class _Corrupting:
         items = []
         with torch.random.fork_rng(devices=[]):
             for place, row in enumerate(self.rows[positions].tolist()):
-                reseed(torch_seed("data.corruption", row))
+                seed_global_generators(torch_seed("data.corruption", row))
                 of_item = (view[place : place + 1] for view in views)
                 items.append([self._worse(view, spread) for view, spread in zip(of_item, self.spread, strict=True)])
         return tuple(torch.cat(view) for view in zip(*items, strict=True))
@@ -229,7 +229,7 @@ class _Corrupting:
         return view
 
 
-def in_domains(dataset: Dataset, version: DomainVersion) -> Dataset:
+def assign_domains(dataset: Dataset, version: DomainSpec) -> Dataset:
     """Return images dealt to four domains at random, and changed so.
 
     With a domain left out the training items are those of the others, and the test items those of this one.

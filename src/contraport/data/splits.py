@@ -47,7 +47,7 @@ def split_positions(
     return np.flatnonzero(held_out if split == "test" else ~held_out)
 
 
-def items_of(
+def select_split(
     split: str,
     length: int,
     *,
@@ -72,7 +72,7 @@ def items_of(
     Raises:
         UsageError: a share is given where items are marked, or the test split of data of which none is held out.
 
-    >>> items_of("test", 4, is_test=np.array([False, True, True, False]), labels=None).tolist()
+    >>> select_split("test", 4, is_test=np.array([False, True, True, False]), labels=None).tolist()
     [1, 2]
     """
     if is_test is not None:
@@ -87,22 +87,22 @@ def items_of(
     if groups is None:
         return split_positions(classes, split, fraction=share)
     _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
-    small = np.flatnonzero(sizes <= largest_group(length, fraction))
+    small = np.flatnonzero(sizes <= max_group_size(length, fraction))
     held_out = small[split_positions(classes[first[small]], "test", fraction=share)]
     return np.flatnonzero(np.isin(groups, held_out) == (split == "test"))
 
 
-def largest_group(length: int, fraction: float | None) -> float:
+def max_group_size(length: int, fraction: float | None) -> float:
     """Return how many items a group may have to be held out."""
     return max((HELD_OUT if fraction is None else fraction) * length, 2.0)
 
 
 def count_held_out(split: str, length: int, chosen: Positions) -> int:
-    """Return how many items were drawn to be held out, where `items_of` gave these positions of one split."""
+    """Return how many items were drawn to be held out, where `select_split` gave these positions of one split."""
     return len(chosen) if split == "test" else length - len(chosen)
 
 
-def marks_of_names(names: np.ndarray, where: str) -> tuple[Marks | None, Marks]:
+def split_masks(names: np.ndarray, where: str) -> tuple[Marks | None, Marks]:
     """Return which items are the test split's, or None where no split but "train" is named, and which are of neither.
 
     Where a source has both a test and a validation split, the test split is taken and the other belongs to neither.

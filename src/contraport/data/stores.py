@@ -33,7 +33,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
-class StoreOver(ABC):
+class StoreWrapper(ABC):
     """A store over another one, in whose place it stands; what it does not change is the other's.
 
     Attributes:
@@ -66,7 +66,7 @@ class StoreOver(ABC):
 
 
 @dataclass(frozen=True)
-class ChosenStore(StoreOver):
+class SubsetStore(StoreWrapper):
     """Some of the items of another store, at the given positions."""
 
     positions: Tensor
@@ -84,7 +84,7 @@ class ChosenStore(StoreOver):
 
 
 @dataclass(frozen=True)
-class ChosenViews(StoreOver):
+class ViewSubsetStore(StoreWrapper):
     """Some of the views of another store, by their numbers."""
 
     views: tuple[int, ...]
@@ -104,7 +104,7 @@ class ChosenViews(StoreOver):
 
 
 @dataclass(frozen=True)
-class JoinedStore:
+class MultiViewStore:
     """The views of several stores that hold the same items."""
 
     stores: tuple[Store, ...]
@@ -133,6 +133,6 @@ class JoinedStore:
         return tuple(view for store in self.stores for view in store.fetch(positions))
 
 
-def as_one(stores: Sequence[Store]) -> Store:
+def join_stores(stores: Sequence[Store]) -> Store:
     """Return the views of some stores as one."""
-    return stores[0] if len(stores) == 1 else JoinedStore(tuple(stores))
+    return stores[0] if len(stores) == 1 else MultiViewStore(tuple(stores))

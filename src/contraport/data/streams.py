@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
+from contraport._utils.text_tensors import concatenated, item_shape
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, reason
-from contraport.text_tensors import concatenated, shape_of
 
 HEAD = 1_000
 """So many items are read to know their shapes and statistics."""
@@ -31,7 +31,7 @@ class StreamItem(NamedTuple):
     key: str | None
 
 
-class StreamBroke(UsageError):  # noqa: N818 - what happened to it
+class StreamError(UsageError):  # noqa: N818 - what happened to it
     """A stream gave an error where an item was due; what was done before can be kept."""
 
 
@@ -74,7 +74,7 @@ class Stream(Dataset):
         """Yield the items of a pass.
 
         Raises:
-            StreamBroke: the source gives an error.
+            StreamError: the source gives an error.
             UsageError: an item is not like the others.
         """
         if hasattr(self.source, "set_epoch"):
@@ -88,7 +88,7 @@ class Stream(Dataset):
             except UsageError:
                 raise
             except Exception as error:  # a stranger's code
-                raise StreamBroke(
+                raise StreamError(
                     f"data: {self.name} broke before item {position} of pass {number}: {reason(error)}"
                 ) from error
             yield self._taken(item, position)
@@ -121,12 +121,12 @@ class Stream(Dataset):
         try:
             return iter(self.source)
         except Exception as error:  # a stranger's code
-            raise StreamBroke(f"data: {self.name} cannot begin pass {number}: {reason(error)}") from error
+            raise StreamError(f"data: {self.name} cannot begin pass {number}: {reason(error)}") from error
 
     def _taken(self, item: Any, position: int) -> StreamItem:
         """Return what is made of what the source gave."""
         read = self.read(item, position)
-        found = tuple(map(shape_of, read.views))
+        found = tuple(map(item_shape, read.views))
         told = f"data: {self.name}: item {position}: expected views of shapes {self.shapes} as before, got {found}"
         check(found == self.shapes, f"{told}; image_size makes images equal.")
         return read

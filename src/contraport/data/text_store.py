@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport._utils.text_tensors import TEXT, encode_utf8
 from contraport.data.digests import digest_contents
 from contraport.data.splits import Positions
-from contraport.text_tensors import TEXT, as_bytes
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Texts:
     texts: Sequence[str]
     argument: str = "data"
 
-    def __call__(self, positions: Positions) -> TextStore:
+    def __call__(self, positions: Positions) -> PackedTextStore:
         """Return a store of those at some positions."""
-        return TextStore.of([self.texts[position] for position in positions.tolist()], self.argument)
+        return PackedTextStore.of([self.texts[position] for position in positions.tolist()], self.argument)
 
 
 @dataclass(frozen=True)
-class TextStore:
+class PackedTextStore:
     """Texts as one view, held in memory without what fills up the shorter ones.
 
     Attributes:
@@ -47,17 +47,17 @@ class TextStore:
     in_memory: bool = True
 
     @classmethod
-    def of(cls, texts: Sequence[str], argument: str = "texts") -> TextStore:
+    def of(cls, texts: Sequence[str], argument: str = "texts") -> PackedTextStore:
         """Return a store of texts.
 
         Raises:
             UsageError: they hold what is no text.
 
-        >>> store = TextStore.of(["a", "bc", ""])
+        >>> store = PackedTextStore.of(["a", "bc", ""])
         >>> len(store), store.shapes, store.fetch(torch.tensor([1, 0]))[0].tolist()
         (3, ((),), [[98, 99], [97, 0]])
         """
-        own = as_bytes(texts, argument)
+        own = encode_utf8(texts, argument)
         ends = np.cumsum([0, *map(len, own)], dtype=np.int64)
         return cls(torch.frombuffer(bytearray(b"".join(own) or b"\0"), dtype=torch.uint8), torch.from_numpy(ends))
 

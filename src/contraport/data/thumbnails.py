@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contraport._utils.text_tensors import decoded, is_text
 from contraport.data.dataset import Dataset
-from contraport.text_tensors import decoded, is_text
 
 LETTERS = 500
 """Of a text so many letters are shown."""

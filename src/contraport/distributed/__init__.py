@@ -1,28 +1,28 @@
 """Many processes: who takes part, what they exchange, and how they start, agree and fail together."""
 
-from contraport.distributed.launching import (
-    anyones,
+from contraport.distributed.collectives import Processes, gather, local, world
+from contraport.distributed.coordination import (
     anywhere,
-    from_first,
-    is_first,
+    broadcast_object,
+    first_non_none,
+    is_main_process,
     joined,
     machines,
-    raise_once,
+    raise_on_one_rank,
     together,
 )
-from contraport.distributed.processes import Processes, gather, local, world
 
 __all__ = [
     "Processes",
-    "anyones",
+    "first_non_none",
     "anywhere",
-    "from_first",
+    "broadcast_object",
     "gather",
-    "is_first",
+    "is_main_process",
     "joined",
     "local",
     "machines",
-    "raise_once",
+    "raise_on_one_rank",
     "together",
     "world",
 ]

@@ -5,29 +5,29 @@ from contraport.encoders.build import (
     check_trusted,
     default_encoder,
     described,
-    is_described,
+    is_module_description,
 )
-from contraport.encoders.finding import initial, pretrained
-from contraport.encoders.initial import Initial
-from contraport.encoders.model import Model, Represented
+from contraport.encoders.initial import InitialWeights
+from contraport.encoders.model import FeatureExtractor, Model
 from contraport.encoders.networks import Decoder, Projector
+from contraport.encoders.pretrained_weights import initial, pretrained
 from contraport.encoders.tower import Tower
-from contraport.encoders.view_names import kind_of, view_called
+from contraport.encoders.view_names import kind_from_shape, resolve_view
 
 __all__ = [
     "Decoder",
-    "Initial",
+    "InitialWeights",
     "Model",
     "Projector",
-    "Represented",
+    "FeatureExtractor",
     "Tower",
     "build",
     "check_trusted",
     "default_encoder",
     "described",
     "initial",
-    "is_described",
-    "kind_of",
+    "is_module_description",
+    "kind_from_shape",
     "pretrained",
-    "view_called",
+    "resolve_view",
 ]

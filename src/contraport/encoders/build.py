@@ -20,12 +20,12 @@ from timm.models import ResNet
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from contraport._utils.formatting import describe_shape, format_options
+from contraport._utils.lazy import imported
+from contraport._utils.text_tensors import blank, is_text
 from contraport.catalog.encoders import ENCODERS, OWN, TIMM
-from contraport.encoders.tokenized import build_tokenized, is_kept
-from contraport.errors import UsageError, check, explained, unknown_name
-from contraport.formatting import shape_told, written_as
-from contraport.lazy import imported
-from contraport.text_tensors import blank, is_text
+from contraport.encoders.text_transformer import build_text_transformer, is_transformers_folder
+from contraport.errors import UsageError, check, explained, unknown_name_error
 
 LARGEST_LOW_RESOLUTION = 64
 
@@ -44,10 +44,10 @@ def default_encoder(shape: Shape) -> str:
     return _DEFAULTS[len(shape)]
 
 
-def code_named(encoder: object) -> list[str]:
+def custom_code_names(encoder: object) -> list[str]:
     """Return which of the encoders that a file gives are code to import.
 
-    >>> code_named(["mlp", "their_nets:Net"])
+    >>> custom_code_names(["mlp", "their_nets:Net"])
     ['their_nets:Net']
     """
     several = list(encoder.values()) if isinstance(encoder, Mapping) else encoder
@@ -63,11 +63,11 @@ def check_trusted(encoder: object, where: str, *, trust: bool) -> None:
     Traceback (most recent call last):
     contraport.errors.UsageError: encoder: model/config.json names code to run, 'their_nets:Net', which may do...
     """
-    code = code_named(encoder)
+    code = custom_code_names(encoder)
     check(
         trust or not code,
         f"encoder: {where} names code to run, {', '.join(map(repr, code))}, which may do anything; look at it, and "
-        f"if you trust it pass {written_as(trust=True)}.",
+        f"if you trust it pass {format_options(trust=True)}.",
     )
 
 
@@ -90,7 +90,7 @@ def described(encoder: object) -> Any:
     return f"<{type(encoder).__name__} of {weights:,} weights, {digest}>"
 
 
-def is_described(name: object) -> bool:
+def is_module_description(name: object) -> bool:
     """Return whether a name stands for a module that only its owner has."""
     return isinstance(name, str) and name.startswith("<")
 
@@ -133,7 +133,7 @@ def build(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -
         elif is_text(shape):
             of_images = timm.is_model(name) and not Path(name).exists()
             check(not of_images, f"encoder: {name!r} takes images, got texts; use {default_encoder(shape)!r}.")
-            encoder = build_tokenized(name, shape)
+            encoder = build_text_transformer(name, shape)
         else:
             encoder = _from_timm(name, shape, low_resolution=low_resolution)
     features = _features(encoder, name, shape)
@@ -155,7 +155,7 @@ def _features(encoder: nn.Module, name: str, shape: Shape) -> int:
         Exception,
         SystemExit,
     ) as error:  # a stranger's code: whatever it raises means that it cannot take the items
-        raise UsageError(f"encoder: {name!r} does not take {shape_told(shape)}: {_named(error)}") from error
+        raise UsageError(f"encoder: {name!r} does not take {describe_shape(shape)}: {_named(error)}") from error
     finally:
         encoder.train(training)
     good = isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == 2
@@ -167,13 +167,15 @@ def _features(encoder: nn.Module, name: str, shape: Shape) -> int:
 def _from_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     if not timm.is_model(name):
         check(
-            not is_kept(Path(name)),
-            f"encoder: {name!r} is a model of texts, got {shape_told(shape)}; give it to the view of texts alone, "
+            not is_transformers_folder(Path(name)),
+            f"encoder: {name!r} is a model of texts, got {describe_shape(shape)}; give it to the view of texts alone, "
             "as in --encoder.text or --init.text.",
         )
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
-        raise UsageError(f"{unknown_name('encoder', name, [*ENCODERS, *near])} Or {TIMM}, or your own {OWN}.")
-    check(len(shape) == 3, f"encoder: {name!r} takes images, got {shape_told(shape)}; use {default_encoder(shape)!r}.")
+        raise UsageError(f"{unknown_name_error('encoder', name, [*ENCODERS, *near])} Or {TIMM}, or your own {OWN}.")
+    check(
+        len(shape) == 3, f"encoder: {name!r} takes images, got {describe_shape(shape)}; use {default_encoder(shape)!r}."
+    )
     channels, *size = shape
     create = partial(timm.create_model, name, pretrained=False, num_classes=0, in_chans=channels)
     try:
@@ -181,7 +183,7 @@ def _from_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     except TypeError:  # timm does not say beforehand which of its models have an image size
         model = create()
     except Exception as error:  # each family of models tells in its own way that it cannot take the size
-        raise UsageError(f"encoder: {name!r} does not take {shape_told(shape)}: {_named(error)}") from error
+        raise UsageError(f"encoder: {name!r} does not take {describe_shape(shape)}: {_named(error)}") from error
     if low_resolution and isinstance(model, ResNet) and max(size) <= LARGEST_LOW_RESOLUTION:
         _keep_resolution(model)
     return model
@@ -236,7 +238,7 @@ def _imported(module: str, name: str) -> ModuleType:
 def _attribute(module: ModuleType, attribute: str, name: str) -> object:
     if not hasattr(module, attribute):
         public = [known for known in vars(module) if not known.startswith("_")]
-        raise unknown_name(f"encoder: {name!r}: attribute", attribute, public)
+        raise unknown_name_error(f"encoder: {name!r}: attribute", attribute, public)
     return getattr(module, attribute)
 
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from contraport.encoders.build import Shape
 from contraport.encoders.model import Model
-from contraport.encoders.view_names import each_view
-from contraport.encoders.weights import State, load_weights
+from contraport.encoders.state_dicts import State, load_weights
+from contraport.encoders.view_names import values_per_view
 from contraport.errors import check
 
 Statistics: TypeAlias = tuple[list[float], list[float]]
@@ -18,7 +18,7 @@ Statistics: TypeAlias = tuple[list[float], list[float]]
 
 
 @dataclass(frozen=True)
-class Initial:
+class InitialWeights:
     """Encoders that were trained before, and what they were trained to see.
 
     Attributes:
@@ -36,7 +36,7 @@ class Initial:
     source: str
     encoder: str | list[Any] | Mapping[str, Any] | None
     states: Sequence[State | None]
-    standardised: Sequence[Statistics | None] = (None,)
+    standardized: Sequence[Statistics | None] = (None,)
     image_size: int | None = None
     low_resolution: bool = False
     argument: str = "encoder"
@@ -67,11 +67,11 @@ class Initial:
         """
         chosen = []
         for place, of_data in zip(self._places(len(given), names, shapes), given, strict=True):
-            own = None if place is None else self.standardised[place if len(self.standardised) > 1 else 0]
+            own = None if place is None else self.standardized[place if len(self.standardized) > 1 else 0]
             chosen.append(of_data if own is None or len(own[0]) != len(of_data[0]) else own)
         return chosen
 
-    def built_of(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
+    def folders_by_tower(self, towers: int, names: Sequence[str], shapes: Sequence[Shape]) -> list[Path | None]:
         """Return the folder with what each tower's encoder is built of, None where it is built by its name."""
         places = self._places(towers, names, shapes)
         return [None if place is None else self.folders[place if len(self.folders) > 1 else 0] for place in places]
@@ -80,7 +80,7 @@ class Initial:
         """Return which of the encoders each tower has, None for one that has none of them."""
         if isinstance(self.encoder, Mapping):
             numbered = {called: place for place, called in enumerate(self.encoder)}
-            return each_view(self.argument, numbered, names, shapes)[:towers]
+            return values_per_view(self.argument, numbered, names, shapes)[:towers]
         there = len(self.states)
         check(there in (1, towers), f"init: {self.source} has {there} encoders; expected {towers}, one a view.")
         return [number if there > 1 else 0 for number in range(towers)]
@@ -95,8 +95,8 @@ class Initial:
 
 
 def together(
-    parts: Sequence[Initial | None], encoder: list[Any] | Mapping[str, Any], *, source: str, argument: str
-) -> Initial:
+    parts: Sequence[InitialWeights | None], encoder: list[Any] | Mapping[str, Any], *, source: str, argument: str
+) -> InitialWeights:
     """Return several encoders, of which each part has one, as those of several views.
 
     Args:
@@ -107,11 +107,11 @@ def together(
     """
     there = [part for part in parts if part is not None]
     sizes = {part.image_size for part in there if part.image_size is not None}
-    return Initial(
+    return InitialWeights(
         source,
         encoder,
         [None if part is None else part.states[0] for part in parts],
-        [None if part is None else part.standardised[0] for part in parts],
+        [None if part is None else part.standardized[0] for part in parts],
         sizes.pop() if len(sizes) == 1 else None,
         any(part.low_resolution for part in there),
         argument,
@@ -119,7 +119,7 @@ def together(
     )
 
 
-def of_views(parts: Mapping[str, Initial]) -> Initial:
+def of_views(parts: Mapping[str, InitialWeights]) -> InitialWeights:
     """Return the encoders of some views, one of each, as one.
 
     Args:

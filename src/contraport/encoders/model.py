@@ -16,14 +16,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import Tensor, nn
 
+from contraport._utils.files import check_checksum, checksum_path, write_checksum
+from contraport._utils.text_tensors import channels, concatenated, item_shape
 from contraport._version import __version__
-from contraport.encoders.build import Shape, check_trusted, default_encoder, described, is_described
-from contraport.encoders.tokenized import TextTransformer
+from contraport.encoders.build import Shape, check_trusted, default_encoder, described, is_module_description
+from contraport.encoders.text_transformer import TextTransformer
 from contraport.encoders.tower import BOTH, CONCATENATE, PROJECTION, Tower
-from contraport.encoders.view_names import each_view, view_called
+from contraport.encoders.view_names import resolve_view, values_per_view
 from contraport.errors import UsageError, check, reason
-from contraport.files import check_checksum, checksum_of, write_checksum
-from contraport.text_tensors import channels, concatenated, shape_of
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -59,14 +59,14 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projection_layers: linear layers of the projector, 1, 2 or 3, where there is one.
         low_resolution: give a ResNet the stem for small images, as `build` says.
         view_names: what the views are called; default: ``view0``, ``view1`` and so on.
-        kept: a folder in which `keep_parts` put what encoders of transformers are built of, which then need their own
+        kept: a folder in which `save_encoder_files` put what encoders of transformers are built of, which then need their own
             no more; or such a folder of each tower's, None of one that is built by its name.
 
     Attributes:
         towers: the `Tower` that is shared, or one per view.
         num_features: length of the representation.
         part: what the representation has of a view: "concatenate", what its encoder gives, "projection" or "both".
-        built_from: the encoder of each tower as it was built: a name, a folder or a module.
+        encoder_sources: the encoder of each tower as it was built: a name, a folder or a module.
 
     Raises:
         UsageError: an unknown encoder, or settings that do not fit one another.
@@ -104,16 +104,16 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check(not shared or len(set(self.shapes)) == 1, f"shared: expected views of one shape, got {self.shapes}.")
         inputs = self.shapes[:1] if shared else self.shapes
         if encoder is None or isinstance(encoder, Mapping):
-            chosen = each_view("encoder", encoder or {}, self.view_names[: len(inputs)], inputs)
+            chosen = values_per_view("encoder", encoder or {}, self.view_names[: len(inputs)], inputs)
             encoder = [
                 default_encoder(shape) if one is None else one for one, shape in zip(chosen, inputs, strict=True)
             ]
         elif isinstance(encoder, str | nn.Module):
             encoder = [encoder] * len(inputs)
-        self.built_from = _built_from(list(_one_each("encoder", encoder, inputs)), kept)
+        self.encoder_sources = _built_from(list(_one_each("encoder", encoder, inputs)), kept)
         rows = (
             inputs,
-            self.built_from,
+            self.encoder_sources,
             _one_each("mean", [[0.0] * channels(shape) for shape in inputs] if mean is None else mean, inputs),
             _one_each("std", [[1.0] * channels(shape) for shape in inputs] if std is None else std, inputs),
         )
@@ -150,7 +150,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         Raises:
             UsageError: no view is called so, or several are of the kind; the message names the argument.
         """
-        return view_called(argument, called, self.view_names, self.shapes)
+        return resolve_view(argument, called, self.view_names, self.shapes)
 
     def of_view(self, called: object) -> Model:
         """Return the model of one view alone, with the same tower: its representation is what the loss sees of it.
@@ -223,7 +223,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         others = (CONCATENATE, PROJECTION, BOTH)
         if representation in others:
             return tuple(range(len(self.shapes)))
-        return (view_called("representation", representation, self.view_names, self.shapes, others=others),)
+        return (resolve_view("representation", representation, self.view_names, self.shapes, others=others),)
 
     def _each(self, inputs: Sequence[Tensor], modules: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         if len(modules) == 1:
@@ -244,13 +244,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write the weights, and a checksum beside them."""
         weights = save_directory / WEIGHTS_FILE
-        checksum_of(weights).unlink(missing_ok=True)
+        checksum_path(weights).unlink(missing_ok=True)
         super()._save_pretrained(save_directory)
-        self.keep_parts(save_directory)
+        self.save_encoder_files(save_directory)
         write_checksum(weights)
-        weights.chmod(checksum_of(weights).stat().st_mode)  # safetensors 0.8 keeps what it writes to its owner alone
+        weights.chmod(checksum_path(weights).stat().st_mode)  # safetensors 0.8 keeps what it writes to its owner alone
 
-    def keep_parts(self, folder: Path) -> None:
+    def save_encoder_files(self, folder: Path) -> None:
         """Write what encoders of transformers are built of, but for their weights; nothing of others."""
         for number, encoder in enumerate(self.encoders):
             if isinstance(encoder, TextTransformer):
@@ -297,7 +297,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return model.to(map_location).eval()
 
 
-class Represented(nn.Module):
+class FeatureExtractor(nn.Module):
     """A model as a function of some of its views: of items given by these, their features side by side.
 
     Args:
@@ -338,7 +338,7 @@ def _given(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:
     """Return the encoders of a saved model: as they are kept by name, or those given, which must be the kept ones."""
     kept = config.get("encoder")
     names: list[Any] = kept if isinstance(kept, list) else [kept]
-    own = [name for name in names if is_described(name)]
+    own = [name for name in names if is_module_description(name)]
     if encoder is None:
         check(
             not own,
@@ -349,7 +349,7 @@ def _given(encoder: Encoders, config: Mapping[str, Any], where: str) -> Any:
     given: list[Any]
     if isinstance(encoder, Mapping):
         shapes = _checked_shapes(config.get("shapes") or ())[: len(names)]
-        given = each_view("encoder", encoder, _checked_names(config.get("view_names"), len(shapes)), shapes)
+        given = values_per_view("encoder", encoder, _checked_names(config.get("view_names"), len(shapes)), shapes)
         given = [name if one is None else one for name, one in zip(names, given, strict=True)]
     else:
         given = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else list(encoder)
@@ -388,8 +388,8 @@ def _one_each(name: str, values: Sequence[Any], inputs: Sequence[Shape]) -> Sequ
 def _together(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return what a module gives for each input, where inputs of equal shape pass in one batch."""
     outputs: dict[int, Tensor] = {}
-    for shape in dict.fromkeys(map(shape_of, inputs)):
-        members = [number for number, tensor in enumerate(inputs) if shape_of(tensor) == shape]
+    for shape in dict.fromkeys(map(item_shape, inputs)):
+        members = [number for number, tensor in enumerate(inputs) if item_shape(tensor) == shape]
         parts = module(concatenated([inputs[number] for number in members])).split([len(inputs[n]) for n in members])
         outputs |= zip(members, parts, strict=True)
     return tuple(outputs[number] for number in range(len(inputs)))

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport.errors import check, check_whole
-from contraport.formatting import shape_told
+from contraport._utils.formatting import describe_shape
+from contraport.errors import check, check_integer
 
 MLP_FEATURES = 256
 MLP_HIDDEN = 512
@@ -22,7 +22,7 @@ GRADIENT_DIRECTIONS = 9
 GRADIENT_FLOOR = 0.02
 """Added to the length of a block, in units of the images' own deviation: what is fainter counts as plain."""
 
-HUES_BESIDE_EDGES = 0.5
+HUE_WEIGHT = 0.5
 """How much hues count: where they tell nothing little is lost so, and of what they tell as good as all is kept."""
 
 TCN_FEATURES = 128
@@ -54,7 +54,7 @@ class Projector(nn.Sequential):
     """
 
     def __init__(self, in_features: int, hidden_features: int, out_features: int, layers: int = 2) -> None:
-        check_whole("layers", layers)
+        check_integer("layers", layers)
         widths = [in_features, *[hidden_features] * (layers - 1)]
         hidden = [layer for inputs, outputs in pairwise(widths) for layer in dense(inputs, outputs)]
         super().__init__(*hidden, nn.Linear(widths[-1], out_features))
@@ -107,7 +107,7 @@ class SmallCNN(nn.Module):
         super().__init__()
         check(
             len(shape) == 3,
-            f"encoder: 'small-cnn' takes images, got {shape_told(shape)}; use {_INSTEAD_OF_IMAGES}.",
+            f"encoder: 'small-cnn' takes images, got {describe_shape(shape)}; use {_INSTEAD_OF_IMAGES}.",
         )
         side, layers, channels = min(shape[1:]), list[nn.Module](), shape[0]
         for width, largest in zip(CNN_WIDTHS, CNN_LARGEST_SIDES, strict=True):
@@ -149,15 +149,15 @@ class Gradients(nn.Module):
         super().__init__()
         check(
             len(shape) == 3,
-            f"encoder: 'gradients' takes images, got {shape_told(shape)}; use {_INSTEAD_OF_IMAGES}.",
+            f"encoder: 'gradients' takes images, got {describe_shape(shape)}; use {_INSTEAD_OF_IMAGES}.",
         )
-        self.coloured = shape[0] == 3
+        self.colored = shape[0] == 3
         of_edges = GRADIENT_DIRECTIONS * 4 * (GRADIENT_CELLS - 1) ** 2
-        self.num_features = of_edges + self.coloured * GRADIENT_DIRECTIONS * GRADIENT_CELLS**2
+        self.num_features = of_edges + self.colored * GRADIENT_DIRECTIONS * GRADIENT_CELLS**2
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
-        return torch.cat([_edges(images), _hues(images)], dim=1) if self.coloured else _edges(images)
+        return torch.cat([_edges(images), _hues(images)], dim=1) if self.colored else _edges(images)
 
 
 def _edges(images: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ def _hues(images: Tensor) -> Tensor:
     red, green, blue = images.split(1, dim=1)
     across, down = (red - green) / math.sqrt(2), (red + green - 2 * blue) / math.sqrt(6)  # apart from grey
     cells = _by_direction(torch.atan2(down, across) / (2 * math.pi), (across.square() + down.square()).sqrt())
-    return HUES_BESIDE_EDGES * cells.sqrt().flatten(1)
+    return HUE_WEIGHT * cells.sqrt().flatten(1)
 
 
 def _by_direction(turns: Tensor, lengths: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ class SmallTCN(nn.Module):
         super().__init__()
         check(
             len(shape) == 2,
-            f"encoder: 'small-tcn' takes time series, got {shape_told(shape)}; use 'mlp' for vectors, "
+            f"encoder: 'small-tcn' takes time series, got {describe_shape(shape)}; use 'mlp' for vectors, "
             "'small-cnn' for images and 'small-text' for texts.",
         )
         self.entry = nn.Conv1d(shape[0], TCN_FEATURES, 1)

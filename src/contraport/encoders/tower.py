@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from contraport._utils.text_tensors import channels, is_text_batch
 from contraport.encoders.build import Shape, build
 from contraport.encoders.networks import Projector
 from contraport.errors import check
-from contraport.text_tensors import are_texts, channels
 
 CONCATENATE = "concatenate"
 PROJECTION = "projection"
@@ -62,7 +62,7 @@ class Tower(nn.Module):
         self.projector = (
             Projector(self.num_features, self.num_features, projection, layers) if projection > 0 else nn.Identity()
         )
-        self.num_projections = projection or self.num_features
+        self.projection_width = projection or self.num_features
         self._register("mean", mean, shape)
         self._register("std", std, shape)
         check(bool((self.std > 0).all()), "std: expected positive numbers.")
@@ -75,9 +75,9 @@ class Tower(nn.Module):
         )
         self.register_buffer(name, numbers.view(-1, *[1] * (len(shape) - 1)))
 
-    def standardise(self, items: Tensor) -> Tensor:
+    def standardize(self, items: Tensor) -> Tensor:
         """Return what the encoder sees of raw items."""
-        if are_texts(items):
+        if is_text_batch(items):
             return items
         if items.dtype == torch.uint8:
             items = items / 255.0
@@ -85,7 +85,7 @@ class Tower(nn.Module):
 
     def width(self, part: str) -> int:
         """Return the length of what `represent` gives."""
-        projected = self.num_projections
+        projected = self.projection_width
         return {PROJECTION: projected, BOTH: self.num_features + projected}.get(part, self.num_features)
 
     def represent(self, features: Tensor, part: str) -> Tensor:
@@ -99,5 +99,5 @@ class Tower(nn.Module):
 
     def forward(self, items: Tensor) -> Tensor:
         """Return the features of raw items, ``(b, num_features)``."""
-        features: Tensor = self.encoder(self.standardise(items))
+        features: Tensor = self.encoder(self.standardize(items))
         return features

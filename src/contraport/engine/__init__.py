@@ -1,66 +1,89 @@
 """The engine: everything that sums over all pairs. It knows tensors, kernels and masks, and never a method's name."""
 
-from contraport.engine.backends.choose import BACKENDS, PRECISIONS, backend, choose, explain, precision
-from contraport.engine.constants import CacheEntry, constant, log_of, remembered
-from contraport.engine.custom_op import HostLoop, run_loop
-from contraport.engine.geometry import Geometry, Mask, Threshold
-from contraport.engine.half_steps import OTHER, Axis, Slack, Step
-from contraport.engine.kernels import Bilinear, Gibbs, Kernel, Learned, RationalQuadratic, StudentT, Tempered, normalize
-from contraport.engine.learned_numbers import learned_number, number_of
-from contraport.engine.links import Doubled, Link, LogDecay, LogHinge, LogOf, LogPower, LogSoftplus, TimesCost
+from contraport.engine.autograd import (
+    check_not_in_torch_func,
+    disable_autocast_in_backward,
+    is_in_torch_func,
+    without_autocast,
+)
+from contraport.engine.backends.selection import BACKENDS, PRECISIONS, backend, choose, explain, precision
+from contraport.engine.custom_op import HostLoop, run_host_loop
+from contraport.engine.geometry import Geometry, LabelMask, SimilarityMask
+from contraport.engine.half_steps import OTHER, Axis, Relaxation, Step
+from contraport.engine.kernels import (
+    BilinearCost,
+    Gibbs,
+    Kernel,
+    LearnedTemperature,
+    RationalQuadratic,
+    StudentT,
+    TemperatureLike,
+    normalize,
+)
+from contraport.engine.learned_numbers import parameter_value, scalar_parameter
+from contraport.engine.links import (
+    CostWeightedLink,
+    Link,
+    LogDecay,
+    LogFunction,
+    LogHinge,
+    LogPower,
+    LogSoftplus,
+    SquaredKernelLink,
+)
 from contraport.engine.log_kernels import LogKernel, MatrixLogKernel, Weight
-from contraport.engine.operations import converge, held_sums, log_sums, scale
-from contraport.engine.row_blocks import by_row_blocks
-from contraport.engine.transforms import check_outside, products_without_autocast, within_transform, without_autocast
+from contraport.engine.operations import log_sums, scale, solve_fixed_point, transport_cost
+from contraport.engine.row_blocks import map_row_blocks
+from contraport.engine.tensor_cache import CacheEntry, constant, log_size, remembered
 
 __all__ = [
     "BACKENDS",
     "OTHER",
     "PRECISIONS",
     "Axis",
-    "Bilinear",
+    "BilinearCost",
     "CacheEntry",
-    "Doubled",
+    "SquaredKernelLink",
     "Geometry",
     "Gibbs",
     "HostLoop",
     "Kernel",
-    "Learned",
+    "LearnedTemperature",
     "Link",
     "LogDecay",
     "LogHinge",
     "LogKernel",
-    "LogOf",
+    "LogFunction",
     "LogPower",
     "LogSoftplus",
-    "Mask",
+    "LabelMask",
     "MatrixLogKernel",
     "RationalQuadratic",
-    "Slack",
+    "Relaxation",
     "Step",
     "StudentT",
-    "Tempered",
-    "Threshold",
-    "TimesCost",
+    "TemperatureLike",
+    "SimilarityMask",
+    "CostWeightedLink",
     "Weight",
     "backend",
-    "by_row_blocks",
-    "check_outside",
+    "map_row_blocks",
+    "check_not_in_torch_func",
     "choose",
     "constant",
-    "converge",
+    "solve_fixed_point",
     "explain",
-    "held_sums",
-    "learned_number",
-    "log_of",
+    "transport_cost",
+    "scalar_parameter",
+    "log_size",
     "log_sums",
     "normalize",
-    "number_of",
+    "parameter_value",
     "precision",
-    "products_without_autocast",
+    "disable_autocast_in_backward",
     "remembered",
-    "run_loop",
+    "run_host_loop",
     "scale",
-    "within_transform",
+    "is_in_torch_func",
     "without_autocast",
 ]

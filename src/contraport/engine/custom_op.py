@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
+from contraport.engine.autograd import without_autocast
 from contraport.engine.geometry import Geometry
 from contraport.engine.passes import Passes, differentiably
-from contraport.engine.structures import Structure, flatten, unflatten
-from contraport.engine.transforms import without_autocast
+from contraport.engine.pytree import Structure, flatten, unflatten
 
 
-class Executor(NamedTuple):
+class BackendConfig(NamedTuple):
     """The backend of an operation, fixed when it begins: its gradient is computed the same way, wherever that runs.
 
     Attributes:
@@ -58,7 +58,7 @@ class Operation(ABC):
         geometry: the pairs.
     """
 
-    executor: Executor
+    executor: BackendConfig
     geometry: Geometry
 
     @property
@@ -210,8 +210,8 @@ class HostLoop(ABC):
         """Return uninitialized tensors like the outputs."""
 
 
-def run_loop(loop: HostLoop) -> list[Tensor]:
-    """Return the outputs of a loop, which `torch.compile` keeps whole, as ``contraport::run_loop``."""
+def run_host_loop(loop: HostLoop) -> list[Tensor]:
+    """Return the outputs of a loop, which `torch.compile` keeps whole, as ``contraport::run_host_loop``."""
     if not torch.compiler.is_compiling():
         with torch.no_grad():
             return loop.run()
@@ -285,7 +285,7 @@ def _(
     return [torch.empty_like(tensor) for tensor, required in zip(tensors, requires, strict=True) if required]
 
 
-@torch.library.custom_op("contraport::run_loop", mutates_args=())
+@torch.library.custom_op("contraport::run_host_loop", mutates_args=())
 def _run_loop(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     loop: HostLoop = unflatten(_structures[structure], tensors)
     with torch.no_grad():

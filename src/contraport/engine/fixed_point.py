@@ -1,7 +1,7 @@
 """The plan at convergence, with its exact gradient from two vectors.
 
 At the fixed point of the half steps f = F(log a - L(g)), g = G(log b - L'(f)), with L and L' the log-sums of rows and
-columns and F and G the identity or with slack (see `Slack`), the gradient does not need the way there. With r and c
+columns and F and G the identity or with slack (see `Relaxation`), the gradient does not need the way there. With r and c
 the masses of the rows and columns of P, and s and t the slopes of F and G (1 without slack), the cotangents of the
 two equations solve a linear system,
 
@@ -24,12 +24,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from contraport._utils.formatting import counted
 from contraport.engine.custom_op import Operation
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import Axis, Slack, log_sum_exp
+from contraport.engine.half_steps import Axis, Relaxation, log_sum_exp
 from contraport.engine.passes import Passes, Term, differentiably
-from contraport.engine.structures import Structure, unflatten
-from contraport.formatting import counted
+from contraport.engine.pytree import Structure, unflatten
 
 MOST_GRADIENT_STEPS = 500
 """Conjugate gradient steps after which the gradient is taken as it is, with a warning."""
@@ -54,7 +54,7 @@ class Solution(NamedTuple):
 
 
 def solve(
-    passes: Passes, log_marginals: tuple[Tensor, Tensor], slack: Slack, tolerance: float, iterations: int
+    passes: Passes, log_marginals: tuple[Tensor, Tensor], slack: Relaxation, tolerance: float, iterations: int
 ) -> Solution:
     """Return the plan in potentials, without a gradient.
 
@@ -95,13 +95,13 @@ def solve(
 
 @dataclass(frozen=True, eq=False)
 class Converge(Operation):
-    """The potentials at convergence, with the gradient of the fixed point; see `contraport.engine.converge`.
+    """The potentials at convergence, with the gradient of the fixed point; see `contraport.engine.solve_fixed_point`.
 
     Its outputs are f and g, the log-sums L(g) and L'(f), and the number of iterations, ``()``.
     """
 
     log_marginals: tuple[Tensor, Tensor]
-    slack: Slack
+    slack: Relaxation
     tolerance: float
     iterations: int
 
@@ -165,7 +165,7 @@ class _Point(NamedTuple):
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]
     log_marginals: tuple[Tensor, Tensor]
-    slack: Slack
+    slack: Relaxation
 
     def slope(self, k: int, axis: Axis) -> Tensor:
         """Return the slope of a half step, (N,) or (M,)."""
@@ -205,7 +205,7 @@ def _by_passes(passes: Passes, at: _Point, seeds: tuple[Tensor, Tensor], wanted:
         for value, want in zip((*log_marginals, *slack.tensors()), wanted, strict=False)
     ]
     # u is past the slack of the rows; what is before it is needed for the slack's own gradient.
-    before = u if slack == Slack() else f_bar - spread(from_columns(t * v))
+    before = u if slack == Relaxation() else f_bar - spread(from_columns(t * v))
     slack.adjoint(0, "rows", log_marginals, of_rows, before, outer)
     v = slack.adjoint(1, "columns", log_marginals, of_columns, v, outer)
     inputs = wanted[len(outer) :]

@@ -16,7 +16,7 @@ FEW_PAIRS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class Mask:
+class LabelMask:
     """Excluded pairs: those with equal labels, except those with equal `kept` labels.
 
     One rule covers self pairs, duplicates and positives that are kept out of a denominator; it needs O(N + M) memory
@@ -31,20 +31,20 @@ class Mask:
     kept: tuple[Tensor, Tensor] | None = None
 
     @property
-    def T(self) -> Mask:
+    def T(self) -> LabelMask:
         """The same mask with rows and columns exchanged."""
-        return Mask(self.labels[::-1], None if self.kept is None else self.kept[::-1])
+        return LabelMask(self.labels[::-1], None if self.kept is None else self.kept[::-1])
 
-    def restrict(self, rows: slice) -> Mask:
+    def restrict(self, rows: slice) -> LabelMask:
         """Return the mask on some of its rows."""
         kept = None if self.kept is None else (self.kept[0][rows], self.kept[1])
-        return Mask((self.labels[0][rows], self.labels[1]), kept)
+        return LabelMask((self.labels[0][rows], self.labels[1]), kept)
 
-    def beside(self, columns: int) -> Mask:
+    def beside(self, columns: int) -> LabelMask:
         """Return the mask with so many further columns, none of whose pairs it excludes."""
         unlike = (self.labels[0].amin() - 1).expand(columns)
         kept = None if self.kept is None else (self.kept[0], torch.cat([self.kept[1], unlike.to(self.kept[1])]))
-        return Mask((self.labels[0], torch.cat([self.labels[1], unlike])), kept)
+        return LabelMask((self.labels[0], torch.cat([self.labels[1], unlike])), kept)
 
     @property
     def symmetric(self) -> bool:
@@ -74,7 +74,7 @@ class Mask:
 
 
 @dataclass(frozen=True, eq=False)
-class Threshold:
+class SimilarityMask:
     """Excluded pairs: those that are alike beyond a limit in another space, except those with equal `kept` labels.
 
     The pair (i, j) is excluded where <x_i, y_j> > r_i + c_j; it costs a product within a tile and O((N + M) k) memory.
@@ -90,21 +90,21 @@ class Threshold:
     kept: tuple[Tensor, Tensor]
 
     @property
-    def T(self) -> Threshold:
+    def T(self) -> SimilarityMask:
         """The same mask with rows and columns exchanged."""
-        return Threshold(self.sides[::-1], self.limits[::-1], self.kept[::-1])
+        return SimilarityMask(self.sides[::-1], self.limits[::-1], self.kept[::-1])
 
-    def restrict(self, rows: slice) -> Threshold:
+    def restrict(self, rows: slice) -> SimilarityMask:
         """Return the mask on some of its rows."""
         (x, y), (r, c), (left, right) = self.sides, self.limits, self.kept
-        return Threshold((x[rows], y), (r[rows], c), (left[rows], right))
+        return SimilarityMask((x[rows], y), (r[rows], c), (left[rows], right))
 
-    def beside(self, columns: int) -> Threshold:
+    def beside(self, columns: int) -> SimilarityMask:
         """Return the mask with so many further columns, none of whose pairs it excludes."""
         (x, y), (r, c), (left, right) = self.sides, self.limits, self.kept
         unlike = (left.amin() - 1).expand(columns).to(right)
         unlimited = c.new_full((columns,), torch.inf)
-        return Threshold(
+        return SimilarityMask(
             (x, torch.cat([y, y.new_zeros(columns, y.shape[1])])),
             (r, torch.cat([c, unlimited])),
             (left, torch.cat([right, unlike])),
@@ -145,13 +145,13 @@ class Geometry:
     """
 
     log_kernel: LogKernel
-    masks: tuple[Mask | Threshold, ...] = ()
-    crowded: bool = False
+    masks: tuple[LabelMask | SimilarityMask, ...] = ()
+    no_empty_rows: bool = False
 
     @property
     def full(self) -> bool:
         """Whether every row and every column is known to have some weight."""
-        return self.crowded and self.log_kernel.finite
+        return self.no_empty_rows and self.log_kernel.finite
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -161,11 +161,11 @@ class Geometry:
     @property
     def T(self) -> Geometry:
         """The same pairs with rows and columns exchanged."""
-        return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.crowded)
+        return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.no_empty_rows)
 
     def for_passes(self) -> Geometry:
         """Return the same pairs with what passes over them read alone."""
-        return Geometry(self.log_kernel.for_passes(), self.masks, self.crowded)
+        return Geometry(self.log_kernel.for_passes(), self.masks, self.no_empty_rows)
 
     def restrict(self, rows: slice) -> Geometry:
         """Return the pairs of some of the rows."""
@@ -187,7 +187,7 @@ class Geometry:
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
         """Return the same pairs under the kernel h(scale T_ij + bias_i); see `LogKernel.with_link`."""
-        return Geometry(self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.crowded)
+        return Geometry(self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.no_empty_rows)
 
     @property
     def symmetric(self) -> bool:

@@ -44,7 +44,7 @@ class Step(NamedTuple):
     source: int | None
 
 
-class Slack(NamedTuple):
+class Relaxation(NamedTuple):
     """How far half steps may stay from their marginals: p = r + clamp(damping (log a - r - log sum), bound).
 
     Attributes:
@@ -150,7 +150,7 @@ class HalfSteps(NamedTuple):
             position += len(batch)
 
     def written_down(
-        self, geometry: Geometry, log_marginals: tuple[Tensor, Tensor], slack: Slack, given: Sequence[Tensor]
+        self, geometry: Geometry, log_marginals: tuple[Tensor, Tensor], slack: Relaxation, given: Sequence[Tensor]
     ) -> list[Tensor]:
         """Return the potential of each step by the definition, for autograd to differentiate."""
         s, empty = geometry.dense(), None if geometry.full else self.empty
@@ -205,7 +205,7 @@ class Scale(Explicit):
 
     chain: HalfSteps
     log_marginals: tuple[Tensor, Tensor]
-    slack: Slack
+    slack: Relaxation
     given: tuple[Tensor, ...]
 
     def definition(self) -> list[Tensor]:

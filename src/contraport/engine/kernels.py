@@ -11,22 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import world
-from contraport.engine.constants import constant
-from contraport.engine.learned_numbers import learned_number, number_of
+from contraport.engine.autograd import disable_autocast_in_backward, is_in_torch_func, without_autocast
+from contraport.engine.learned_numbers import parameter_value, scalar_parameter
 from contraport.engine.links import LogDecay, PowerDecay
 from contraport.engine.log_kernels import AffineLogKernel, CallableLogKernel, CostFunction, LogKernel, MatrixLogKernel
-from contraport.engine.transforms import products_without_autocast, within_transform, without_autocast
-from contraport.errors import UsageError, check, check_nonnegative, check_positive, unknown_name
+from contraport.engine.tensor_cache import constant
+from contraport.errors import UsageError, check, check_nonnegative, check_positive, unknown_name_error
 
-COLDEST = 0.01
+MIN_LEARNED_TEMPERATURE = 0.01
 """The lowest temperature that a learnable temperature may reach (a scale of 100, as in CLIP)."""
 
 
-class Learned(float):
+class LearnedTemperature(float):
     """A temperature that is learned from this value on."""
 
 
-Tempered: TypeAlias = float | Tensor | Literal["learn"]
+TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
 """A temperature as a kernel takes it: a number, a tensor that a model owns, or one that is learned from here on."""
 
 START = 0.5
@@ -52,11 +52,11 @@ class Kernel(nn.Module, ABC):
         UsageError: the temperature is not positive, or is a tensor that comes from others by a computation.
     """
 
-    def __init__(self, cost: str | CostFunction, temperature: Tempered, *, learnable: bool) -> None:
+    def __init__(self, cost: str | CostFunction, temperature: TemperatureLike, *, learnable: bool) -> None:
         super().__init__()
-        temperature = Learned(_number_of(temperature)) if isinstance(temperature, str) else temperature
+        temperature = LearnedTemperature(_number_of(temperature)) if isinstance(temperature, str) else temperature
         if isinstance(cost, str) and cost not in _SIDES:
-            raise unknown_name("cost", cost, _SIDES)
+            raise unknown_name_error("cost", cost, _SIDES)
         check(isinstance(cost, str) or callable(cost), f"cost: expected a name or a callable, got {cost!r}.")
         self.cost = cost
         number = _number_of(temperature)
@@ -69,9 +69,9 @@ class Kernel(nn.Module, ABC):
                 "each call, or temperature= in the call.",
             )
         self._fixed = number
-        learned = self._owned is None and (learnable or isinstance(temperature, Learned))
-        check(not learned or number >= COLDEST, _too_cold(number))
-        self.log_temperature = learned_number(self, math.log(number)) if learned else None
+        learned = self._owned is None and (learnable or isinstance(temperature, LearnedTemperature))
+        check(not learned or number >= MIN_LEARNED_TEMPERATURE, _too_cold(number))
+        self.log_temperature = scalar_parameter(self, math.log(number)) if learned else None
 
     @property
     def learns(self) -> bool:
@@ -87,13 +87,13 @@ class Kernel(nn.Module, ABC):
         """
         if self._owned is not None:
             return self._owned[0].item()
-        return self._fixed if self.log_temperature is None else math.exp(number_of(self.log_temperature))
+        return self._fixed if self.log_temperature is None else math.exp(parameter_value(self.log_temperature))
 
     @temperature.setter
     def temperature(self, value: float) -> None:
         check_positive("temperature", value)
         check(self._owned is None, "temperature: it is a tensor that another owns; expected a change of its value.")
-        check(self.log_temperature is None or value >= COLDEST, _too_cold(value))
+        check(self.log_temperature is None or value >= MIN_LEARNED_TEMPERATURE, _too_cold(value))
         self._fixed = float(value)
         if self.log_temperature is not None:
             with torch.no_grad():
@@ -105,9 +105,9 @@ class Kernel(nn.Module, ABC):
             return world().shared(_checked(self._owned[0]).reshape(()))
         if self.log_temperature is None:
             return self._fixed
-        coldest = math.log(COLDEST)
+        coldest = math.log(MIN_LEARNED_TEMPERATURE)
         # A projection, not a clamp in the graph: at the bound the gradient still leads back up.
-        if within_transform():
+        if is_in_torch_func():
             learned = self.log_temperature.reshape(())
             return (learned + (learned.clamp_min(coldest) - learned).detach()).exp()
         with torch.no_grad():
@@ -141,7 +141,7 @@ class Kernel(nn.Module, ABC):
             tau, sides = self._temperature_in(x.dtype, temperature), (x, x if same else y)
             return self.log_kernel(lambda unit: self._negative_cost(*sides, unit, tau), tau)
 
-    def of_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
+    def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
         """Return log K of similarities, (N, M), in place of those of embeddings: cosines, or inner products.
 
         Args:
@@ -192,7 +192,7 @@ class Kernel(nn.Module, ABC):
             unit,
             level=level,
             spread=rows.square,
-            of_distance=self.cost in _DISTANCES,
+            cost_is_distance=self.cost in _DISTANCES,
         )
 
     def _written(self) -> str:
@@ -204,7 +204,7 @@ class Kernel(nn.Module, ABC):
         return ", learnable=True" if self.learns else ""
 
 
-def _number_of(temperature: Tempered) -> float:
+def _number_of(temperature: TemperatureLike) -> float:
     """Return a temperature as a number.
 
     Raises:
@@ -225,7 +225,7 @@ def _number_of(temperature: Tempered) -> float:
 
 
 def _too_cold(temperature: float) -> str:
-    return f"temperature: one that is learned is kept at {COLDEST} or above; got {temperature!r}."
+    return f"temperature: one that is learned is kept at {MIN_LEARNED_TEMPERATURE} or above; got {temperature!r}."
 
 
 def _checked(temperature: Tensor) -> Tensor:
@@ -237,7 +237,7 @@ def _checked(temperature: Tensor) -> Tensor:
     Raises:
         UsageError: it is not positive.
     """
-    if temperature.device.type == "cpu" and not torch.compiler.is_compiling() and not within_transform():
+    if temperature.device.type == "cpu" and not torch.compiler.is_compiling() and not is_in_torch_func():
         check_positive("temperature", temperature.item())
     return temperature
 
@@ -269,7 +269,7 @@ class Gibbs(Kernel):
     def __init__(
         self,
         cost: str | CostFunction = "cosine",
-        temperature: Tempered = 0.5,
+        temperature: TemperatureLike = 0.5,
         *,
         power: float = 1.0,
         learnable: bool = False,
@@ -313,13 +313,13 @@ class RationalQuadratic(Kernel):
     def __init__(
         self,
         cost: str = "sqeuclidean",
-        temperature: Tempered = 1.0,
+        temperature: TemperatureLike = 1.0,
         *,
         power: float = 1.0,
         learnable: bool = False,
     ) -> None:
         if cost not in _DISTANCES:
-            raise unknown_name("cost", cost, _DISTANCES)
+            raise unknown_name_error("cost", cost, _DISTANCES)
         super().__init__(cost, temperature, learnable=learnable)
         check_nonnegative("power", power)
         self.power = power
@@ -354,7 +354,7 @@ class StudentT(Kernel):
             [0.3333, 1.0000]])
     """
 
-    def __init__(self, df: float = 1.0, temperature: Tempered = 1.0, *, learnable: bool = False) -> None:
+    def __init__(self, df: float = 1.0, temperature: TemperatureLike = 1.0, *, learnable: bool = False) -> None:
         super().__init__("sqeuclidean", temperature, learnable=learnable)
         check_positive("df", df)
         self.df = df
@@ -366,7 +366,7 @@ class StudentT(Kernel):
         return f"StudentT({self.df!r}, {self._written()}{self._learnable()})"
 
 
-class Bilinear(nn.Module):
+class BilinearCost(nn.Module):
     """The learned cost C_ij = -<x_i, W y_j>: how well each feature of a row goes with each feature of a column.
 
     As the cost of a `Gibbs` kernel it is the bilinear critic; W starts at zero.
@@ -376,7 +376,7 @@ class Bilinear(nn.Module):
         column_features: q.
 
     >>> import torch
-    >>> Bilinear(2, 3)(torch.ones(4, 2), torch.ones(5, 3)).shape
+    >>> BilinearCost(2, 3)(torch.ones(4, 2), torch.ones(5, 3)).shape
     torch.Size([4, 5])
     """
 
@@ -386,7 +386,7 @@ class Bilinear(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the cost, (n, m), between x (n, p) and y (m, q)."""
-        return products_without_autocast(products_without_autocast(-x @ self.weight) @ y.T)
+        return disable_autocast_in_backward(disable_autocast_in_backward(-x @ self.weight) @ y.T)
 
 
 def normalize(z: Tensor) -> Tensor:

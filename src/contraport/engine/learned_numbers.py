@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 
-def learned_number(owner: nn.Module, value: float) -> nn.Parameter:
+def scalar_parameter(owner: nn.Module, value: float) -> nn.Parameter:
     """Return a parameter that a module is to learn, (1,); the module then loads states in which it was of shape ()."""
     owner.register_load_state_dict_pre_hook(_with_dimension)
     return nn.Parameter(torch.tensor([value]))
 
 
-def number_of(parameter: Tensor) -> float:
+def parameter_value(parameter: Tensor) -> float:
     """Return the value of a learned number; of one that processes share all of them call it."""
     whole = getattr(parameter, "full_tensor", None)
     value: float = (parameter if whole is None else whole()).item()

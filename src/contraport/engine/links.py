@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine.transforms import pullback
+from contraport.engine.autograd import pullback
 
 
 class Link(Protocol):
@@ -54,7 +54,7 @@ class PowerDecay:
 
 
 @dataclass(frozen=True)
-class Doubled:
+class SquaredKernelLink:
     """h(T) = 2 inner(T): the kernel squared."""
 
     inner: Link
@@ -67,7 +67,7 @@ class Doubled:
 
 
 @dataclass(frozen=True)
-class TimesCost:
+class CostWeightedLink:
     """h(T) = inner(T) + log(level - T): the kernel times its cost, raised by a level that leaves none below 0.
 
     It is minus infinity, without gradient, where T is not below the level: at level 0 where a distance is 0.
@@ -106,7 +106,7 @@ _LINEAR = -37.0
 
 
 @dataclass(frozen=True)
-class LogOf:
+class LogFunction:
     """h(T) = log psi(T) for any nonnegative pointwise function psi; minus infinity, without gradient, where psi is
     0.
     """

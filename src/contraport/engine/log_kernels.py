@@ -22,11 +22,11 @@ from typing import Protocol, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from contraport.engine.constants import constant
+from contraport.engine.autograd import inner_products, pullback
 from contraport.engine.links import Link
-from contraport.engine.row_blocks import by_row_blocks
-from contraport.engine.structures import flatten, unflatten
-from contraport.engine.transforms import inner_products, pullback
+from contraport.engine.pytree import flatten, unflatten
+from contraport.engine.row_blocks import map_row_blocks
+from contraport.engine.tensor_cache import constant
 from contraport.errors import UsageError
 
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -55,13 +55,13 @@ class LogKernel(ABC):
         link: h in log K = h(T); None is the identity.
         temperature: the temperature of the kernel, a number or a tensor without dimensions.
         unit: the cost is -unit * T.
-        of_distance: whether the cost is known to be a distance, so that no T is above 0.
+        cost_is_distance: whether the cost is known to be a distance, so that no T is above 0.
     """
 
     link: Link | None
     temperature: float | Tensor
     unit: float | Tensor
-    of_distance: bool = False
+    cost_is_distance: bool = False
 
     @property
     @abstractmethod
@@ -118,13 +118,13 @@ class LogKernel(ABC):
     def dense(self) -> Tensor:
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
-    def row_inner(self, weight: Weight) -> Tensor:
+    def row_inner_products(self, weight: Weight) -> Tensor:
         """Return sum_j weight_ij log K_ij, (N,), differentiable."""
 
         def inner(rows: slice) -> Tensor:
             return (weight.restrict(rows).dense() * self.restrict(rows).dense()).sum(1)
 
-        return torch.cat(by_row_blocks(inner, self.shape))
+        return torch.cat(map_row_blocks(inner, self.shape))
 
     def biases(self) -> tuple[Tensor, Tensor] | None:
         """Return a (N,) and b (M,) where log K_ij = core_ij + a_i + b_j, or None where the core is all of log K."""
@@ -175,7 +175,7 @@ class AffineLogKernel(LogKernel):
         row_bias: r, (N,).
         column_bias: c, (M,).
         level: r_i + c_j where it is one known number.
-        of_distance: whether no T is above 0.
+        cost_is_distance: whether no T is above 0.
         spread: what <x_i, y_j> is known beforehand not to exceed, either way; infinity where nothing is.
     """
 
@@ -187,7 +187,7 @@ class AffineLogKernel(LogKernel):
     unit: float | Tensor
     link: Link | None = None
     level: float | None = None
-    of_distance: bool = False
+    cost_is_distance: bool = False
     spread: float = math.inf
 
     @property
@@ -218,7 +218,7 @@ class AffineLogKernel(LogKernel):
             changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, unit=self.unit / scale)
             changed = replace(changed, level=None, spread=math.inf)
         if row_bias is not None:
-            changed = replace(changed, row_bias=changed.row_bias + row_bias, level=None, of_distance=False)
+            changed = replace(changed, row_bias=changed.row_bias + row_bias, level=None, cost_is_distance=False)
         return replace(changed, link=link)
 
     def at(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -244,9 +244,9 @@ class AffineLogKernel(LogKernel):
             return self._linked(inner_products(level, self.x, self.y))
         return self._linked(inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
-    def row_inner(self, weight: Weight) -> Tensor:
+    def row_inner_products(self, weight: Weight) -> Tensor:
         if self.link is not None:
-            return super().row_inner(weight)
+            return super().row_inner_products(weight)
         inner = (self.x * weight.apply(self.y)).sum(1)
         if self.level is not None:
             return inner + weight.row_mass().to(inner.dtype) * self.level

@@ -11,21 +11,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from contraport.engine.backends.choose import executor_for
-from contraport.engine.constants import constant
+from contraport.engine.autograd import check_not_in_torch_func, without_autocast
+from contraport.engine.backends.selection import executor_for
 from contraport.engine.custom_op import apply
 from contraport.engine.fixed_point import Converge
 from contraport.engine.geometry import Geometry
-from contraport.engine.half_steps import Axis, HalfSteps, Scale, Slack, Step
-from contraport.engine.held_sums import HeldSums
-from contraport.engine.transforms import check_outside, without_autocast
+from contraport.engine.half_steps import Axis, HalfSteps, Relaxation, Scale, Step
+from contraport.engine.tensor_cache import constant
+from contraport.engine.transport_cost import HeldSums
 
 
 def scale(
     geometry: Geometry,
     steps: Sequence[Step],
     log_marginals: tuple[Tensor, Tensor],
-    slack: Slack | None = None,
+    slack: Relaxation | None = None,
     given: Sequence[Tensor] = (),
     empty: float = 0.0,
 ) -> list[Tensor]:
@@ -58,7 +58,7 @@ def scale(
     with without_autocast(log_marginals[0]):
         chain = HalfSteps(tuple(steps), len(given), empty)
         executor = executor_for(geometry, len(steps))
-        operation = Scale(executor, geometry, chain, log_marginals, slack or Slack(), tuple(given))
+        operation = Scale(executor, geometry, chain, log_marginals, slack or Relaxation(), tuple(given))
         return operation.definition() if executor.backend.by_autograd else apply(operation)[: len(steps)]
 
 
@@ -79,7 +79,7 @@ def log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None = None) ->
     return -negative
 
 
-def held_sums(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
+def transport_cost(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
     """Return sum_j P_ij T_ij, (N,), with P = exp(log K + f + g) held fixed: differentiable through T alone.
 
     As the cost is -unit T, this is minus the transport cost of each row in that unit, and its gradient is that of the
@@ -96,12 +96,12 @@ def held_sums(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         return (operation.definition() if executor.backend.by_autograd else apply(operation))[0]
 
 
-def converge(
+def solve_fixed_point(
     geometry: Geometry,
     log_marginals: tuple[Tensor, Tensor],
     tolerance: float,
     iterations: int,
-    slack: Slack | None = None,
+    slack: Relaxation | None = None,
 ) -> tuple[Tensor, Tensor, int | None]:
     """Return the potentials at the fixed point of the half steps, differentiable in all that they depend on.
 
@@ -122,8 +122,10 @@ def converge(
 
     Source: Luise et al. (2018), Differential properties of Sinkhorn approximation, theorem 3.
     """
-    check_outside("tolerance: a plan is not solved to convergence", "a number of iterations alone")
+    check_not_in_torch_func("tolerance: a plan is not solved to convergence", "a number of iterations alone")
     with without_autocast(log_marginals[0]):
-        operation = Converge(executor_for(geometry), geometry, log_marginals, slack or Slack(), tolerance, iterations)
+        operation = Converge(
+            executor_for(geometry), geometry, log_marginals, slack or Relaxation(), tolerance, iterations
+        )
         f, g, _, _, made, *_ = apply(operation)
         return f, g, None if torch.compiler.is_compiling() else int(made)

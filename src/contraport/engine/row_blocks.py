@@ -7,13 +7,13 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from contraport.engine.transforms import within_transform
+from contraport.engine.autograd import is_in_torch_func
 
 BLOCK_ENTRIES = 1 << 20
 """How many pairs are held at a time."""
 
 
-def by_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> list[Tensor]:
+def map_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> list[Tensor]:
     """Return what a function makes of each block of rows; differentiable, in the memory of one block (within
     `torch.func`, of all).
 
@@ -22,12 +22,12 @@ def by_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -
         shape: (N, M), the number of rows and of columns.
 
     >>> import torch
-    >>> torch.cat(by_row_blocks(lambda rows: torch.arange(5)[rows], (5, BLOCK_ENTRIES // 2))).tolist()
+    >>> torch.cat(map_row_blocks(lambda rows: torch.arange(5)[rows], (5, BLOCK_ENTRIES // 2))).tolist()
     [0, 1, 2, 3, 4]
     """
     n, m = shape
     height = max(1, BLOCK_ENTRIES // m)
     blocks = [slice(top, min(top + height, n)) for top in range(0, n, height)]
-    if len(blocks) == 1 or within_transform():
+    if len(blocks) == 1 or is_in_torch_func():
         return [function(rows) for rows in blocks]
     return [checkpoint(function, rows, use_reentrant=False, preserve_rng_state=False) for rows in blocks]

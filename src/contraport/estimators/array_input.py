@@ -39,11 +39,11 @@ def as_tensor(argument: str, value: Any, dimensions: str = "(n, d)") -> Tensor:
     return tensor
 
 
-def unreadable_columns(X: Any) -> list[str]:
+def non_numeric_columns(X: Any) -> list[str]:
     """Return the names of the columns of a table that are not numbers, such as those of texts.
 
     >>> import pandas
-    >>> unreadable_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
+    >>> non_numeric_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
     ["'name' ('Eva')"]
     """
     found = []

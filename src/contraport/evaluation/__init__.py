@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from contraport.lazy import lazy_package
+from contraport._utils.lazy import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.evaluation.embed import embed
@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["embed", "evaluate"]
 
-lazy_package(__name__, embed="embed", evaluate="evaluate")
+make_package_lazy(__name__, embed="embed", evaluate="evaluate")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from contraport._utils.lazy import imported
 from contraport.command import EXTRA, LEARN, USE, Command
 from contraport.errors import check
-from contraport.lazy import imported
 from contraport.options import known, one_of, option, whole
 from contraport.runs.config import VIEW, EncoderOptions, Run, RunOptions, TrustOptions, is_run
 
@@ -20,7 +20,7 @@ else:
 
 
 def _names_of_measures(name: str, value: Sequence[str]) -> None:
-    imported("contraport.measures:chosen")(value)
+    imported("contraport.metrics:chosen")(value)
 
 
 def _templates(name: str, value: Any) -> None:
@@ -178,7 +178,7 @@ class ExportOptions(TrustOptions):
 
 EXPORT = Command(
     ExportOptions,
-    "contraport.evaluation.exporting:export",
+    "contraport.evaluation.model_export:export",
     "Write a trained encoder for other programs: ONNX, torch.export, safetensors.",
     about="""
         All formats take raw items, which are standardised inside, in batches of any size, and give the

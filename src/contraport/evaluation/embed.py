@@ -12,20 +12,34 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset as AnyDataset
 
+from contraport._utils.progress import ProgressBars
+from contraport._utils.text_tensors import decoded, is_text
 from contraport.data import Batch, Dataset
 from contraport.data.sources.load import is_stream
 from contraport.data.streams import Stream
-from contraport.embedding import Reader, embed_batches
+from contraport.embedding import LoaderConfig, embed_batches
 from contraport.encoders import Model
 from contraport.errors import check, check_new_file, writing
 from contraport.evaluation.config import EMBED, EmbedOptions
-from contraport.evaluation.process_share import this_process
-from contraport.evaluation.split_loading import Reading, are_its_own, open_device, splits_as_trained, view_in
-from contraport.features import Gathering, gathering, in_the_way, remove, suffixes, write_features, write_shards
-from contraport.progress import Bars
+from contraport.evaluation.process_share import current_process
+from contraport.evaluation.split_loading import (
+    Reading,
+    find_view,
+    is_training_data,
+    load_training_splits,
+    resolve_device,
+)
+from contraport.features import (
+    FeatureBuffer,
+    conflicting_files,
+    gathering,
+    remove,
+    suffixes,
+    write_features,
+    write_shards,
+)
 from contraport.runs import Run
-from contraport.text_tensors import decoded, is_text
-from contraport.training.build import build_plain_views
+from contraport.training.components import build_plain_views
 
 log = logging.getLogger("contraport.evaluation")
 
@@ -42,13 +56,13 @@ def embed(given: dict[str, Any]) -> Path:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing was written.
     """
     asked = EmbedOptions(**given)
-    share = this_process()
+    share = current_process()
     path = share.path(Path(asked.out))
     check(path.suffix in suffixes(), f"out: expected a name that ends in {', '.join(suffixes())}, got {path.name!r}.")
     check_new_file("out", path, overwrite=asked.overwrite)
     check(asked.shard_items is None or share.of == 1, "shard_items: several processes write a shard each; give none.")
     in_shards = share.of > 1 or asked.shard_items is not None
-    older = in_the_way(Path(asked.out), share.of if share.of > 1 else None) if in_shards else []
+    older = conflicting_files(Path(asked.out), share.of if share.of > 1 else None) if in_shards else []
     for file in older:
         check_new_file("out", file, overwrite=asked.overwrite)
     run = asked.run if isinstance(asked.run, Run) else Run(asked.run)
@@ -66,19 +80,21 @@ def embed(given: dict[str, Any]) -> Path:
     sized = whole if is_stream(asked.data) else model  # images are read with each of its items, whatever the view
     reading = Reading(settings, sized, asked.columns, asked.root)
     if "test" in wanted and not is_one_split:
-        splits = splits_as_trained(run, reading, asked.data, leave_out=False)
+        splits = load_training_splits(run, reading, asked.data, leave_out=False)
         datasets = [getattr(splits, part) for part in wanted]
     else:
         datasets = [reading.load(asked.data, part) for part in wanted]
     if asked.view is not None:
         datasets = [_of_view(dataset, whole, asked.view) for dataset in datasets]
-    reader = Reader(asked.batch_size, open_device(asked.device), asked.workers, Bars(shown=asked.progress))
+    reader = LoaderConfig(
+        asked.batch_size, resolve_device(asked.device), asked.workers, ProgressBars(shown=asked.progress)
+    )
     with gathering(path) as gathered:
         for dataset in share.part(datasets):
             for features, batch in embed_batches(model, dataset, build_plain_views(settings, dataset), reader):
                 with writing("out", path):
                     _add(gathered, dataset, batch, features.numpy(), by_text=view is not None)
-        data = str(settings.data) if are_its_own(settings, asked.data) else datasets[0].name
+        data = str(settings.data) if is_training_data(settings, asked.data) else datasets[0].name
         found = replace(gathered.features(_class_names(datasets[0]), str(run.path)), view=view, data=data)
         written = [path]
         with writing("out", path):
@@ -101,10 +117,10 @@ def _of_view(dataset: Dataset, model: Model, called: object) -> Dataset:
     Raises:
         UsageError: the data have no such view.
     """
-    return dataset.of_views([view_in(dataset, model, called)]).each_once()
+    return dataset.of_views([find_view(dataset, model, called)]).drop_duplicates()
 
 
-def _add(gathered: Gathering, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool) -> None:
+def _add(gathered: FeatureBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, by_text: bool) -> None:
     rows, keys = batch.ids, batch.keys
     if not isinstance(dataset, Stream):
         rows = dataset.rows[batch.ids]

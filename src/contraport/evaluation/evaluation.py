@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from contraport.evaluation.result_tables import course_rows, difference_rows, direction_rows, evaluation_rows
-from contraport.html_repr import html_columns
+from contraport._utils.html_repr import format_html_rows
+from contraport.evaluation.result_tables import difference_rows, direction_rows, epoch_rows, evaluation_rows
 
 
 class Evaluation(dict[str, Any]):
@@ -16,11 +16,11 @@ class Evaluation(dict[str, Any]):
         tables = {
             f"{self['data']}: frozen features of held-out items": evaluation_rows(self),
             "by which view the other one is found": direction_rows(self),
-            "the models that were kept on the way": course_rows(self),
+            "the models that were kept on the way": epoch_rows(self),
         }
         shown = {title: rows for title, rows in tables.items() if rows}
         notes = dict.fromkeys(list(shown)[-1:], self["notes"])
-        return "".join(html_columns(title, rows, notes.get(title, ())) for title, rows in shown.items())
+        return "".join(format_html_rows(title, rows, notes.get(title, ())) for title, rows in shown.items())
 
 
 class Evaluations(dict[str, Evaluation]):
@@ -31,5 +31,5 @@ class Evaluations(dict[str, Evaluation]):
         tables = [f"<h4>{escape(name)}</h4>{found._repr_html_()}" for name, found in self.items()]
         for name in others:
             if rows := difference_rows(self[name]["differences"].get(first, {})):
-                tables.append(html_columns(f"{name} less {first}, item by item", rows))
+                tables.append(format_html_rows(f"{name} less {first}, item by item", rows))
         return "".join(tables)

@@ -6,18 +6,18 @@ import copy
 
 from contraport.errors import UsageError
 from contraport.objectives import Loss, Objective
-from contraport.options import is_object
+from contraport.options import is_object_placeholder
 from contraport.runs import Run
-from contraport.training.build import build_objective, build_schedules
+from contraport.training.components import build_objective, build_schedules
 from contraport.training.config import Settings
 from contraport.training.step.target_spec import constant_target
 
 
-def objective_of(settings: Settings) -> Loss | str:
+def build_run_objective(settings: Settings) -> Loss | str:
     """Build the objective of a run as it began, or say why its plan cannot be drawn."""
     if settings.objective is None:
         return "The views were decoded and nothing was compared, so there is no plan."
-    if is_object(settings.objective):
+    if is_object_placeholder(settings.objective):
         return "The objective was given as an object, so its plan cannot be drawn from the folder."
     if settings.prototypes is not None:
         return "Items were compared with prototypes, which the folder does not hold, so their plan cannot be drawn."
@@ -37,11 +37,11 @@ def objective_of(settings: Settings) -> Loss | str:
     return compared
 
 
-def objective_after(compared: Loss, run: Run, settings: Settings, epochs: int | None) -> Loss | str:
+def objective_at_epoch(compared: Loss, run: Run, settings: Settings, epochs: int | None) -> Loss | str:
     """Return a copy of the objective as it was after some epochs, or say why its plan cannot be drawn.
 
     Args:
-        compared: the objective as the run began with it (`objective_of`).
+        compared: the objective as the run began with it (`build_run_objective`).
         run: the run.
         settings: of its training.
         epochs: how many; None: all.

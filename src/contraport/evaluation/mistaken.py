@@ -6,14 +6,14 @@ import numpy as np
 import torch
 
 from contraport.data.thumbnails import sketches
-from contraport.evaluation.samples import Arrays
-from contraport.measures.subject import Subject
+from contraport.evaluation.page_samples import Arrays
+from contraport.metrics.eval_context import EvalContext
 
 ITEMS = 10
 SIDE = 64
 
 
-def most_mistaken(subject: Subject) -> Arrays:
+def worst_error_samples(subject: EvalContext) -> Arrays:
     """Return what is shown of the test items that the linear probe is surest of and wrong about, the surest first.
 
     `mistaken` says which items these are, `mistaken_true` and `mistaken_told` of which class they are and are told to

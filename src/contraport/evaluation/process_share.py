@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from contraport.data import Dataset
-from contraport.data.stores import StoreOver
+from contraport.data.stores import StoreWrapper
 from contraport.data.streams import Stream
 from contraport.errors import check
 from contraport.features import shard_path
@@ -19,7 +19,7 @@ from contraport.features import shard_path
 _ENVIRONMENT = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
 
 
-class Shard(NamedTuple):
+class ProcessShard(NamedTuple):
     """Which of how many processes this one is; each takes a run of neighbouring items."""
 
     number: int
@@ -30,7 +30,7 @@ class Shard(NamedTuple):
     def path(self, path: Path) -> Path:
         """Return the file that this process writes: the one asked for, or its numbered shard.
 
-        >>> str(Shard(0, 1, 0).path(Path("a.npz"))), str(Shard(1, 2, 1).path(Path("a.npz")))
+        >>> str(ProcessShard(0, 1, 0).path(Path("a.npz"))), str(ProcessShard(1, 2, 1).path(Path("a.npz")))
         ('a.npz', 'a.00001-of-00002.npz')
         """
         if self.of == 1:
@@ -60,13 +60,13 @@ class Shard(NamedTuple):
         return parts
 
 
-def this_process() -> Shard:
+def current_process() -> ProcessShard:
     """Return the share of this process, which the launcher tells in RANK, WORLD_SIZE and LOCAL_RANK."""
-    return Shard(*(int(os.environ.get(name, default)) for name, default in _ENVIRONMENT))
+    return ProcessShard(*(int(os.environ.get(name, default)) for name, default in _ENVIRONMENT))
 
 
 @dataclass(frozen=True)
-class _Neighbours(StoreOver):
+class _Neighbours(StoreWrapper):
     """Some neighbouring items of another store."""
 
     first: int

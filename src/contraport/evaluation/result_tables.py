@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from contraport.measures import Measure, measures_of
-from contraport.measures.baselines import BEFORE
+from contraport.metrics import Metric, metrics_of_rows
+from contraport.metrics.baselines import BEFORE
 
 EPOCHS_SHOWN = 5
 """Of more models that were kept, so many are in the table; `evaluation.json` has them all."""
@@ -20,7 +20,7 @@ def evaluation_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     found = {name: result["rows"].get(name, {}) for name in ("raw", *BEFORE, "trained")}
     columns = {name: values for name, values in found.items() if any(value is not None for value in values.values())}
     rows = result_rows(columns)
-    for row, measure in zip(rows, measures_of(columns.values()), strict=True):
+    for row, measure in zip(rows, metrics_of_rows(columns.values()), strict=True):
         ends = result["intervals"]["trained"].get(measure.key)
         row["95% interval"] = "-" if ends is None else _interval(measure, ends)
     return rows
@@ -31,12 +31,12 @@ def direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     directions = result["directions"]
     return [
         {"from to": direction}
-        | {measure.title: measure.written(found[measure.key]["value"]) for measure in measures_of([found])}
+        | {measure.title: measure.written(found[measure.key]["value"]) for measure in metrics_of_rows([found])}
         for direction, found in directions.items()
     ]
 
 
-def course_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def epoch_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return what was measured of the checkpoints that were kept, at most `EPOCHS_SHOWN` spread evenly, as texts."""
     kept = [name for name in result["rows"] if name.startswith("epoch ")]
     places = {round(place * (len(kept) - 1) / max(1, EPOCHS_SHOWN - 1)) for place in range(EPOCHS_SHOWN)}
@@ -44,7 +44,7 @@ def course_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     return result_rows({name: result["rows"][name] for name in (*shown, "trained")}) if kept else []
 
 
-def _interval(measure: Measure, ends: Mapping[str, float]) -> str:
+def _interval(measure: Metric, ends: Mapping[str, float]) -> str:
     return f"{measure.written(ends['low'])} to {measure.written(ends['high'])}"
 
 
@@ -56,11 +56,11 @@ def difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict
             "difference": _apart(measure, differences[measure.key]["value"]) + " points" * measure.in_percent,
             "95% interval": " to ".join(_apart(measure, differences[measure.key][end]) for end in ("low", "high")),
         }
-        for measure in measures_of([differences])
+        for measure in metrics_of_rows([differences])
     ]
 
 
-def _apart(measure: Measure, value: float) -> str:
+def _apart(measure: Metric, value: float) -> str:
     """Write a difference, of per cent in points, whose unit stands behind."""
     return measure.written(value).removesuffix("%")
 
@@ -72,9 +72,9 @@ def result_rows(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[
     """
     return [
         {"measure": measure.title} | {name: _text(measure, values.get(measure.key)) for name, values in columns.items()}
-        for measure in measures_of(columns.values())
+        for measure in metrics_of_rows(columns.values())
     ]
 
 
-def _text(measure: Measure, value: float | None) -> str:
+def _text(measure: Metric, value: float | None) -> str:
     return "-" if value is None else measure.written(value)

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import Dataset as AnyDataset
 
+from contraport._utils.formatting import format_options
 from contraport.data import Dataset
-from contraport.data.fingerprint import SplitRecord
+from contraport.data.split_record import SplitRecord
 from contraport.data.streams import check_no_stream
-from contraport.encoders import Model, kind_of, view_called
+from contraport.encoders import Model, kind_from_shape, resolve_view
 from contraport.errors import UsageError, check
 from contraport.evaluation.config import EvaluateOptions
-from contraport.evaluation.process_share import this_process
-from contraport.formatting import written_as
-from contraport.options import is_object
+from contraport.evaluation.process_share import current_process
+from contraport.options import is_object_placeholder
 from contraport.runs import Run
-from contraport.training.build import build_dataset
+from contraport.training.components import build_dataset
 from contraport.training.config import KEPT, Settings
 
 log = logging.getLogger("contraport.evaluation")
@@ -69,7 +69,7 @@ def load_splits(run: Run, settings: Settings, model: Model, asked: EvaluateOptio
         record = run.split()
         splits = Splits(train, test) if record is None else _without_trained(record, train, test)
     else:
-        splits = splits_as_trained(run, reading, data)
+        splits = load_training_splits(run, reading, data)
     train, test, notes = splits
     check(
         train.shapes == test.shapes,
@@ -77,10 +77,10 @@ def load_splits(run: Run, settings: Settings, model: Model, asked: EvaluateOptio
     )
     train, test = _with_all_views(train), _with_all_views(test)
     check(len(test) > 1, f"data: expected two test items or more, {test.name!r} has {len(test)}.")
-    return Splits(train, test.named_as(train), notes)
+    return Splits(train, test.align_names(train), notes)
 
 
-def splits_as_trained(run: Run, reading: Reading, data: Any, *, leave_out: bool = True) -> Splits:
+def load_training_splits(run: Run, reading: Reading, data: Any, *, leave_out: bool = True) -> Splits:
     """Return both splits of some data; items that the run was trained on are in no test split.
 
     Where the data hold all items of the run, as its own do under whatever name and options, the splits are those of its
@@ -98,7 +98,7 @@ def splits_as_trained(run: Run, reading: Reading, data: Any, *, leave_out: bool 
     train, test = reading.load(data, "train"), reading.load(data, "test")
     check_no_stream(train)
     check_no_stream(test)
-    record, is_own = run.split(), are_its_own(reading.settings, data)
+    record, is_own = run.split(), is_training_data(reading.settings, data)
     if record is None:
         _check_no_copies(run, train, test, is_own=is_own)
         return Splits(train, test)
@@ -170,18 +170,18 @@ def are_same_items(one: Dataset, other: Dataset) -> bool:
     return one.labels is None or other.labels is None or torch.equal(one.labels, other.labels)
 
 
-def data_told(settings: Settings, test: Dataset, asked: EvaluateOptions) -> str:
+def describe_test_data(settings: Settings, test: Dataset, asked: EvaluateOptions) -> str:
     """Return what the test items are called: the name of the data, and how these are worsened or dealt to domains.
 
     So are those that a run was trained on; others are looked at as they are.
     """
     data = asked.data[-1] if isinstance(asked.data, tuple) else asked.data
     data = data if asked.test_data is None else asked.test_data
-    told = {"corrupt": settings.corrupt, "domains": settings.domains} if are_its_own(settings, data) else {}
+    told = {"corrupt": settings.corrupt, "domains": settings.domains} if is_training_data(settings, data) else {}
     return ", ".join([test.name, *(f"{name} {value}" for name, value in told.items() if value is not None)])
 
 
-def are_its_own(settings: Settings, data: object) -> bool:
+def is_training_data(settings: Settings, data: object) -> bool:
     """Return whether data, or None, are called as those that a run was trained on, or are the same file or folder."""
     if data is None:
         return True
@@ -250,24 +250,24 @@ class Reading:
         """Return the settings of the training, with which these data are read."""
         settings, columns = self.settings, self.columns
         asked = settings.derive(root=self.root or settings.root, image_size=image_size_of(self.model))
-        if are_its_own(settings, data):
+        if is_training_data(settings, data):
             if settings.data is None:
                 raise UsageError(
-                    f"data: the run's config.yaml does not say on what it was trained; pass {written_as(data=...)}."
+                    f"data: the run's config.yaml does not say on what it was trained; pass {format_options(data=...)}."
                 )
             check(
-                not is_object(settings.data),
+                not is_object_placeholder(settings.data),
                 f"data: the run was trained on the object {settings.data}, which is not in its folder; pass "
-                f"{written_as(data=...)}.",
+                f"{format_options(data=...)}.",
             )
-            own = settings.weights if settings.weighs_by_column else None  # a column of weights is none of features
+            own = settings.weights if settings.has_column_weights else None  # a column of weights is none of features
             return asked.derive(columns=columns or settings.columns, weights=own)
         if columns is None and KEPT["data"].written(data) == settings.data:  # a data frame after a data frame
             columns = settings.columns
         return asked.derive(data=data, columns=columns, weights=None, test_fraction=None, **_OF_ITS_DATA)
 
 
-def view_in(dataset: Dataset, model: Model, called: object) -> int:
+def find_view(dataset: Dataset, model: Model, called: object) -> int:
     """Return the number that a view of a model has in some data: by its name, its number, or its kind.
 
     Raises:
@@ -279,7 +279,7 @@ def view_in(dataset: Dataset, model: Model, called: object) -> int:
         return names.index(model.view_names[number])
     if len(names) in (1, len(model.shapes)):
         return number if len(names) > 1 else 0
-    return view_called("view", kind_of(model.shapes[number]), names, shapes)
+    return resolve_view("view", kind_from_shape(model.shapes[number]), names, shapes)
 
 
 def image_size_of(model: Model) -> int | None:
@@ -289,14 +289,14 @@ def image_size_of(model: Model) -> int | None:
     return sides.pop() if len(sides) == 1 else None
 
 
-def open_device(name: str) -> torch.device:
+def resolve_device(name: str) -> torch.device:
     """Return the device of a name; "auto" is this process's GPU where there is one.
 
     Raises:
         UsageError: it cannot be computed on.
     """
     if name == "auto":
-        return torch.device("cuda", this_process().local) if torch.cuda.is_available() else torch.device("cpu")
+        return torch.device("cuda", current_process().local) if torch.cuda.is_available() else torch.device("cpu")
     try:
         there = torch.empty(0, device=name)
         there.cpu()  # "meta" has shapes but no numbers

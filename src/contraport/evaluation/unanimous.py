@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from contraport.formatting import listed
-from contraport.measures import measures_of
-from contraport.measures.intervals import LEVEL, Finding, mean
+from contraport._utils.formatting import listed
+from contraport.metrics import metrics_of_rows
+from contraport.metrics.intervals import LEVEL, MetricResult, mean
 
 
-def unanimous(findings: Mapping[str, Finding | float]) -> list[str]:
+def unanimous(findings: Mapping[str, MetricResult | float]) -> list[str]:
     """Say which measures are right, or wrong, on each test item, and how many of other items may be otherwise.
 
     The bootstrap draws from what there is, so where n items agree its interval has no width, whatever n is. A share p
@@ -21,15 +21,15 @@ def unanimous(findings: Mapping[str, Finding | float]) -> list[str]:
     Args:
         findings: of one encoder, by the measures' keys.
 
-    >>> print(*unanimous({"knn": Finding(np.ones(24)), "linear_probe": Finding(np.arange(24) % 2)}))
+    >>> print(*unanimous({"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}))
     kNN is the same on all 24 test items, so its interval has no width; of other items up to 12% may be otherwise.
     """
-    agreed = {key: of for key, of in findings.items() if isinstance(of, Finding) and _agree(of)}
+    agreed = {key: of for key, of in findings.items() if isinstance(of, MetricResult) and _agree(of)}
     if not agreed:
         return []
     items = len(next(iter(agreed.values())).items)
     unseen = 1 - (1 - LEVEL) ** (1 / items)
-    titles = [measure.title for measure in measures_of([agreed])]
+    titles = [measure.title for measure in metrics_of_rows([agreed])]
     said = "is the same" if len(titles) == 1 else "are the same"
     owns = "its interval has" if len(titles) == 1 else "their intervals have"
     return [
@@ -38,7 +38,7 @@ def unanimous(findings: Mapping[str, Finding | float]) -> list[str]:
     ]
 
 
-def _agree(finding: Finding) -> bool:
+def _agree(finding: MetricResult) -> bool:
     """Return whether each item is right, or each wrong."""
     items = finding.items
     return finding.statistic is mean and bool(np.isin(items, (0, 1)).all()) and bool((items == items[:1]).all())

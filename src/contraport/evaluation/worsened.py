@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from contraport.measures import Measure, measures_of
-from contraport.measures.baselines import BEFORE
-from contraport.measures.intervals import Difference
+from contraport.metrics import Metric, metrics_of_rows
+from contraport.metrics.baselines import BEFORE
+from contraport.metrics.intervals import Difference
 
 _Rows = Mapping[str, Mapping[str, float]]
 Differences = Mapping[str, Mapping[str, Difference]]
@@ -19,7 +19,7 @@ def worsened(rows: _Rows, differences: Differences = MappingProxyType({})) -> li
     A difference within its interval, as `differences` from the baselines tell it, is none.
     """
     told = []
-    known = measures_of([rows["trained"]])
+    known = metrics_of_rows([rows["trained"]])
     accuracy = [measure for measure in known if measure.group == "accuracy"]
     of_the_sphere = [measure for measure in known if measure.key in ("alignment", "uniformity")]
     for row, name, advice in (
@@ -42,13 +42,13 @@ def worsened(rows: _Rows, differences: Differences = MappingProxyType({})) -> li
     return told
 
 
-def _compared(rows: _Rows, differences: Differences, row: str, measures: Sequence[Measure], *, worse: bool) -> str:
+def _compared(rows: _Rows, differences: Differences, row: str, measures: Sequence[Metric], *, worse: bool) -> str:
     """Return those of some measures that are worse, or better, of the trained encoder than of a baseline, in words."""
     after, before, sure = rows["trained"], rows[row], differences.get(row, {})
     pairs = [
         (measure, after[measure.key], before[measure.key])
         for measure in measures
-        if measure.key in before and (measure.key not in sure or sure[measure.key].is_sure)
+        if measure.key in before and (measure.key not in sure or sure[measure.key].is_significant)
     ]
     return " and ".join(
         f"{measure.title} ({measure.written(value)} against {measure.written(other)})"

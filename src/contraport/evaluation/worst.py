@@ -8,14 +8,14 @@ import torch
 from contraport.data import Dataset
 from contraport.data.perturbations import with_partners
 from contraport.data.thumbnails import sketches
-from contraport.evaluation.samples import Arrays
+from contraport.evaluation.page_samples import Arrays
 from contraport.runs import Run
 
 PAIRS = 10
 SIDE = 64
 
 
-def worst_pairs(run: Run, train: Dataset) -> Arrays:
+def worst_pair_samples(run: Run, train: Dataset) -> Arrays:
     """Return what is shown of the worst pairs of a training with `audit`, the worst first.
 
     `worst` says which pairs these are, `worst_1` and `worst_2` have their two views, and `worst_better` the second view

@@ -3,10 +3,10 @@
 No door imports the library that it leads to: it is called by it. The losses need torch and numpy only, and so do these.
 """
 
-from contraport.integrations.lightly import BankLoss
+from contraport.integrations.lightly import MemoryBankLoss
 from contraport.integrations.open_clip import ClipLoss, create_loss
-from contraport.integrations.pytorch_metric_learning import MetricLoss
-from contraport.integrations.sentence_transformers import SentenceLoss
+from contraport.integrations.pytorch_metric_learning import MetricLearningLoss
+from contraport.integrations.sentence_transformers import SentenceTransformerLoss
 from contraport.integrations.transformers import TrainerLoss
 
-__all__ = ["BankLoss", "ClipLoss", "MetricLoss", "SentenceLoss", "TrainerLoss", "create_loss"]
+__all__ = ["MemoryBankLoss", "ClipLoss", "MetricLearningLoss", "SentenceTransformerLoss", "TrainerLoss", "create_loss"]

@@ -11,7 +11,7 @@ from contraport.distributed import gather
 from contraport.errors import check
 
 
-class BankLoss(nn.Module):
+class MemoryBankLoss(nn.Module):
     """An objective of queries and keys with the keys of earlier calls as negatives: MoCo's.
 
     The bank belongs to the module's state, holds the keys of all processes, and is empty at first. It takes in the keys
@@ -29,7 +29,7 @@ class BankLoss(nn.Module):
     Source: He et al. (2020), Momentum contrast (MoCo), section 3.2.
 
     >>> import torch
-    >>> loss = BankLoss((4, 2))
+    >>> loss = MemoryBankLoss((4, 2))
     >>> query, key = torch.eye(2, requires_grad=True), torch.eye(2)
     >>> loss(query, key).item(), loss.size
     (0.0, 2)

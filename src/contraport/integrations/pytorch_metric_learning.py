@@ -11,7 +11,7 @@ import contraport as cp
 from contraport.errors import check
 
 
-class MetricLoss(nn.Module):
+class MetricLearningLoss(nn.Module):
     """An objective under the call ``loss(embeddings, labels, ref_emb=..., ref_labels=...)``.
 
     Args:
@@ -23,7 +23,7 @@ class MetricLoss(nn.Module):
         UsageError: in the call, ``indices_tuple`` is given, or a reference set without the labels of both.
 
     >>> import torch
-    >>> loss = MetricLoss()
+    >>> loss = MetricLearningLoss()
     >>> z, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
     >>> value = loss(z, labels), loss(z, labels, ref_emb=z, ref_labels=labels)
     """

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import contraport as cp
-from contraport.errors import UsageError, check, unknown_name
+from contraport.errors import UsageError, check, unknown_name_error
 
 COLUMNS = ("negatives", "views")
 
 
-class SentenceLoss(nn.Module):
+class SentenceTransformerLoss(nn.Module):
     """Any objective as the loss of a `SentenceTransformerTrainer`.
 
     Of the columns of the data the first is the anchor and the second its positive. What the others are, and what a
@@ -55,7 +55,7 @@ class SentenceLoss(nn.Module):
     ) -> None:
         super().__init__()
         if columns not in COLUMNS:
-            raise unknown_name("columns", columns, COLUMNS)
+            raise unknown_name_error("columns", columns, COLUMNS)
         good = mini_batch_size is None or (isinstance(mini_batch_size, int) and mini_batch_size >= 1)
         check(good, f"mini_batch_size: expected a positive whole number, got {mini_batch_size!r}.")
         self.model = model
@@ -103,7 +103,7 @@ class SentenceLoss(nn.Module):
 
     def _check_classes(self, labels: Tensor | None) -> None:
         objective = self.objective
-        by_views = isinstance(objective, cp.Objective) and objective.target.from_views
+        by_views = isinstance(objective, cp.Objective) and objective.target.positives_from_views
         check(
             not by_views,
             "label: expected scores, or an objective that asks for classes, such as sup_con(); "

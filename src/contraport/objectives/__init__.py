@@ -4,16 +4,16 @@ from contraport.objectives import constraints, divergences, layouts, targets
 from contraport.objectives.constraints import *
 from contraport.objectives.divergences import *
 from contraport.objectives.layouts import *
+from contraport.objectives.loss_schedules import Relax, Temperature, Tighten
 from contraport.objectives.objective import Loss, Objective
 from contraport.objectives.plan import Outcome, Plan
-from contraport.objectives.schedules import Relax, Temperature, Tighten
+from contraport.objectives.plan_weights import PlanWeights
+from contraport.objectives.sum_loss import Total
 from contraport.objectives.targets import *
-from contraport.objectives.total import Total
 from contraport.objectives.transport import Transport, assignments, sinkhorn_divergence, transport
-from contraport.objectives.weighting import ByPlan
 
 __all__ = [
-    "ByPlan",
+    "PlanWeights",
     "Loss",
     "Objective",
     "Outcome",

@@ -50,7 +50,7 @@ def affinities(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = F
     good = isinstance(perplexity, int | float) and 1 <= perplexity < n - 1
     check(good, f"perplexity: expected a number from 1 to below n - 1 = {n - 1}, got {perplexity!r}.")
     kept = n - 1 if exact else min(n - 1, math.ceil(SUPPORT * perplexity))
-    distances, neighbors = nearest_by_distance(x, kept)
+    distances, neighbors = find_nearest(x, kept)
     shares = spread(distances, perplexity) / n
     if exact:
         dense = shares.new_zeros(n, n).scatter_(1, neighbors, shares)
@@ -63,14 +63,14 @@ def affinities(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = F
 
 
 @torch.no_grad()
-def nearest_by_distance(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
+def find_nearest(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
     """Return the squared distances and the positions of each item's nearest others, (n, neighbors) both.
 
     Args:
         x: the data, (n, d).
         neighbors: how many, below n.
 
-    >>> nearest_by_distance(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
+    >>> find_nearest(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
     [1, 0, 1]
     """
     x = x.double()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from contraport.objectives.layouts import Pattern
+from contraport.objectives.layouts import PairPattern
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Diagnostics:
     """
 
     log_masses: list[Tensor | None] = field(default_factory=list)
-    patterns: list[Pattern] = field(default_factory=list)
+    patterns: list[PairPattern] = field(default_factory=list)
 
     def mass(self) -> float | None:
         """Return the mass of the plan, a mean over directions; None where no marginal is known."""
@@ -35,13 +35,13 @@ class Diagnostics:
         It is None where the call was not plain, or a row has several positives.
         """
         patterns = self.patterns
-        if not patterns or not all(pattern.one_each for pattern in patterns):
+        if not patterns or not all(pattern.one_positive_per_row for pattern in patterns):
             return None
         bounds = [pattern.weight * _log_candidates(pattern) for pattern in patterns]
         return (math.fsum(bounds) - value) / math.fsum(pattern.weight for pattern in patterns)
 
 
-def _log_candidates(pattern: Pattern) -> float:
+def _log_candidates(pattern: PairPattern) -> float:
     """Return the mean over the rows of the log of how many columns each is compared with."""
     counts = pattern.compared().counts(torch.empty(0, dtype=torch.float64, device=pattern.row_items.device))
     return float(counts.log().mean())

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.errors import UsageError, check, check_each, in_short
-from contraport.objectives.agreement import Sizes
+from contraport.errors import UsageError, check, check_all_values, describe_value
+from contraport.objectives.process_agreement import Sizes
 
 Attributes = Mapping[str, Tensor]
 """Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
 
-NO_FACTS = ("present", "negatives", "negative_ids", "shared_negatives")
+NON_ITEM_OPTIONS = ("present", "negatives", "negative_ids", "shared_negatives")
 """Options of a call that are none of each item alone."""
 
 
@@ -75,7 +75,7 @@ class Negatives(NamedTuple):
     owners: Tensor | None = None
 
 
-class OwnNegatives(NamedTuple):
+class LocalNegatives(NamedTuple):
     """Further columns that this process brings.
 
     Attributes:
@@ -126,12 +126,12 @@ def views_of(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(views)
 
 
-def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any) -> Call:
+def read_inputs(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any) -> Call:
     """Return what is known of the items beside their views, checked.
 
     Args:
         views: embeddings, (n, d) each; two may differ in their rows, and then show different items.
-        facts: of the items, one entry each, beside options that are none (see `NO_FACTS`); where two views show
+        facts: of the items, one entry each, beside options that are none (see `NON_ITEM_OPTIONS`); where two views show
             different items, a pair, of the first and the second.
         present: which items have which views, (n, views) Booleans, or None.
 
@@ -140,7 +140,7 @@ def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any)
     """
     given, attributes = {}, {}
     for name in sorted(facts):  # processes gather them in one order, whatever the order of their keywords
-        if facts[name] is not None and name not in NO_FACTS:
+        if facts[name] is not None and name not in NON_ITEM_OPTIONS:
             given[name] = facts[name]
     if not _show_different_items(views, given):
         check_views(views)
@@ -179,7 +179,7 @@ def read_call(views: tuple[Tensor, ...], facts: Mapping[str, Any], present: Any)
     return Call(padded, attributes, torch.stack([first, ~first], 1), n)
 
 
-def read_negatives(call: Call, known: Mapping[str, Any]) -> OwnNegatives | None:
+def read_negatives(call: Call, known: Mapping[str, Any]) -> LocalNegatives | None:
     """Return the negatives that this process brings, checked.
 
     Args:
@@ -206,7 +206,7 @@ def read_negatives(call: Call, known: Mapping[str, Any]) -> OwnNegatives | None:
     ids = None if ids is None else ids.to(negatives.device)
     own = negatives.ndim == 3
     check(not (own and shared), "shared_negatives: expected negatives (k, d) of all items with it, got (n, k, d).")
-    return OwnNegatives(negatives, ids, bool(shared))
+    return LocalNegatives(negatives, ids, bool(shared))
 
 
 def check_views(views: Sequence[Tensor], *, shared_columns: bool = False, first: int = 0) -> None:
@@ -256,14 +256,14 @@ def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tenso
 
 
 def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
-    """Raise `UsageError` unless all values are good, see `check_each`; under `torch.compile` the graph asserts it.
+    """Raise `UsageError` unless all values are good, see `check_all_values`; under `torch.compile` the graph asserts it.
 
     No number can be read while a graph is traced: a compiled call raises the assertion as it runs.
     """
     if torch.compiler.is_compiling():
         torch._assert_async(good.all(), f"{argument}: expected {expected}.")
     else:
-        check_each(argument, values, good, expected)
+        check_all_values(argument, values, good, expected)
 
 
 def as_numbers(name: str, value: object) -> Tensor:
@@ -330,7 +330,7 @@ def _check_weights(attributes: Attributes) -> None:
 def _marks(present: object, views: Sequence[Tensor]) -> Tensor:
     marks, shape = as_numbers("present", present), (len(views[0]), len(views))
     good = marks.dtype == torch.bool and marks.shape == shape
-    check(good, f"present: expected Booleans, one per item and view, {shape}, got {in_short(marks)}.")
+    check(good, f"present: expected Booleans, one per item and view, {shape}, got {describe_value(marks)}.")
     return marks.to(views[0].device)
 
 

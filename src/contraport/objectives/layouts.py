@@ -12,23 +12,23 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from contraport.engine import CacheEntry, Geometry, Kernel, Mask, Threshold, normalize, remembered
-from contraport.errors import UsageError, check, check_whole, is_number, unknown_name
-from contraport.objectives.answer import Answer
-from contraport.objectives.equality import Indicator
+from contraport.engine import CacheEntry, Geometry, Kernel, LabelMask, SimilarityMask, normalize, remembered
+from contraport.errors import UsageError, check, check_integer, is_number, unknown_name_error
+from contraport.objectives.pair_masks import PairIndicator
+from contraport.objectives.repr_mixin import Answer
 
 __all__ = [
     "Block",
     "Coordinates",
-    "CoreView",
+    "CoreViewPairs",
     "Cross",
-    "FullGraph",
-    "Guided",
+    "AllViewPairs",
+    "GuidedNegatives",
     "Joint",
     "Layout",
-    "Leading",
-    "Pattern",
-    "Traits",
+    "LeadingCoordinates",
+    "PairPattern",
+    "LayoutTraits",
     "Within",
 ]
 
@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
+class PairPattern:
     """All of a block that does not depend on embeddings: which pairs are compared, and where the positives stand.
 
     Attributes:
@@ -48,7 +48,7 @@ class Pattern:
         weight: the factor of the block in the objective, for each direction.
         reciprocal: whether the columns are matched to the rows as well, each direction with its own plan.
         strangers: how many columns, the last ones, show no item of the batch.
-        one_each: whether the k-th positive is that of row k, and its only one.
+        one_positive_per_row: whether the k-th positive is that of row k, and its only one.
         crowded: whether something of every row and column is compared.
         chosen: which rows and columns of the layout these are, (N,) and (M,), where some are absent.
     """
@@ -57,12 +57,12 @@ class Pattern:
     row_items: Tensor
     column_items: Tensor
     positives: tuple[Tensor, Tensor]
-    masks: tuple[Mask | Threshold, ...] = ()
+    masks: tuple[LabelMask | SimilarityMask, ...] = ()
     weight: float = 1.0
     reciprocal: bool = False
     strangers: int = 0
-    one_each: bool = False
-    crowded: bool = False
+    one_positive_per_row: bool = False
+    no_empty_rows: bool = False
     chosen: tuple[Tensor, Tensor] | None = None
     _kept: dict[Hashable, CacheEntry[Any]] = field(default_factory=dict, init=False, repr=False)
 
@@ -82,22 +82,22 @@ class Pattern:
         return entry.value
 
     @property
-    def T(self) -> Pattern:
+    def T(self) -> PairPattern:
         """The same pattern with rows and columns exchanged."""
         return self.once("T", self._transposed)
 
-    def _transposed(self) -> Pattern:
+    def _transposed(self) -> PairPattern:
         return replace(
             self,
             row_items=self.column_items,
             column_items=self.row_items,
             positives=self.positives[::-1],
             masks=tuple(mask.T for mask in self.masks),
-            one_each=self.one_each and self.positives[0] is self.positives[1],
+            one_positive_per_row=self.one_positive_per_row and self.positives[0] is self.positives[1],
             chosen=None if self.chosen is None else self.chosen[::-1],
         )
 
-    def only(self, rows: Tensor, columns: Tensor) -> Pattern:
+    def only(self, rows: Tensor, columns: Tensor) -> PairPattern:
         """Return the pattern of some rows and columns, index tensors (N',) and (M',), one tensor where both are."""
         taken: dict[tuple[int, int], Tensor] = {}
 
@@ -111,9 +111,9 @@ class Pattern:
 
         row_items, column_items = take(self.items)
         masks = (
-            Mask(take(mask.labels), None if mask.kept is None else take(mask.kept))
+            LabelMask(take(mask.labels), None if mask.kept is None else take(mask.kept))
             for mask in self.masks
-            if isinstance(mask, Mask)  # all are: what depends on features comes once it is known what is there
+            if isinstance(mask, LabelMask)  # all are: what depends on features comes once it is known what is there
         )
         places = [
             torch.full((size,), -1, device=where.device).scatter(
@@ -129,8 +129,8 @@ class Pattern:
             column_items=column_items,
             positives=(there[0], there[1]),
             masks=tuple(masks),
-            one_each=False,
-            crowded=False,
+            one_positive_per_row=False,
+            no_empty_rows=False,
             chosen=(rows, columns),
         )
 
@@ -139,24 +139,28 @@ class Pattern:
         """The items of the rows, (N,), and of the columns, (M,)."""
         return self.row_items, self.column_items
 
-    def equal(self, attribute: Tensor) -> Indicator:
+    def equal(self, attribute: Tensor) -> PairIndicator:
         """Return the set of pairs of items that have an equal attribute, (n,) integers."""
         rows = attribute[self.row_items]
         same = self.row_items is self.column_items
-        return Indicator.equal((rows, rows if same else attribute[self.column_items]))
+        return PairIndicator.equal((rows, rows if same else attribute[self.column_items]))
 
     def spread(self, attribute: Tensor) -> tuple[Tensor, Tensor]:
         """Return an attribute of the items, (n, ...), as that of the rows, (N, ...), and of the columns, (M, ...)."""
         return attribute[self.row_items], attribute[self.column_items]
 
-    def without_duplicates(self, ids: Tensor) -> Pattern:
+    def without_duplicates(self, ids: Tensor) -> PairPattern:
         """Return the pattern without the pairs of different items with equal `ids`, (n,)."""
         if self.strangers > 0:
             raise UsageError("ids: the columns of this layout show no items, so none is a duplicate.")
-        duplicates = Mask(self.spread(ids), kept=self.items)
-        return replace(self, masks=(*self.masks, duplicates), crowded=self.crowded and self.compares_positives)
+        duplicates = LabelMask(self.spread(ids), kept=self.items)
+        return replace(
+            self, masks=(*self.masks, duplicates), no_empty_rows=self.no_empty_rows and self.compares_positives
+        )
 
-    def beside(self, columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None) -> Pattern:
+    def beside(
+        self, columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
+    ) -> PairPattern:
         """Return one direction of the pattern with further columns to which nothing is matched.
 
         Args:
@@ -168,18 +172,18 @@ class Pattern:
         if owners is not None:
             everyone, of_batch = torch.zeros_like(self.row_items), torch.full_like(self.column_items, -1)
             of_others = everyone, torch.cat([of_batch, torch.zeros_like(owners)])
-            masks += (Mask(of_others, kept=(self.row_items, torch.cat([of_batch, owners]))),)
+            masks += (LabelMask(of_others, kept=(self.row_items, torch.cat([of_batch, owners]))),)
         if ids is not None:
             of_rows, of_negatives = ids[0][self.row_items], ids[1]
             unlike = (of_rows.amin() - 1).expand(self.shape[1])
-            masks += (Mask((of_rows, torch.cat([unlike, of_negatives]))),)
+            masks += (LabelMask((of_rows, torch.cat([unlike, of_negatives]))),)
         return replace(
             self,
             column_items=torch.cat([self.column_items, nobody(columns, self.column_items)]),
             masks=masks,
             reciprocal=False,
             strangers=self.strangers + columns,
-            crowded=False,
+            no_empty_rows=False,
         )
 
     def masked(self, matrix: Tensor, value: float) -> Tensor:
@@ -188,19 +192,19 @@ class Pattern:
             matrix = matrix.masked_fill(mask.whole(), value)
         return matrix
 
-    def compared(self) -> Indicator:
+    def compared(self) -> PairIndicator:
         """Return the set of compared pairs."""
-        return self.once("compared", lambda: Indicator.allowed(self.masks, self.items))
+        return self.once("compared", lambda: PairIndicator.allowed(self.masks, self.items))
 
-    def negatives(self) -> Indicator:
+    def negatives(self) -> PairIndicator:
         """Return the set of compared pairs that show different items."""
-        return self.once("negatives", lambda: self.compared().without(Indicator.equal(self.items)))
+        return self.once("negatives", lambda: self.compared().without(PairIndicator.equal(self.items)))
 
     @property
     def compares_positives(self) -> bool:
         """True if positives are compared, so that no mask depends on the items alone."""
         for mask in self.masks:
-            if isinstance(mask, Mask) and mask.kept is None and mask.labels[0] is self.row_items:
+            if isinstance(mask, LabelMask) and mask.kept is None and mask.labels[0] is self.row_items:
                 return False
         return True
 
@@ -216,7 +220,7 @@ class Block:
         similarities: of the rows with the columns, (N, M), where they are given and the embeddings are not.
     """
 
-    pattern: Pattern
+    pattern: PairPattern
     x: Tensor
     y: Tensor
     similarities: Tensor | None = None
@@ -237,14 +241,14 @@ class Block:
         return Block(self.pattern.T, self.y, self.x, None if self.similarities is None else self.similarities.T)
 
     def only(self, rows: Tensor, columns: Tensor) -> Block:
-        """Return the block of some rows and columns, before it has similarities; see `Pattern.only`."""
+        """Return the block of some rows and columns, before it has similarities; see `PairPattern.only`."""
         x = self.x[rows]
         return Block(self.pattern.only(rows, columns), x, x if self.y is self.x else self.y[columns])
 
     def beside(
         self, negatives: Tensor, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
     ) -> Block:
-        """Return this direction of the block with further columns, (k, d); see `Pattern.beside`."""
+        """Return this direction of the block with further columns, (k, d); see `PairPattern.beside`."""
         return Block(self.pattern.beside(len(negatives), ids, owners), self.x, torch.cat([self.y, negatives]))
 
     def geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
@@ -252,21 +256,31 @@ class Block:
         if self.similarities is None:
             log_kernel = kernel(self.x, self.y, temperature)
         else:
-            log_kernel = kernel.of_similarities(self.similarities, temperature)
-        return Geometry(log_kernel, self.pattern.masks, self.pattern.crowded)
+            log_kernel = kernel.from_similarities(self.similarities, temperature)
+        return Geometry(log_kernel, self.pattern.masks, self.pattern.no_empty_rows)
 
 
 @remembered
-def pattern_of_pairs(
+def build_pair_pattern(
     size: int, weight: float, reciprocal: bool, device: torch.device, decoupled: bool = False
-) -> Pattern:
+) -> PairPattern:
     """Return the pattern that compares two views of some items, item i with item i the positives.
 
     Decoupled, these are left out of what is compared.
     """
     items = torch.arange(size, device=device)
-    masks, crowded = ((Mask((items, items)),), size > 1) if decoupled else ((), True)
-    return Pattern(size, items, items, (items, items), masks, weight, reciprocal, one_each=True, crowded=crowded)
+    masks, no_empty_rows = ((LabelMask((items, items)),), size > 1) if decoupled else ((), True)
+    return PairPattern(
+        size,
+        items,
+        items,
+        (items, items),
+        masks,
+        weight,
+        reciprocal,
+        one_positive_per_row=True,
+        no_empty_rows=no_empty_rows,
+    )
 
 
 def nobody(columns: int, like: Tensor) -> Tensor:
@@ -274,29 +288,29 @@ def nobody(columns: int, like: Tensor) -> Tensor:
     return like.new_full((columns,), -1)
 
 
-class Traits(NamedTuple):
+class LayoutTraits(NamedTuple):
     """Properties of a layout that do not depend on its input.
 
     Attributes:
         shared_columns: whether the last view is not of items: any number of columns, the same on every process.
-        attracts_to_fixed: whether the columns are held fixed.
-        takes_several: whether a training calls it on all views at once, rather than on two at a time.
-        matches_views: whether it takes the views of an item for positives of one another.
+        stop_gradient: whether the columns are held fixed.
+        multi_view: whether a training calls it on all views at once, rather than on two at a time.
+        views_are_positives: whether it takes the views of an item for positives of one another.
         compares_positives: whether a row's positives are among what it is compared with.
         of_items: whether rows and columns show items, of which something may be known.
         guided: whether it depends on features of the items, ``features=`` of the call, what is compared in a direction.
-        guided_by_views: whether it is so by those of each view alone: those of whole items change nothing.
+        requires_view_features: whether it is so by those of each view alone: those of whole items change nothing.
         core: whether a training on more than two views calls it on the pairs that the first view is in alone.
     """
 
     shared_columns: bool = False
-    attracts_to_fixed: bool = False
-    takes_several: bool = False
-    matches_views: bool = True
+    stop_gradient: bool = False
+    multi_view: bool = False
+    views_are_positives: bool = True
     compares_positives: bool = True
     of_items: bool = True
     guided: bool = False
-    guided_by_views: bool = False
+    requires_view_features: bool = False
     core: bool = False
 
 
@@ -304,9 +318,9 @@ class Layout(Answer, ABC):
     """Turns the views of a batch, tensors (n, d), into blocks of compared pairs."""
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> LayoutTraits:
         """Properties that do not depend on the input."""
-        return Traits()
+        return LayoutTraits()
 
     def guide(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Return one direction of a block as it is under features of its rows and columns, (N, k) and (M, k)."""
@@ -369,11 +383,11 @@ class Cross(Layout):
         check(not (self.decoupled and self.shared_columns), "decoupled: expected False with shared columns.")
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> LayoutTraits:
         """Properties that do not depend on the input."""
-        return Traits(
+        return LayoutTraits(
             self.shared_columns,
-            attracts_to_fixed=self.stop_gradient,
+            stop_gradient=self.stop_gradient,
             compares_positives=not self.decoupled,
             core=self.core,
         )
@@ -385,7 +399,7 @@ class Cross(Layout):
         if self.shared_columns:
             return [Block(_beside_prototypes(z0.shape[0], z1.shape[0], z0.device), z0, z1)]
         weight = 0.5 if self.symmetric else 1.0
-        return [Block(pattern_of_pairs(z0.shape[0], weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
+        return [Block(build_pair_pattern(z0.shape[0], weight, self.symmetric, z0.device, self.decoupled), z0, z1)]
 
     def sizes(self, similarities: tuple[int, int], items: int | None) -> tuple[int, ...]:
         """Return the rows and the columns."""
@@ -426,13 +440,13 @@ class Joint(Layout):
 
     def __post_init__(self) -> None:
         if self.candidates not in CANDIDATES:
-            raise unknown_name("candidates", self.candidates, CANDIDATES)
+            raise unknown_name_error("candidates", self.candidates, CANDIDATES)
         check(isinstance(self.together, bool), f"together: expected True or False, got {self.together!r}.")
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> LayoutTraits:
         """Properties that do not depend on the input."""
-        return Traits(takes_several=self.together, compares_positives=self.candidates == "all")
+        return LayoutTraits(multi_view=self.together, compares_positives=self.candidates == "all")
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block, (N, N), N = 2n for two views."""
@@ -450,26 +464,28 @@ class Joint(Layout):
 
 
 @remembered
-def _beside_prototypes(size: int, columns: int, device: torch.device) -> Pattern:
+def _beside_prototypes(size: int, columns: int, device: torch.device) -> PairPattern:
     items = torch.arange(size, device=device)
-    return Pattern(size, items, nobody(columns, items), (items[:0],) * 2, strangers=columns, crowded=True)
+    return PairPattern(size, items, nobody(columns, items), (items[:0],) * 2, strangers=columns, no_empty_rows=True)
 
 
 @remembered
-def _all_with_all(size: int, views: int, candidates: str, device: torch.device) -> Pattern:
+def _all_with_all(size: int, views: int, candidates: str, device: torch.device) -> PairPattern:
     places = torch.arange(views * size, device=device)
     items, view = places % size, places // size
-    masks = [Mask((places, places) if candidates == "all" else (items, items))]
+    masks = [LabelMask((places, places) if candidates == "all" else (items, items))]
     if candidates == "same":
-        masks.append(Mask((torch.zeros_like(view),) * 2, kept=(view, view)))
+        masks.append(LabelMask((torch.zeros_like(view),) * 2, kept=(view, view)))
     elif candidates == "other":
-        masks.append(Mask((view, view)))
+        masks.append(LabelMask((view, view)))
     others = [places.roll(-turn * size) for turn in range(1, views)]
     positives = places.repeat(len(others)), torch.cat(others) if others else places[:0]
     if views == 2:
         positives = places, others[0]  # the very rows: one each
-    crowded = len(places) > 1 if candidates == "all" else size > 1 and (candidates != "other" or views > 1)
-    return Pattern(size, items, items, positives, tuple(masks), one_each=views == 2, crowded=crowded)
+    no_empty_rows = len(places) > 1 if candidates == "all" else size > 1 and (candidates != "other" or views > 1)
+    return PairPattern(
+        size, items, items, positives, tuple(masks), one_positive_per_row=views == 2, no_empty_rows=no_empty_rows
+    )
 
 
 def _two(layout: str, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -478,7 +494,7 @@ def _two(layout: str, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return views[0], views[1]
 
 
-class Graph(Layout):
+class ViewGraph(Layout):
     """Some pairs of views, each in both directions, summed. A subclass says which pairs."""
 
     @abstractmethod
@@ -486,25 +502,25 @@ class Graph(Layout):
         """Return the pairs of views that are compared."""
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> LayoutTraits:
         """Properties: takes any number of views."""
-        return Traits(takes_several=True)
+        return LayoutTraits(multi_view=True)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return a block for each pair of views, (n, n)."""
         check(len(views) >= 2, f"views: {self!r} compares 2 or more views, got {len(views)}.")
-        pattern = pattern_of_pairs(len(views[0]), 1.0, True, views[0].device)
+        pattern = build_pair_pattern(len(views[0]), 1.0, True, views[0].device)
         return [Block(pattern, one, other) for one, other in self.edges(views)]
 
 
 @dataclass(frozen=True, repr=False)
-class FullGraph(Graph):
+class AllViewPairs(ViewGraph):
     """Every pair of views, each in both directions, summed: V (V - 1) / 2 blocks, (n, n) each.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
 
     >>> import torch, contraport as cp
-    >>> len(cp.FullGraph()(*torch.zeros(4, 3, 2)))
+    >>> len(cp.AllViewPairs()(*torch.zeros(4, 3, 2)))
     6
     """
 
@@ -514,13 +530,13 @@ class FullGraph(Graph):
 
 
 @dataclass(frozen=True, repr=False)
-class CoreView(Graph):
+class CoreViewPairs(ViewGraph):
     """The first view with every other, each in both directions, summed: V - 1 blocks, (n, n) each.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
 
     >>> import torch, contraport as cp
-    >>> len(cp.CoreView()(*torch.zeros(4, 3, 2)))
+    >>> len(cp.CoreViewPairs()(*torch.zeros(4, 3, 2)))
     3
     """
 
@@ -547,9 +563,9 @@ class Within(Layout):
     summed: bool = False
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> LayoutTraits:
         """Properties: takes any number of views and compares none with another."""
-        return Traits(takes_several=True, matches_views=False, compares_positives=False)
+        return LayoutTraits(multi_view=True, views_are_positives=False, compares_positives=False)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block per view, (n, n) each."""
@@ -563,10 +579,12 @@ class Within(Layout):
 
 
 @remembered
-def _each_with_itself(size: int, weight: float, device: torch.device) -> Pattern:
+def _each_with_itself(size: int, weight: float, device: torch.device) -> PairPattern:
     items = torch.arange(size, device=device)
-    masks = (Mask((items, items)),)
-    return Pattern(size, items, items, (items, items), masks, weight, one_each=True, crowded=size > 1)
+    masks = (LabelMask((items, items)),)
+    return PairPattern(
+        size, items, items, (items, items), masks, weight, one_positive_per_row=True, no_empty_rows=size > 1
+    )
 
 
 class Over(Layout):
@@ -583,7 +601,7 @@ class Over(Layout):
         return self.layout(*views)
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> LayoutTraits:
         """Properties of the wrapped layout."""
         return self.layout.traits
 
@@ -597,7 +615,7 @@ class Over(Layout):
 
 
 @dataclass(frozen=True, repr=False)
-class Leading(Over):
+class LeadingCoordinates(Over):
     """Another layout over the first coordinates of each embedding only.
 
     Args:
@@ -608,7 +626,7 @@ class Leading(Over):
         UsageError: dimensions is not positive or, in the call, larger than the embeddings have.
 
     >>> import torch, contraport as cp
-    >>> (block,) = cp.Leading(2, cp.Cross())(torch.zeros(3, 5), torch.zeros(3, 5))
+    >>> (block,) = cp.LeadingCoordinates(2, cp.Cross())(torch.zeros(3, 5), torch.zeros(3, 5))
     >>> block.x.shape
     torch.Size([3, 2])
     """
@@ -617,7 +635,7 @@ class Leading(Over):
     layout: Layout
 
     def __post_init__(self) -> None:
-        check_whole("dimensions", self.dimensions)
+        check_integer("dimensions", self.dimensions)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return the other layout's blocks."""
@@ -631,7 +649,7 @@ class Leading(Over):
 
 
 @dataclass(frozen=True, repr=False)
-class Guided(Over):
+class GuidedNegatives(Over):
     """Another layout, less the pairs that a teacher finds more alike than the row and its positive.
 
     The call needs ``features=`` of the teacher. The pair (i, j) is left out where cos(t_i, t_j) > cos(t_i, t_i+) -
@@ -648,7 +666,7 @@ class Guided(Over):
     Source: Solatorio (2024), GISTEmbed: guided in-sample selection of training negatives, section 3.
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.Guided(cp.Cross(), 0.5), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.KL())
+    >>> loss = cp.Objective(cp.GuidedNegatives(cp.Cross(), 0.5), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.KL())
     >>> loss.plan(torch.eye(3), torch.eye(3), features=torch.tensor([[1.0, 0], [1, 0.1], [0, 1]]))
     tensor([[0.2437, 0.0000, 0.0896],
             [0.0000, 0.2437, 0.0896],
@@ -665,12 +683,12 @@ class Guided(Over):
         check(traits.of_items and not traits.shared_columns, "layout: expected columns that show items.")
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> LayoutTraits:
         """Properties of the wrapped layout, which then requires features.
 
         Where those of an item are the same in all views, as a teacher's of items are, nothing is more alike than these.
         """
-        return self.layout.traits._replace(guided=True, guided_by_views=self.margin <= 0)
+        return self.layout.traits._replace(guided=True, requires_view_features=self.margin <= 0)
 
     def guide(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Return one direction of a block without the pairs that are too alike."""
@@ -681,8 +699,8 @@ class Guided(Over):
         rows, columns = pattern.positives
         alike = torch.linalg.vecdot(x[rows], y[columns])
         limits = x.new_full((len(x),), torch.inf).scatter_reduce(0, rows, alike, "amin") - self.margin
-        mask = Threshold((x, y), (limits, x.new_zeros(len(y))), pattern.items)
-        return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), crowded=False))
+        mask = SimilarityMask((x, y), (limits, x.new_zeros(len(y))), pattern.items)
+        return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), no_empty_rows=False))
 
 
 @dataclass(frozen=True, repr=False)
@@ -719,7 +737,7 @@ class Coordinates(Over):
             check(isinstance(value, bool), f"{name}: expected True or False, got {value!r}.")
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> LayoutTraits:
         """Properties of the wrapped layout, whose rows and columns are then no items."""
         return self.layout.traits._replace(of_items=False)
 
@@ -744,5 +762,5 @@ def _centred(z: Tensor) -> Tensor:
     return torch.where(centred.detach().abs().amax(0) <= least, 0, centred)
 
 
-def _times(pattern: Pattern, factor: int) -> Pattern:
+def _times(pattern: PairPattern, factor: int) -> PairPattern:
     return pattern.once(("times", factor), lambda: replace(pattern, weight=factor * pattern.weight))

@@ -11,20 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from contraport._utils.html_repr import format_html_mapping
+from contraport._utils.lazy import imported
 from contraport.engine import Kernel, without_autocast
-from contraport.errors import UsageError, check, explain, unknown_name
-from contraport.html_repr import html_table
-from contraport.lazy import imported
-from contraport.objectives.agreement import refuse
-from contraport.objectives.constraints import Asked, Constraint, Marginals, Rows
+from contraport.errors import UsageError, check, explain, unknown_name_error
+from contraport.objectives.constraints import Constraint, Marginals, PlanRequest, Rows
 from contraport.objectives.diagnostics import Diagnostics
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import Attributes, views_of
 from contraport.objectives.layouts import Block, Layout
 from contraport.objectives.plan import Outcome, Plan
-from contraport.objectives.problem import Direction, MatchingProblem, as_target, build_problem
+from contraport.objectives.plan_weights import PlanWeights
+from contraport.objectives.problem import Direction, MatchingProblem, build_problem, resolve_target
+from contraport.objectives.process_agreement import refuse
 from contraport.objectives.targets import Pairs, Target
-from contraport.objectives.weighting import ByPlan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,22 +57,22 @@ class Loss(nn.Module, ABC):
     Attributes:
         origin: the catalog's entry that made it, or None.
         tempered: whether its temperature may be another in a call; a recipe without one has its kernel's for good.
-        takes_several: whether it is called on any number of views, rather than on two.
+        multi_view: whether it is called on any number of views, rather than on two.
         has_core_view: whether a training on more than two views calls it on the pairs that the first view is in alone.
         of_items: whether it compares items, rather than the coordinates of their embeddings.
-        tells_items_apart: whether it pushes items apart, so that each batch must bring others.
+        has_negatives: whether it pushes items apart, so that each batch must bring others.
         by_item: whether it keeps something of each item between calls, and needs ``ids``.
-        attracts_to_fixed: whether all that it does is to draw embeddings to others, which are held fixed.
+        stop_gradient: whether all that it does is to draw embeddings to others, which are held fixed.
     """
 
     origin: Origin | None = None
-    tempered: bool = True
-    takes_several: bool
+    accepts_temperature: bool = True
+    multi_view: bool
     has_core_view: bool
     of_items: bool
-    tells_items_apart: bool
+    has_negatives: bool
     by_item: bool
-    attracts_to_fixed: bool
+    stop_gradient: bool
 
     @abstractmethod
     def parts(self, *views: Tensor, **known: Known) -> dict[str, Tensor]:
@@ -104,7 +104,7 @@ class Loss(nn.Module, ABC):
     def temperature(self, value: float) -> None: ...
 
     @abstractmethod
-    def asks_features(self, target: Target | None = None) -> bool:
+    def requires_features(self, target: Target | None = None) -> bool:
         """Return whether a call needs ``features=``, with another target in place of its own where one is given."""
 
     @abstractmethod
@@ -137,7 +137,7 @@ class Loss(nn.Module, ABC):
         labels: Facts | None = None,
         domains: Facts | None = None,
         ids: Facts | None = None,
-        weights: Facts | ByPlan | str | None = None,
+        weights: Facts | PlanWeights | str | None = None,
         column_weights: Facts | None = None,
         features: Facts | None = None,
         target: Tensor | np.ndarray | Target | list[Sequence[int]] | None = None,
@@ -162,7 +162,7 @@ class Loss(nn.Module, ABC):
             domains: domain of each item, (n,) integers, likewise.
             ids: identity of each item, (n,) integers; items with equal ids are never each other's negatives.
             weights: importance of each item, (n,), nonnegative: the loss is the weighted mean of the rows' values; or
-                ``"plan"``, how sure the batch's own balanced plan is of each item's pair, see `ByPlan`.
+                ``"plan"``, how sure the batch's own balanced plan is of each item's pair, see `PlanWeights`.
             column_weights: how much each item counts as a column, (n,), positive: the kernel is w_j K_ij, a reference
                 measure. With w = 1/q, q_j how often item j is drawn, it is the log-q correction of sampled softmax,
                 log K_ij - log q_j (Yi et al., 2019, Sampling-bias-corrected neural modeling).
@@ -202,7 +202,7 @@ class Loss(nn.Module, ABC):
         }  # fmt: skip
         # As a decorator `explained` would share one compiled function, and the limit of its recompilations, with all.
         try:
-            if temperature is not None and not self.tempered:
+            if temperature is not None and not self.accepts_temperature:
                 message = "temperature: expected none, as this objective has none to choose."
                 raise _refused(views, UsageError(message))
             total: Tensor | None = None
@@ -253,8 +253,8 @@ class Loss(nn.Module, ABC):
     def _repr_html_(self) -> str:
         """Return the answers to the five questions as a table, for a notebook."""
         if self.origin is None:
-            return html_table(type(self).__name__, self.answers())
-        return html_table(self.origin.call, self.answers(), f"Source: {self.origin.citation}")
+            return format_html_mapping(type(self).__name__, self.answers())
+        return format_html_mapping(self.origin.call, self.answers(), f"Source: {self.origin.citation}")
 
     def explain(self) -> str:
         """Say the answers to the five questions, and where the objective comes from.
@@ -293,7 +293,7 @@ class Objective(Loss):
         penalties: what is added, each with its factor.
 
     Attributes:
-        by_constraint: whether its value depends on which plans are allowed, rather than on the kernel alone.
+        depends_on_constraint: whether its value depends on which plans are allowed, rather than on the kernel alone.
 
     Raises:
         UsageError: the parts do not go together; in the call, views or attributes whose shape or type does not fit.
@@ -320,18 +320,21 @@ class Objective(Loss):
     ) -> None:
         super().__init__()
         self.layout, self.kernel, self.divergence = layout, kernel, divergence
-        self.target = as_target(target)
+        self.target = resolve_target(target)
         self.penalties = dict(penalties or {})
-        tempers = any(term.tempers for term in (divergence, *self.penalties))
-        check(tempers or not kernel.learns, f"temperature: {divergence!r} gives it no gradient; expected a number.")
+        has_temperature_gradient = any(term.has_temperature_gradient for term in (divergence, *self.penalties))
+        check(
+            has_temperature_gradient or not kernel.learns,
+            f"temperature: {divergence!r} gives it no gradient; expected a number.",
+        )
         self.constrain(constraint)
         self._last = Diagnostics()
         terms, traits = (divergence, *self.penalties), layout.traits
-        self.takes_several, self.has_core_view = traits.takes_several, traits.core
-        self.of_items, self.attracts_to_fixed = traits.of_items, traits.attracts_to_fixed
-        self.tells_items_apart = traits.of_items and any(term.repels for term in terms)
+        self.multi_view, self.has_core_view = traits.multi_view, traits.core
+        self.of_items, self.stop_gradient = traits.of_items, traits.stop_gradient
+        self.has_negatives = traits.of_items and any(term.repels for term in terms)
         self.by_item = any(term.by_item for term in terms)
-        self.by_constraint = any(term.by_constraint for term in terms)
+        self.depends_on_constraint = any(term.depends_on_constraint for term in terms)
 
     def constrain(self, constraint: Constraint) -> None:
         """Allow other plans from now on.
@@ -350,13 +353,13 @@ class Objective(Loss):
         """Whether weights of the items are the marginals of its plan, so that each call must bring them."""
         return self.constraint.weighted
 
-    def asks_features(self, target: Target | None = None) -> bool:
+    def requires_features(self, target: Target | None = None) -> bool:
         """Return whether its layout or the target needs ``features=`` of the call."""
-        return self.layout.traits.guided or (target or self.target).asks_features
+        return self.layout.traits.guided or (target or self.target).requires_features
 
     def mismatch(self, target: Target) -> str | None:
         """Return that an item's views alone can be wanted, where nothing else is among what they are compared with."""
-        if target.from_views or self.layout.traits.compares_positives:
+        if target.positives_from_views or self.layout.traits.compares_positives:
             return None
         return (
             "keeps an item's views out of what they are compared with, so that it is these that are wanted; expected "
@@ -384,7 +387,7 @@ class Objective(Loss):
         (True, False, False)
         """
         traits, answers = self.layout.traits, (self.constraint, self.target, self.divergence, self.penalties)
-        among = traits.matches_views and traits.compares_positives and traits.of_items and not traits.guided
+        among = traits.views_are_positives and traits.compares_positives and traits.of_items and not traits.guided
         return among and not traits.shared_columns and answers == (Rows(), Pairs(), KL(), {})
 
     def information(self, value: float) -> float | None:
@@ -425,13 +428,13 @@ class Objective(Loss):
         by_row, terms = known.pop("reduction", "mean"), [(self.divergence, 1.0), *self.penalties.items()]
         self._check_call(views, known, by_row)
         rule = known.get("target")
-        plain = rule is None or (isinstance(rule, Target) and rule.from_views)
+        plain = rule is None or (isinstance(rule, Target) and rule.positives_from_views)
         plain = plain and known.get("weights") is None and known.get("column_weights") is None
         totals: dict[str, Tensor] = {}
         # A new value: torch.compile would guard what is in the old one, and compile the second call once more.
         self._last = last = Diagnostics()
         for outcome in self.outcomes(*views, **known):
-            pattern, log_mass = outcome.block.pattern, outcome.plan.known_log_marginal
+            pattern, log_mass = outcome.block.pattern, outcome.plan.cached_log_marginal
             last.log_masses.append(log_mass.detach() if log_mass is not None and log_mass.requires_grad else log_mass)
             if plain and not torch.compiler.is_compiling():
                 last.patterns.append(pattern)
@@ -449,7 +452,7 @@ class Objective(Loss):
         """Check that the divergence and the penalties accept the options of a call."""
         terms = (self.divergence, *self.penalties)
         if reduction not in ("mean", "none"):
-            raise _refused(views, unknown_name("reduction", reduction, ("mean", "none")))
+            raise _refused(views, unknown_name_error("reduction", reduction, ("mean", "none")))
         if known.get("negatives") is not None and not any(term.repels for term in terms):
             message = f"negatives: the divergence {self.divergence!r} pushes nothing apart."
             raise _refused(views, UsageError(message))
@@ -480,14 +483,14 @@ class Objective(Loss):
         """Return the plan of each direction: both at once where they compare the same pairs."""
         if problem.mirrors:
             geometry = directions[0].block.geometry(self.kernel, problem.temperature)
-            return self.constraint(geometry, Asked(marginals, reciprocal=len(directions) == 2))
+            return self.constraint(geometry, PlanRequest(marginals, reciprocal=len(directions) == 2))
         masses = (None, None) if marginals is None else (marginals, marginals[::-1])
         return [
             plan
             for (block, *_), mass in zip(directions, masses, strict=False)
             for plan in self.constraint(
                 block.geometry(self.kernel, problem.temperature),
-                Asked(mass, log_weights=_log_column_weights(block, problem.call.attributes)),
+                PlanRequest(mass, log_weights=_log_column_weights(block, problem.call.attributes)),
             )
         ]
 

@@ -10,16 +10,16 @@ from torch import Tensor
 from contraport.engine import (
     OTHER,
     Axis,
-    Doubled,
+    CostWeightedLink,
     Geometry,
     LogKernel,
-    TimesCost,
-    by_row_blocks,
-    held_sums,
-    log_of,
+    SquaredKernelLink,
+    log_size,
     log_sums,
+    map_row_blocks,
+    transport_cost,
 )
-from contraport.errors import check, in_short, is_whole
+from contraport.errors import check, describe_value, is_integer
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets import TargetPlan
 
@@ -32,8 +32,8 @@ class Plan:
         geometry: the compared pairs, (N, M).
         f: potential of the rows, (N,).
         g: potential of the columns, (M,).
-        known_log_row_mass: log sum_j P_ij, (N,), where finding the plan has left it known.
-        known_log_column_mass: log sum_i P_ij, (M,), likewise.
+        cached_log_row_mass: log sum_j P_ij, (N,), where finding the plan has left it known.
+        cached_log_column_mass: log sum_i P_ij, (M,), likewise.
         zero: the axes whose potential is zero.
         unit_mass: whether the total mass is 1 by construction.
         log_marginals: log a, (N,), and log b, (M,), what rows and columns were to carry; None is uniform.
@@ -43,8 +43,8 @@ class Plan:
     geometry: Geometry
     f: Tensor
     g: Tensor
-    known_log_row_mass: Tensor | None = None
-    known_log_column_mass: Tensor | None = None
+    cached_log_row_mass: Tensor | None = None
+    cached_log_column_mass: Tensor | None = None
     zero: tuple[Axis, ...] = ()
     unit_mass: bool = False
     log_marginals: tuple[Tensor, Tensor] | None = None
@@ -62,8 +62,8 @@ class Plan:
             self.geometry.T,
             self.g,
             self.f,
-            self.known_log_column_mass,
-            self.known_log_row_mass,
+            self.cached_log_column_mass,
+            self.cached_log_row_mass,
             tuple(OTHER[axis] for axis in self.zero),
             self.unit_mass,
             None if self.log_marginals is None else self.log_marginals[::-1],
@@ -75,12 +75,12 @@ class Plan:
         return self.geometry.at(rows, columns) + self.f[rows] + self.g[columns]
 
     @property
-    def log_wanted_row_mass(self) -> Tensor:
+    def log_row_marginal(self) -> Tensor:
         """Log a, (N,): what each row was to carry."""
         return self._wanted(0)
 
     @property
-    def log_wanted_column_mass(self) -> Tensor:
+    def log_column_marginal(self) -> Tensor:
         """Log b, (M,): what each column was to carry."""
         return self._wanted(1)
 
@@ -88,18 +88,18 @@ class Plan:
         if self.log_marginals is not None:
             return self.log_marginals[side]
         size = self.shape[side]
-        return self.f.new_zeros(size) - log_of(size, self.f)
+        return self.f.new_zeros(size) - log_size(size, self.f)
 
     def log_row_mass(self) -> Tensor:
         """Return log sum_j P_ij, (N,); one pass over the pairs unless known."""
-        if self.known_log_row_mass is not None:
-            return self.known_log_row_mass
+        if self.cached_log_row_mass is not None:
+            return self.cached_log_row_mass
         return self.f + log_sums(self.geometry, "rows", self.g)
 
     def log_column_mass(self) -> Tensor:
         """Return log sum_i P_ij, (M,); one pass over the pairs unless known."""
-        if self.known_log_column_mass is not None:
-            return self.known_log_column_mass
+        if self.cached_log_column_mass is not None:
+            return self.cached_log_column_mass
         return self.g + log_sums(self.geometry, "columns", self.f)
 
     def log_row_sums(self) -> Tensor:
@@ -110,22 +110,22 @@ class Plan:
     def error(self) -> float:
         """Return by how much the masses of rows and columns are off from what they were to be, in all."""
         found = self.log_row_mass(), self.log_column_mass()
-        wanted = self.log_wanted_row_mass, self.log_wanted_column_mass
+        wanted = self.log_row_marginal, self.log_column_marginal
         return sum(float((mass.exp() - mark.exp()).abs().sum()) for mass, mark in zip(found, wanted, strict=True))
 
-    def per_wanted_mass(self) -> Plan:
+    def relative_to_marginal(self) -> Plan:
         """Return P_ij / a_i, in which a row that carries what it was to carry has mass 1."""
-        return Plan(self.geometry, self.f - self.log_wanted_row_mass, self.g)
+        return Plan(self.geometry, self.f - self.log_row_marginal, self.g)
 
     def mass(self) -> Tensor:
         """Return the total mass, from the marginal that is known where one is."""
-        known = self.known_log_marginal
+        known = self.cached_log_marginal
         return (self.log_row_mass() if known is None else known).exp().sum()
 
     @property
-    def known_log_marginal(self) -> Tensor | None:
+    def cached_log_marginal(self) -> Tensor | None:
         """The logarithm of the mass of each row, or else of each column, where finding the plan has left it known."""
-        return self.known_log_row_mass if self.known_log_row_mass is not None else self.known_log_column_mass
+        return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
 
     def row_inner_log(self, target: TargetPlan) -> Tensor:
         """Return sum_j target_ij log P_ij, (N,), without a pass over the pairs; masks aside, where no target has
@@ -138,7 +138,11 @@ class Plan:
     def row_square_mass(self) -> Tensor:
         """Return sum_j P_ij^2, (N,); one pass over the pairs."""
         link = self.geometry.log_kernel.link
-        squared = self.geometry.with_link(None, scale=2.0) if link is None else self.geometry.with_link(Doubled(link))
+        squared = (
+            self.geometry.with_link(None, scale=2.0)
+            if link is None
+            else self.geometry.with_link(SquaredKernelLink(link))
+        )
         return torch.exp(2 * self.f + log_sums(squared, "rows", 2 * self.g))
 
     @property
@@ -154,12 +158,12 @@ class Plan:
         """
         kernel = self.cost_kernel
         if held:
-            return -kernel.unit * held_sums(self.geometry, self.f, self.g)
+            return -kernel.unit * transport_cost(self.geometry, self.f, self.g)
         # The sum is one of logarithms: a cost that may be negative is raised first, by what is then taken off.
-        level = 0.0 if kernel.of_distance else _level(kernel)
-        weighted = self.geometry.with_link(TimesCost(self.geometry.log_kernel.link, level))
+        level = 0.0 if kernel.cost_is_distance else _level(kernel)
+        weighted = self.geometry.with_link(CostWeightedLink(self.geometry.log_kernel.link, level))
         raised = torch.exp(self.f + log_sums(weighted, "rows", self.g))
-        return kernel.unit * (raised if kernel.of_distance else raised - level * self.log_row_mass().exp())
+        return kernel.unit * (raised if kernel.cost_is_distance else raised - level * self.log_row_mass().exp())
 
     def restrict(self, rows: slice) -> Plan:
         """Return the plan on some of its rows."""
@@ -172,9 +176,12 @@ class Plan:
             UsageError: the values are no tensor with a row for each column.
         """
         good = isinstance(values, Tensor) and values.shape[:1] == self.shape[1:]
-        check(good, f"values: expected a tensor ({self.shape[1]}, ...), a row for each column, got {in_short(values)}.")
+        check(
+            good,
+            f"values: expected a tensor ({self.shape[1]}, ...), a row for each column, got {describe_value(values)}.",
+        )
         flat = values.reshape(len(values), -1).to(self.f.dtype)
-        parts = by_row_blocks(lambda rows: self.restrict(rows).dense() @ flat, self.shape)
+        parts = map_row_blocks(lambda rows: self.restrict(rows).dense() @ flat, self.shape)
         return torch.cat(parts).reshape(self.shape[0], *values.shape[1:])
 
     def barycentric(self, values: Tensor) -> Tensor:
@@ -193,9 +200,9 @@ class Plan:
             UsageError: k is not between 1 and M.
         """
         n, m = self.shape
-        check(is_whole(k) and 1 <= k <= m, f"k: expected a number from 1 to {m}, the number of columns, got {k!r}.")
+        check(is_integer(k) and 1 <= k <= m, f"k: expected a number from 1 to {m}, the number of columns, got {k!r}.")
         with torch.no_grad():
-            found = by_row_blocks(lambda rows: self.restrict(rows).log_dense().topk(k, 1).indices, self.shape)
+            found = map_row_blocks(lambda rows: self.restrict(rows).log_dense().topk(k, 1).indices, self.shape)
         columns = torch.cat(found).flatten()
         rows = torch.arange(n, device=columns.device).repeat_interleave(k)
         entries = self.log_at(rows, columns).exp()
@@ -249,7 +256,7 @@ class Outcome:
 @torch.no_grad()
 def _level(kernel: LogKernel) -> Tensor:
     """Return a number, ``()``, well above every T: by no less than the largest of them all."""
-    largest = torch.stack(by_row_blocks(lambda rows: kernel.restrict(rows).dense().abs().amax(), kernel.shape)).amax()
+    largest = torch.stack(map_row_blocks(lambda rows: kernel.restrict(rows).dense().abs().amax(), kernel.shape)).amax()
     return 2 * largest + (largest == 0)
 
 

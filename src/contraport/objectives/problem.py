@@ -16,22 +16,22 @@ from torch import Tensor
 
 from contraport.distributed import Processes, world
 from contraport.engine import Kernel
-from contraport.errors import UsageError, check, check_positive, in_short
-from contraport.objectives.agreement import agree, form, refuse
+from contraport.errors import UsageError, check, check_positive, describe_value
 from contraport.objectives.inputs import (
-    NO_FACTS,
+    NON_ITEM_OPTIONS,
     Call,
+    LocalNegatives,
     Negatives,
-    OwnNegatives,
     check_views,
-    read_call,
+    read_inputs,
     read_negatives,
     views_of,
 )
-from contraport.objectives.layouts import Block, Layout, Traits
+from contraport.objectives.layouts import Block, Layout, LayoutTraits
+from contraport.objectives.plan_weights import PlanWeights, resolve_plan_weights
+from contraport.objectives.process_agreement import agree, form, refuse
 from contraport.objectives.targets import Listed, Matrix, Target, TargetPlan
-from contraport.objectives.targets.features import features_of_call
-from contraport.objectives.weighting import ByPlan, as_weighting
+from contraport.objectives.targets.feature_targets import call_features
 
 
 class Direction(NamedTuple):
@@ -105,11 +105,11 @@ class MatchingProblem:
         if block.pattern.reciprocal:
             sides.append((block.T, target.mirrored()))
         complete = weights is None and target.complete
-        complete = complete and not (target.from_views and block.pattern.chosen is not None)
+        complete = complete and not (target.positives_from_views and block.pattern.chosen is not None)
         directions = []
         for k, (side, rule) in enumerate(sides):
             if self.guided:
-                side = self.layout.guide(side, features_of_call(attributes, side, backward=k > 0))
+                side = self.layout.guide(side, call_features(attributes, side, backward=k > 0))
             wanted = rule(side, attributes)
             importance = None if complete else _importance(side, wanted, weights)
             directions.append(Direction(side, wanted, importance))
@@ -189,9 +189,9 @@ class _OwnCall(NamedTuple):
     """The checked inputs of this process; nothing of them is gathered."""
 
     call: Call
-    negatives: OwnNegatives | None
+    negatives: LocalNegatives | None
     rule: Target
-    weighting: ByPlan | None
+    weighting: PlanWeights | None
     temperature: float | Tensor | None
 
     def forms(self, beside: str) -> dict[str, str]:
@@ -216,7 +216,7 @@ class _OwnCall(NamedTuple):
 
 def _read(
     layout: Layout,
-    traits: Traits,
+    traits: LayoutTraits,
     target: Target,
     views: tuple[Tensor, ...],
     known: Mapping[str, Any],
@@ -229,16 +229,20 @@ def _read(
     if temperature is not None:
         temperature = _temperature(temperature)
     if facts.get("weights") is not None:
-        weighting = as_weighting(facts["weights"])
+        weighting = resolve_plan_weights(facts["weights"])
         facts["weights"] = facts["weights"] if weighting is None else weighting.given
-    rule = target if given is None else as_target(given)
+    rule = target if given is None else resolve_target(given)
     if traits.shared_columns:
         call = _beside_columns(views, facts | {"similarities": similarities})
     else:
         if similarities is not None:
             views = _stand_ins(layout, views, facts, similarities, processes)
-        call = read_call(views_of(views), facts, facts.get("present"))
-        if rule.from_views and traits.matches_views and (len(call.views) == 1 or call.apart is not None):
+        call = read_inputs(views_of(views), facts, facts.get("present"))
+        if (
+            rule.positives_from_views
+            and traits.views_are_positives
+            and (len(call.views) == 1 or call.apart is not None)
+        ):
             raise _unmatched(rule, call)
         rule.check_call(call)
     if not traits.of_items:
@@ -261,7 +265,7 @@ def _temperature(value: Any) -> float | Tensor:
     return value.reshape(())
 
 
-def as_target(target: object) -> Target:
+def resolve_target(target: object) -> Target:
     """Return what was given as a target: a rule, or a matrix or list of pairs as the rule that it stands for.
 
     Raises:
@@ -272,7 +276,7 @@ def as_target(target: object) -> Target:
     if isinstance(target, list):
         return Listed(target)
     if not isinstance(target, Target):
-        got = in_short(target) if hasattr(target, "shape") else repr(target)
+        got = describe_value(target) if hasattr(target, "shape") else repr(target)
         expected = "a Target, such as contraport.Domains(alpha=0.1), which only Python can give"
         raise UsageError(f"target: expected {expected}; got {got}.")
     return target
@@ -284,13 +288,15 @@ def _stand_ins(
     """Return embeddings of the shape of the rows that similarities are of, which stand for these."""
     check(not views, "similarities: expected either embeddings or similarities, got both.")
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
-    check(matrix, f"similarities: expected a floating point tensor, rows by columns, got {in_short(similarities)}.")
+    check(
+        matrix, f"similarities: expected a floating point tensor, rows by columns, got {describe_value(similarities)}."
+    )
     check(processes.size == 1, "similarities: expected embeddings, as several processes share the plan; see local().")
     check(facts.get("negatives") is None, "negatives: expected their similarities as further columns of a target.")
     of_items = [
         fact
         for name, fact in facts.items()
-        if name not in NO_FACTS and fact is not None and not isinstance(fact, tuple)
+        if name not in NON_ITEM_OPTIONS and fact is not None and not isinstance(fact, tuple)
     ]
     items = len(of_items[0]) if of_items else None
     n, m = similarities.shape
@@ -302,7 +308,7 @@ def _beside_columns(views: tuple[Tensor, ...], known: dict[str, Any]) -> Call:
     check_views(views, shared_columns=True)
     for name in ("present", "similarities"):
         check(known.pop(name, None) is None, f"{name}: expected none, as the columns are shared and show no items.")
-    return read_call(views[:-1], known, None)
+    return read_inputs(views[:-1], known, None)
 
 
 def _check_no_items(layout: Layout, rule: Target, call: Call, known: Mapping[str, Any]) -> None:
@@ -310,7 +316,7 @@ def _check_no_items(layout: Layout, rule: Target, call: Call, known: Mapping[str
     other = (
         f"target: must match the views, as Pairs() does, got {rule!r}: {layout!r} compares coordinates and not items."
     )
-    check(rule.from_views, other)
+    check(rule.positives_from_views, other)
     for name in ("ids", "weights", "column_weights", "present", "negatives"):
         given = name in call.attributes or known.get(name) is not None
         check(not given, f"{name}: expected none, as {layout!r} compares coordinates and not items.")

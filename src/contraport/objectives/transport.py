@@ -10,9 +10,9 @@ from torch import Tensor
 
 from contraport.distributed import gather, local
 from contraport.engine import Geometry, Gibbs, Kernel, without_autocast
-from contraport.errors import UsageError, check, in_short
-from contraport.objectives.constraints import Asked, Balanced, Marginals
-from contraport.objectives.constraints.scaling import Scaling
+from contraport.errors import UsageError, check, describe_value
+from contraport.objectives.constraints import Balanced, Marginals, PlanRequest
+from contraport.objectives.constraints.sinkhorn import Scaling
 from contraport.objectives.inputs import check_values, check_views
 from contraport.objectives.plan import Plan
 
@@ -52,7 +52,7 @@ class Transport:
         else:
             entropy = rows @ (plan.f - log_a) + columns @ (plan.g - log_b) - columns.sum()
             entropy = entropy + log_a.exp().sum() * log_b.exp().sum()
-        return self._temperature * entropy + self.constraint.price_of(plan)
+        return self._temperature * entropy + self.constraint.marginal_price(plan)
 
     @cached_property
     def cost(self) -> Tensor:
@@ -126,17 +126,19 @@ def transport(
         raise UsageError(f"constraint: expected Balanced, Unbalanced, Rows or Columns, got {constraint!r}.")
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim == 2 and len(points) > 0 and points.is_floating_point()
-        check(good, f"{name}: expected points as a tensor (n, d) of floating point numbers, got {in_short(points)}.")
+        check(
+            good, f"{name}: expected points as a tensor (n, d) of floating point numbers, got {describe_value(points)}."
+        )
     check(x.shape[1] == y.shape[1], f"y: expected {x.shape[1]} coordinates as x has, got {y.shape[1]}.")
     with without_autocast(x), local():
-        geometry = Geometry(kernel(x, y), crowded=True)
+        geometry = Geometry(kernel(x, y), no_empty_rows=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _log_masses("a", a, len(x), like), _log_masses("b", b, len(y), like)
         if constraint.strict:
             totals = log_a.exp().sum().item(), log_b.exp().sum().item()
             close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
             check(close, f"b: expected the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; see Unbalanced.")
-        (plan,) = constraint(geometry, Asked((log_a, log_b)))
+        (plan,) = constraint(geometry, PlanRequest((log_a, log_b)))
     return Transport(plan, constraint, (log_a, log_b), kernel)
 
 
@@ -178,7 +180,9 @@ def _log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Te
     if masses is None:
         masses = like.new_full((size,), 1 / size)
     good = isinstance(masses, Tensor) and masses.shape == (size,) and masses.is_floating_point()
-    check(good, f"{name}: expected masses as a tensor ({size},) of floating point numbers, got {in_short(masses)}.")
+    check(
+        good, f"{name}: expected masses as a tensor ({size},) of floating point numbers, got {describe_value(masses)}."
+    )
     check_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive and finite masses of all points")
     return masses.to(like).log()
 

@@ -11,6 +11,6 @@ colours and the numbers.
 
 from contraport.plots.curves import curves
 from contraport.plots.feature_plots import embedding, neighbors, spectrum
-from contraport.plots.plans import couplings, plan
+from contraport.plots.plan_plots import couplings, plan
 
 __all__ = ["couplings", "curves", "embedding", "neighbors", "plan", "spectrum"]

@@ -10,9 +10,9 @@ import numpy as np
 from torch import Tensor
 
 from contraport.errors import UsageError, check
-from contraport.measures import measure_of
-from contraport.plots.canvas import DASHES, in_per_cent, legend_above, panels, verbatim
+from contraport.metrics import metric_by_key
 from contraport.plots.colors import SERIES
+from contraport.plots.figure_setup import DASHES, add_legend_above, escape_dollars, panels, percent_formatter
 from contraport.plots.plot_inputs import Folder, array, by_name, is_folder, run
 
 if TYPE_CHECKING:
@@ -39,30 +39,30 @@ _SHARES = ("plan_mass", "data_wait")
 _Rows = Sequence[Mapping[str, Any]]
 
 
-def title_of(column: str) -> str:
+def column_title(column: str) -> str:
     """Return what a column of the metrics is called; one that nobody knows by its own name.
 
-    >>> title_of("lr"), title_of("knn"), title_of("mine")
+    >>> column_title("lr"), column_title("knn"), column_title("mine")
     ('Learning rate', 'kNN', 'mine')
     """
-    measure = measure_of(column)
+    measure = metric_by_key(column)
     return TITLES.get(column, column if measure is None else measure.title)
 
 
-def is_share(column: str) -> bool:
+def is_percent_column(column: str) -> bool:
     """Return whether a column of the metrics is written in per cent.
 
-    >>> is_share("knn"), is_share("loss")
+    >>> is_percent_column("knn"), is_percent_column("loss")
     (True, False)
     """
-    measure = measure_of(column)
+    measure = metric_by_key(column)
     return column in _SHARES if measure is None else measure.pattern.endswith("%}")
 
 
-def thinned(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
+def subsample_rows(rows: _Rows, key: str) -> list[Mapping[str, Any]]:
     """Return the rows that have a value of a column, evenly spaced ones where they are too many to draw.
 
-    >>> thinned([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
+    >>> subsample_rows([{"step": 0, "loss": 1.0}, {"step": 1}], "loss")
     [{'step': 0, 'loss': 1.0}]
     """
     found = [row for row in rows if row.get(key) is not None]
@@ -93,26 +93,26 @@ def curves(
     lines = {name: _rows(name, given, wanted) for name, given in by_name(runs).items()}
     for key in wanted:
         known = sorted({column for rows in lines.values() for row in rows for column in row} - {"step"})
-        some = any(thinned(rows, key) for rows in lines.values())
+        some = any(subsample_rows(rows, key) for rows in lines.values())
         check(some, f"keys: no run has logged {key!r}; they have {', '.join(known) or 'nothing'}.")
     figure, axes = panels(len(wanted), width=width, ratio=1.45)
     for ax, key in zip(axes, wanted, strict=True):
         for position, (name, rows) in enumerate(lines.items()):
-            shown = thinned(rows, key)
+            shown = subsample_rows(rows, key)
             ax.plot(
                 [row["step"] for row in shown],
                 [row[key] for row in shown],
                 color=SERIES[position % len(SERIES)],
                 linestyle=DASHES[position % len(DASHES)],
                 marker="o" if len(shown) == 1 else None,
-                label=verbatim(name) or "_unnamed",
+                label=escape_dollars(name) or "_unnamed",
             )
-        ax.set(xlabel="step", title=verbatim(title_of(key)))
-        if is_share(key):
-            ax.yaxis.set_major_formatter(in_per_cent())
+        ax.set(xlabel="step", title=escape_dollars(column_title(key)))
+        if is_percent_column(key):
+            ax.yaxis.set_major_formatter(percent_formatter())
         else:
             ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
-    legend_above(figure, axes[0])
+    add_legend_above(figure, axes[0])
     return figure
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from contraport.errors import check, require
-from contraport.measures.embedding_geometry import rank_of
-from contraport.measures.embedding_geometry import spectrum as singular_values
-from contraport.measures.retrieval import nearest_others
-from contraport.plots.canvas import DASHES, canvas, ground, legend_above, panels, verbatim
+from contraport.metrics.embedding_geometry import entropy_rank
+from contraport.metrics.embedding_geometry import spectrum as singular_values
+from contraport.metrics.retrieval import nearest_neighbors
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES, class_colors
-from contraport.plots.names import places_of_names
-from contraport.plots.plot_inputs import Array, Folder, Values, array, by_name, is_folder, labels_of, run, sampled
+from contraport.plots.figure_setup import DASHES, add_legend_above, canvas, escape_dollars, ground, panels
+from contraport.plots.label_placement import place_labels
+from contraport.plots.plot_inputs import Array, Folder, Values, array, as_labels, by_name, is_folder, run, sampled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ def embedding(
     check(points.shape[1] >= 2, f"features: expected two of each item at least, got {points.shape[1]}.")
     if points.shape[1] > 2:
         points, how = _principal(points), "two principal components"
-    classes = labels_of(labels, len(points))
+    classes = as_labels(labels, len(points))
     across, up = np.ptp(points, axis=0)
     figure, (ax,) = panels(1, width=width, ratio=float(np.clip(across / up if up else np.inf, 0.8, 1.6)))
     _scatter(ax, points, classes, class_names)
@@ -91,17 +91,17 @@ def spectrum(
     figure, (ax,) = panels(1, width=width, ratio=1.45)
     for position, (name, given) in enumerate(by_name(features).items()):
         values = _singular_values(given)
-        rank, shares = rank_of(values), values / values[0]
+        rank, shares = entropy_rank(values), values / values[0]
         label = f"{name}: effective rank {rank:.1f}" if name else f"effective rank {rank:.1f}"
         ax.semilogy(
             range(1, len(values) + 1),
             shares.where(shares >= LEAST, torch.nan).numpy(),
             color=SERIES[position % len(SERIES)],
             linestyle=DASHES[position % len(DASHES)],
-            label=verbatim(label),
+            label=escape_dollars(label),
         )
     ax.set(xlabel="direction", ylabel="singular value, of the largest")
-    legend_above(figure, ax)
+    add_legend_above(figure, ax)
     return figure
 
 
@@ -144,7 +144,7 @@ def neighbors(
         check(0 < count < len(rows), f"count: expected 1 to {len(rows) - 1}, got {count!r}.")
         check(items is not None, "items: expected what is to be drawn of each item, got None.")
         shown = items.detach().cpu().numpy() if isinstance(items, torch.Tensor) else np.asarray(items)
-        near, classes = nearest_others(torch.from_numpy(rows), count).numpy(), labels_of(labels, len(rows))
+        near, classes = nearest_neighbors(torch.from_numpy(rows), count).numpy(), as_labels(labels, len(rows))
     good = shown.ndim in (2, 3, 4) and len(shown) == len(near)
     check(good, f"items: expected {len(near)} images or vectors, got shape {shown.shape}.")
     asked = _queries(queries, len(near))
@@ -186,8 +186,8 @@ def _scatter(ax: Axes, points: Array, classes: Array | None, class_names: Sequen
     halo = [effects.withStroke(linewidth=3, foreground=ground(ax))]
     if len(present) > CLASSES_NAMED:
         return
-    for name, (x, y) in zip(names, places_of_names(points, classes), strict=True):
-        ax.text(x, y, verbatim(name), ha="center", va="center", fontweight="bold", path_effects=halo)
+    for name, (x, y) in zip(names, place_labels(points, classes), strict=True):
+        ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
 
 
 def _singular_values(given: Any) -> torch.Tensor:

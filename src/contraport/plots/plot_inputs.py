@@ -41,7 +41,7 @@ def array(name: str, values: object, dimensions: int, *, finite: bool = True) ->
     return found
 
 
-def labels_of(values: object, items: int) -> Array | None:
+def as_labels(values: object, items: int) -> Array | None:
     """Return the label of each item, (items,), numbers or words; none where there are none."""
     if values is None:
         return None

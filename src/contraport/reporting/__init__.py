@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from contraport.lazy import lazy_package
+from contraport._utils.lazy import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.reporting.page import report
 
 __all__ = ["report"]
 
-lazy_package(__name__, report="page")
+make_package_lazy(__name__, report="page")

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from contraport.formatting import listed
-from contraport.measures import Measure, measures_of
-from contraport.measures.baselines import BEFORE
-from contraport.measures.intervals import Difference
-from contraport.reporting.shown import ShownRun
+from contraport._utils.formatting import listed
+from contraport.metrics import Metric, metrics_of_rows
+from contraport.metrics.baselines import BEFORE
+from contraport.metrics.intervals import Difference
+from contraport.reporting.report_run import ReportRun
 
 MISSING = "–"
 
@@ -24,29 +24,29 @@ class Number(NamedTuple):
     interval: str = ""
 
 
-class MeasuredEncoder(NamedTuple):
+class EncoderRow(NamedTuple):
     """What was measured of one encoder: of a run, or of a baseline, which has no run; a cell for each measure."""
 
     name: str
-    run: ShownRun | None
+    run: ReportRun | None
     cells: list[Number]
     seconds: str
 
 
-class OfData(NamedTuple):
+class DatasetTable(NamedTuple):
     """The encoders that were measured on the same data, and a sentence about how much of it."""
 
     data: str
     sizes: str
-    encoders: list[MeasuredEncoder]
+    encoders: list[EncoderRow]
 
 
-def measured(runs: Sequence[ShownRun]) -> list[Measure]:
+def measured(runs: Sequence[ReportRun]) -> list[Metric]:
     """Return what was measured of any of the runs: the rows of the table."""
-    return measures_of(row for run in runs if run.evaluation for row in run.evaluation["rows"].values())
+    return metrics_of_rows(row for run in runs if run.evaluation for row in run.evaluation["rows"].values())
 
 
-def table(runs: Sequence[ShownRun], measures: Sequence[Measure]) -> list[OfData]:
+def table(runs: Sequence[ReportRun], measures: Sequence[Metric]) -> list[DatasetTable]:
     """Return the values of some measures, data set by data set."""
     return [
         _group(data, [run for run in runs if run.data == data], measures)
@@ -54,13 +54,13 @@ def table(runs: Sequence[ShownRun], measures: Sequence[Measure]) -> list[OfData]
     ]
 
 
-def settings(runs: Sequence[ShownRun]) -> list[tuple[str, list[str], bool]]:
+def settings(runs: Sequence[ReportRun]) -> list[tuple[str, list[str], bool]]:
     """Return every setting with its value in each run, and whether the runs differ in it."""
     rows = {key: [_written(run.config.get(key)) for run in runs] for run in runs for key in run.config}
     return [(key, values, len(set(values)) > 1) for key, values in rows.items()]
 
 
-def speeds(runs: Sequence[ShownRun]) -> list[tuple[str, list[str]]]:
+def speeds(runs: Sequence[ReportRun]) -> list[tuple[str, list[str]]]:
     """Return what the trainings measured of their own speed, run by run."""
     return [
         ("steps", [f"{run.metrics[-1]['step']:,}" if run.metrics else MISSING for run in runs]),
@@ -70,12 +70,12 @@ def speeds(runs: Sequence[ShownRun]) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _group(data: str, runs: list[ShownRun], measures: Sequence[Measure]) -> OfData:
+def _group(data: str, runs: list[ReportRun], measures: Sequence[Metric]) -> DatasetTable:
     """Return the encoders of one data set: the baselines first, each once, then the runs."""
     lines = [*_baselines(runs), *(_Line(run.name, run, "trained") for run in runs)]
     best = {measure.key: _best(measure, lines) for measure in measures}
     encoders = [
-        MeasuredEncoder(
+        EncoderRow(
             line.name,
             line.run if line.row == "trained" else None,
             [_cell(measure, line, best[measure.key]) for measure in measures],
@@ -83,14 +83,14 @@ def _group(data: str, runs: list[ShownRun], measures: Sequence[Measure]) -> OfDa
         )
         for line in lines
     ]
-    return OfData(data, _sizes(data, runs), encoders)
+    return DatasetTable(data, _sizes(data, runs), encoders)
 
 
 class _Line(NamedTuple):
     """What a row shows: of a run its trained encoder, or one of its baselines."""
 
     name: str
-    run: ShownRun
+    run: ReportRun
     row: str
 
     @property
@@ -118,7 +118,7 @@ class _Line(NamedTuple):
             return other.surely_differs(self, key)
         else:
             found = None
-        return found is not None and found.is_sure
+        return found is not None and found.is_significant
 
     def _against_alike(self, baseline: _Line, key: str) -> Difference | None:
         """Return the difference from another run's baseline that has the same numbers as this run's own."""
@@ -126,7 +126,7 @@ class _Line(NamedTuple):
         return self.run.difference(baseline.row, key) if own.is_like(baseline) else None
 
 
-def _baselines(runs: list[ShownRun]) -> list[_Line]:
+def _baselines(runs: list[ReportRun]) -> list[_Line]:
     """Return the baselines that differ; where two have one name, it says for which run each is."""
     found: list[_Line] = []
     for key in ("raw", *BEFORE):
@@ -144,7 +144,7 @@ def _baselines(runs: list[ShownRun]) -> list[_Line]:
     ]
 
 
-def _sizes(data: str, runs: Iterable[ShownRun]) -> str:
+def _sizes(data: str, runs: Iterable[ReportRun]) -> str:
     """Say how many items the runs learned and were judged by, and of which runs, where these differ."""
     of_size: dict[str, list[str]] = {}
     for run in runs:
@@ -156,7 +156,7 @@ def _sizes(data: str, runs: Iterable[ShownRun]) -> str:
     return f"On {data}: {'; '.join(told)}." if told else ""
 
 
-def _best(measure: Measure, lines: Sequence[_Line]) -> _Line | None:
+def _best(measure: Metric, lines: Sequence[_Line]) -> _Line | None:
     """Return the encoder that is surely the best: every run was measured, and no other's difference may be none."""
     known = [line for line in lines if line.values.get(measure.key) is not None]
     runs = [line for line in lines if line.row == "trained"]
@@ -167,20 +167,20 @@ def _best(measure: Measure, lines: Sequence[_Line]) -> _Line | None:
     return top if sure else None
 
 
-def _cell(measure: Measure, line: _Line, best: _Line | None) -> Number:
+def _cell(measure: Metric, line: _Line, best: _Line | None) -> Number:
     """Write a value with its interval."""
     value, ends = line.values.get(measure.key), line.interval(measure.key)
     if value is None or not math.isfinite(value):
         return Number(MISSING, False)
-    between = "" if ends is None else interval_in_words(measure, *ends)
+    between = "" if ends is None else format_interval(measure, *ends)
     return Number(measure.written(value).replace("-", "−"), line is best, between)
 
 
-def interval_in_words(measure: Measure, low: float, high: float) -> str:
+def format_interval(measure: Metric, low: float, high: float) -> str:
     """Write an interval in as few letters as can be: its unit once, and a dash where no end has one.
 
-    >>> from contraport.measures import measure_of
-    >>> interval_in_words(measure_of("knn"), 0.842, 0.861), interval_in_words(measure_of("uniformity"), -2.0, -1.5)
+    >>> from contraport.metrics import metric_by_key
+    >>> format_interval(metric_by_key("knn"), 0.842, 0.861), format_interval(metric_by_key("uniformity"), -2.0, -1.5)
     ('84.2–86.1%', '−2.000 to −1.500')
     """
     ends = [measure.written(end).replace("-", "−") for end in (low, high)]
@@ -195,7 +195,7 @@ def _seconds(value: float | None) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def _mean(run: ShownRun, key: str, pattern: str) -> str:
+def _mean(run: ReportRun, key: str, pattern: str) -> str:
     values = [row[key] for row in run.metrics if row.get(key) is not None]
     return pattern.format(sum(values) / len(values)) if values else MISSING
 

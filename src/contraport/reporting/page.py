@@ -11,16 +11,16 @@ from typing import Any
 from markupsafe import Markup
 
 from contraport import pages
+from contraport._utils.files import write_text
 from contraport.errors import check, check_new_file, writing
-from contraport.files import write_text
-from contraport.measures import Measure
+from contraport.metrics import Metric
 from contraport.plots.colors import MASS_ON_DARK, MASS_ON_LIGHT
 from contraport.reporting.config import REPORT, ReportOptions
-from contraport.reporting.drawing import to_json
-from contraport.reporting.page_canvas import Canvas
+from contraport.reporting.page_builder import Canvas
+from contraport.reporting.plotly_figures import to_json
+from contraport.reporting.report_run import ReportRun, shown
 from contraport.reporting.sections import SECTIONS
-from contraport.reporting.shown import ShownRun, shown
-from contraport.reporting.words import describe
+from contraport.reporting.summary_text import describe
 from contraport.runs import Run
 
 PLOTLY = "plotly-cartesian-4.1.1.min.js.gz"
@@ -47,7 +47,7 @@ def report(given: dict[str, Any]) -> Path:
     return path
 
 
-def render(runs: Sequence[ShownRun]) -> str:
+def render(runs: Sequence[ReportRun]) -> str:
     """Return the page as HTML."""
     canvas = Canvas(runs)
     sections = [section for make in SECTIONS if (section := make(canvas)) is not None]
@@ -67,9 +67,9 @@ def render(runs: Sequence[ShownRun]) -> str:
     )
 
 
-def _by_group(measures: Sequence[Measure]) -> list[tuple[str, list[tuple[int, Measure]]]]:
+def _by_group(measures: Sequence[Metric]) -> list[tuple[str, list[tuple[int, Metric]]]]:
     """Return measures by their groups, each with its place among all."""
-    groups: dict[str, list[tuple[int, Measure]]] = {}
+    groups: dict[str, list[tuple[int, Metric]]] = {}
     for place, measure in enumerate(measures):
         groups.setdefault(measure.group, []).append((place, measure))
     return list(groups.items())

@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
 
-from contraport.formatting import listed
-from contraport.measures import Measure, families
-from contraport.measures.baselines import BASELINES
-from contraport.measures.intervals import Difference
+from contraport._utils.formatting import listed
+from contraport.metrics import Metric, families
+from contraport.metrics.baselines import BASELINES
+from contraport.metrics.intervals import Difference
 from contraport.reporting.numbers import measured, settings
-from contraport.reporting.shown import ShownRun
+from contraport.reporting.report_run import ReportRun
 from contraport.training.config import KEPT
 
 HEADLINES = 2
@@ -26,9 +26,9 @@ FEW_TEST_ITEMS = 2_000
 _GROUPS = ("accuracy", "retrieval", "clustering")
 
 
-def verdict(runs: Sequence[ShownRun]) -> list[str]:
+def verdict(runs: Sequence[ReportRun]) -> list[str]:
     """Return what can be said of the runs, a sentence each, those first that tell runs apart."""
-    told = of_numbers(runs)
+    told = compare_evaluations(runs)
     if len(runs) > 1:
         told += _what_differs(runs)
     told += [_of_pairs(run) for run in runs if run.pairs is not None]
@@ -37,13 +37,13 @@ def verdict(runs: Sequence[ShownRun]) -> list[str]:
     return told
 
 
-def of_numbers(runs: Sequence[ShownRun]) -> list[str]:
+def compare_evaluations(runs: Sequence[ReportRun]) -> list[str]:
     """Return which runs and baselines are better and which worse, a sentence each, by the runs' evaluations."""
     told: list[str] = []
     evaluated = [run for run in runs if run.evaluation is not None]
-    judged_on = dict.fromkeys(run.judged_on for run in evaluated)
-    for data, items in judged_on:
-        of_data = [run for run in evaluated if run.judged_on == (data, items)]
+    evaluated_on = dict.fromkeys(run.evaluated_on for run in evaluated)
+    for data, items in evaluated_on:
+        of_data = [run for run in evaluated if run.evaluated_on == (data, items)]
         headlines = _headlines(of_data)
         if len(of_data) == 1:
             told += [_alone(measure, of_data[0]) for measure in headlines]
@@ -53,14 +53,14 @@ def of_numbers(runs: Sequence[ShownRun]) -> list[str]:
             told += _over_all(of_data)
             told += _at_once(of_data)
             told += [sentence for measure in headlines for sentence in _beside_baselines(measure, of_data)]
-        told += _worth_of_an_item(items, f" of {data}" if len(judged_on) > 1 else "", headlines)
-    return told + _judged_apart(judged_on)
+        told += _worth_of_an_item(items, f" of {data}" if len(evaluated_on) > 1 else "", headlines)
+    return told + _judged_apart(evaluated_on)
 
 
-def _judged_apart(judged_on: Iterable[tuple[str, int | None]]) -> list[str]:
+def _judged_apart(evaluated_on: Iterable[tuple[str, int | None]]) -> list[str]:
     """Say of which data runs were judged on different numbers of test items, so that these runs are not compared."""
     sizes: dict[str, list[int]] = {}
-    for data, items in judged_on:
+    for data, items in evaluated_on:
         sizes.setdefault(data, []).extend([] if items is None else [items])
     return [
         f"On {data} the runs were judged on {listed([f'{size:,}' for size in of])} test items: those of different "
@@ -70,7 +70,7 @@ def _judged_apart(judged_on: Iterable[tuple[str, int | None]]) -> list[str]:
     ]
 
 
-def _headlines(runs: Sequence[ShownRun]) -> list[Measure]:
+def _headlines(runs: Sequence[ReportRun]) -> list[Metric]:
     """Return the measures to judge by: accuracies where there are labels, else retrieval, else clusters.
 
     Where the data give several views, one of retrieval comes beside accuracies, as this is what was trained for.
@@ -83,13 +83,13 @@ def _headlines(runs: Sequence[ShownRun]) -> list[Measure]:
     return []
 
 
-def _of_views(runs: Sequence[ShownRun], known: Sequence[Measure]) -> list[Measure]:
+def _of_views(runs: Sequence[ReportRun], known: Sequence[Metric]) -> list[Metric]:
     """Return the first measure of retrieval that all of some runs have from one given view to another."""
     ways = [way for run in runs for way in (run.evaluation or {}).get("directions", {}).values()]
     return [measure for measure in known if len(ways) >= len(runs) and all(measure.key in way for way in ways)][:1]
 
 
-def _between(measure: Measure, runs: Sequence[ShownRun]) -> str:
+def _between(measure: Metric, runs: Sequence[ReportRun]) -> str:
     ranked = sorted(runs, key=lambda run: _value(run, measure.key) or 0.0, reverse=measure.better == "higher")
     best, others = ranked[0], ranked[1:]
     apart = {run.name: best.difference(run, measure.key) for run in others}
@@ -101,11 +101,11 @@ def _between(measure: Measure, runs: Sequence[ShownRun]) -> str:
         ((name, found),) = known.items()
         size = _size(measure, found)
         more, less = (_written(run, measure) for run in ranked)
-        if found.is_sure:
+        if found.is_significant:
             return f"{best.name} is better than {name} on {_name(measure)}, {more} against {less}: by {size}."
         return f"{best.name} and {name} cannot be told apart on {_name(measure)}, {more} and {less}: {size}."
-    level = [name for name, found in known.items() if not found.is_sure]
-    behind = [name for name, found in known.items() if found.is_sure]
+    level = [name for name, found in known.items() if not found.is_significant]
+    behind = [name for name, found in known.items() if found.is_significant]
     if not level:
         ahead = _size(measure, known[others[0].name])
         return f"{best.name} is the best on {_name(measure)}, ahead of the next by {ahead}."
@@ -123,7 +123,7 @@ def _between(measure: Measure, runs: Sequence[ShownRun]) -> str:
     return f"On {_name(measure)} {listed([best.name, *level])} cannot be told apart; {ahead} ahead of {others_behind}."
 
 
-def _measured_apart(runs: Sequence[ShownRun], headlines: Sequence[Measure]) -> list[str]:
+def _measured_apart(runs: Sequence[ReportRun], headlines: Sequence[Metric]) -> list[str]:
     """Return how runs are measured on the same items, where they were not."""
     pairs = permutations(runs, 2)
     together = all(one.difference(other, measure.key) for one, other in pairs for measure in headlines)
@@ -131,7 +131,7 @@ def _measured_apart(runs: Sequence[ShownRun], headlines: Sequence[Measure]) -> l
     return [] if together else [f"To know how sure that is, measure all together: contraport evaluate {paths}"]
 
 
-def _over_all(runs: Sequence[ShownRun]) -> list[str]:
+def _over_all(runs: Sequence[ReportRun]) -> list[str]:
     """Return on how many measures each of two runs is surely better; those that differ in a number alone are one."""
     if len(runs) != 2:
         return []
@@ -146,7 +146,7 @@ def _over_all(runs: Sequence[ShownRun]) -> list[str]:
         return []
     apart: dict[str, set[bool]] = {name: set() for name in names}  # of each which signs its sure gains have
     for measure, gain in gains.items():
-        if gain.is_sure:
+        if gain.is_significant:
             apart[measure.key.partition("@")[0]].add(gain.value > 0)
     better = {
         run: [_spoken(names[name]) for name in names if apart[name] == {sign}]
@@ -161,13 +161,13 @@ def _over_all(runs: Sequence[ShownRun]) -> list[str]:
     return [f"Of {len(names)} kinds of measures {parts[0]}, {parts[1]}."]
 
 
-def _at_once(runs: Sequence[ShownRun]) -> list[str]:
+def _at_once(runs: Sequence[ReportRun]) -> list[str]:
     """Say for how many pairs of runs the intervals hold together, where there is more than one."""
     pairs = max((run.evaluation or {}).get("pairs_of_runs", 0) for run in runs)
     return [f"What is sure between runs is so for all {pairs} pairs of them at once."] if pairs > 1 else []
 
 
-def _alone(measure: Measure, run: ShownRun) -> str:
+def _alone(measure: Metric, run: ReportRun) -> str:
     """Return what one run reaches, and whether that is surely better than the baselines."""
     gains = {title: gain for key, title in BASELINES.items() if (gain := _gain(measure, run, key)) is not None}
     better = [f"than {title}, by {_size(measure, gain, signed=True)}" for title, gain in gains.items() if gain.low > 0]
@@ -176,7 +176,9 @@ def _alone(measure: Measure, run: ShownRun) -> str:
         for title, gain in gains.items()
         if gain.high < 0
     ]
-    unsure = [f"{title}, {_size(measure, gain, signed=True)}" for title, gain in gains.items() if not gain.is_sure]
+    unsure = [
+        f"{title}, {_size(measure, gain, signed=True)}" for title, gain in gains.items() if not gain.is_significant
+    ]
     parts = [f"surely better {', and '.join(better)}"] if better else []
     parts += [f"surely worse {', and '.join(worse)}"] if worse else []
     parts += [f"not surely different from {', nor from '.join(unsure)}"] if unsure else []
@@ -184,7 +186,7 @@ def _alone(measure: Measure, run: ShownRun) -> str:
     return f"{': '.join([reached, *(['; '.join(parts)] if parts else [])])}."
 
 
-def _beside_baselines(measure: Measure, runs: Sequence[ShownRun]) -> Iterator[str]:
+def _beside_baselines(measure: Metric, runs: Sequence[ReportRun]) -> Iterator[str]:
     """Yield which baselines all of several runs surely beat, or lose to, which some beat, and which none does."""
     every, none = ("Both runs are", "Neither run is") if len(runs) == 2 else ("All runs are", "No run is")
     better, worse, neither = [], [], []
@@ -219,7 +221,7 @@ def _turned(gain: Difference) -> Difference:
     return Difference(-gain.value, -gain.high, -gain.low)
 
 
-def _gain(measure: Measure, run: ShownRun, other: str | ShownRun) -> Difference | None:
+def _gain(measure: Metric, run: ReportRun, other: str | ReportRun) -> Difference | None:
     """Return by how much a run is better than a baseline or another run."""
     found = run.difference(other, measure.key)
     if found is None or measure.better == "higher":
@@ -227,13 +229,13 @@ def _gain(measure: Measure, run: ShownRun, other: str | ShownRun) -> Difference 
     return _turned(found)
 
 
-def _worth_of_an_item(items: int | None, of_data: str, headlines: Sequence[Measure]) -> list[str]:
+def _worth_of_an_item(items: int | None, of_data: str, headlines: Sequence[Metric]) -> list[str]:
     if items is None or items >= FEW_TEST_ITEMS or not any(measure.in_percent for measure in headlines):
         return []
     return [f"One of the {items:,} test items{of_data} is worth {100 / items:.2g} points: look at nothing smaller."]
 
 
-def _of_pairs(run: ShownRun) -> str:
+def _of_pairs(run: ReportRun) -> str:
     assert run.pairs is not None
     rate, low, high = (100 * float(run.pairs[name]) for name in ("rate", "low", "high"))
     pairs = len(run.pairs["scores"])
@@ -243,7 +245,7 @@ def _of_pairs(run: ShownRun) -> str:
     )
 
 
-def _what_differs(runs: Sequence[ShownRun]) -> list[str]:
+def _what_differs(runs: Sequence[ReportRun]) -> list[str]:
     machine = {name for name, option in KEPT.items() if option.holds == "machine"}  # such as the number of threads
     differing = [(key, values) for key, values, differs in settings(runs) if differs and key not in machine]
     if not differing:
@@ -253,7 +255,7 @@ def _what_differs(runs: Sequence[ShownRun]) -> list[str]:
     return [f"They differ in {listed(named)}{f', and in {further} further settings' if further else ''}."]
 
 
-def _size(measure: Measure, found: Difference, *, signed: bool = False) -> str:
+def _size(measure: Metric, found: Difference, *, signed: bool = False) -> str:
     """Write a difference with its interval: in points where the measure is a share."""
     value, low, high = found if signed or measure.better == "higher" else (-found.value, -found.high, -found.low)
     if measure.in_percent:
@@ -261,7 +263,7 @@ def _size(measure: Measure, found: Difference, *, signed: bool = False) -> str:
     return f"{value:z.3f} ({low:z.3f} to {high:z.3f})".replace("-", "−")
 
 
-def _name(measure: Measure) -> str:
+def _name(measure: Metric) -> str:
     spoken = _spoken(measure.title)
     return spoken if spoken == measure.title or spoken[-1].isdigit() else f"the {spoken}"
 
@@ -275,12 +277,12 @@ def _spoken(title: str) -> str:
     return f"{title[0].lower()}{title[1:]}" if title[1:2].islower() else title
 
 
-def _written(run: ShownRun, measure: Measure) -> str:
+def _written(run: ReportRun, measure: Metric) -> str:
     value = _value(run, measure.key)
     assert value is not None  # what is said of runs is said of a measure that they have
     return measure.written(value).replace("-", "−")
 
 
-def _value(run: ShownRun, key: str) -> float | None:
+def _value(run: ReportRun, key: str) -> float | None:
     value = (run.evaluation or {}).get("rows", {}).get("trained", {}).get(key)
     return None if value is None else float(value)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from contraport.lazy import lazy_package
+from contraport._utils.lazy import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.runs.run import Run
@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsRow", "Run", "default_path", "read"]
 
-lazy_package(__name__, default_path="run_folder", MetricsRow="run_files", read="run_files", Run="run")
+make_package_lazy(__name__, default_path="run_folder", MetricsRow="run_files", read="run_files", Run="run")

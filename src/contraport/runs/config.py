@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contraport.lazy import imported
+from contraport._utils.lazy import imported
 from contraport.options import Options, known, option, whole
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from contraport._utils.files import atomic_write_folder, write_arrays, write_text
+from contraport._utils.html_repr import format_html_mapping
 from contraport.errors import UsageError, check, writing
-from contraport.files import replacing_files, write_arrays, write_text
-from contraport.html_repr import html_table
-from contraport.options import is_object
+from contraport.options import is_object_placeholder
 from contraport.runs.run_files import AGAIN, MetricsRow, read, read_arrays, read_evaluation, read_rows
 from contraport.runs.run_folder import RunFolder
 from contraport.training.config import KEPT, Settings, check_kept
 
 if TYPE_CHECKING:
-    from contraport.data.fingerprint import SplitRecord
+    from contraport.data.split_record import SplitRecord
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
 
@@ -73,10 +73,10 @@ class Run(RunFolder):
             settings = {name: value for name, value in given.items() if name in _MAIN or not _default(name, value)}
             rows = self.metrics() if self.metrics_path.exists() else []
         except UsageError as error:
-            return html_table(repr(self), {}, str(error))
+            return format_html_mapping(repr(self), {}, str(error))
         last = {f"last {name}": _short(value) for name, value in (rows[-1] if rows else {}).items()}
         note = "Settings that are not shown are the defaults." if rows else "It has no metrics yet."
-        return html_table(repr(self), settings | last, note)
+        return format_html_mapping(repr(self), settings | last, note)
 
     @property
     def resuming(self) -> str:
@@ -85,13 +85,13 @@ class Run(RunFolder):
         A command; or a call, where the run was given objects, which the folder does not hold and a command cannot name.
         """
         # Here, not above, as in `model`.
-        from contraport.encoders.build import code_named
+        from contraport.encoders.build import custom_code_names
 
         config: dict[str, Any] = {}
         with suppress(UsageError):  # another file is what is told of
             config = self.config()
-        objects = [name for name, value in config.items() if is_object(value)]
-        trusting = bool(code_named(config.get("encoder"))) and "encoder" not in objects
+        objects = [name for name, value in config.items() if is_object_placeholder(value)]
+        trusting = bool(custom_code_names(config.get("encoder"))) and "encoder" not in objects
         if not objects:
             return f"contraport train --resume{' --trust' if trusting else ''} --out {shlex.quote(str(self.path))}"
         given = [f"out={str(self.path)!r}", *["trust=True"] * trusting, *(f"{name}=..." for name in objects)]
@@ -126,7 +126,7 @@ class Run(RunFolder):
         run.check_free(overwrite=overwrite)
         run.replaced.settle()
         if run.config_path.exists():
-            run.replaced.set_aside()
+            run.replaced.create_backup()
         run.checkpoints.mkdir(parents=True, exist_ok=True)  # one that is there is empty
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run
@@ -223,7 +223,7 @@ class Run(RunFolder):
         """
         with self.writing():
             if drawn:
-                model.keep_parts(self.initial_path)
+                model.save_encoder_files(self.initial_path)
             else:
                 _save(model, self.initial_path)
 
@@ -347,7 +347,7 @@ class Run(RunFolder):
             UsageError: the folder is no run, or its `split.npz` is corrupt.
         """
         # Here, not above, as in `model`.
-        from contraport.data.fingerprint import SplitRecord
+        from contraport.data.split_record import SplitRecord
 
         self.check_is_run()
         if not self.split_path.exists():
@@ -389,7 +389,7 @@ def _save(model: Model, place: Path) -> None:
     from safetensors import SafetensorError
 
     try:
-        with replacing_files(place) as folder:
+        with atomic_write_folder(place) as folder:
             model.save_pretrained(folder)
     except SafetensorError as error:
         raise OSError(str(error)) from error

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from contraport._utils.formatting import format_options
 from contraport.errors import UsageError, check, reason
-from contraport.formatting import written_as
 
 MetricsRow = dict[str, Any]
 NUMBER = (int, float)
@@ -40,10 +40,10 @@ def _remedy(name: str) -> str:
     if name in ("evaluation.json", "samples.npz", "items.npz"):
         return " yet: run `contraport evaluate` on it first"
     if name == "pairs.npz":
-        return f" yet: only a training with {written_as(audit=True)} judges its pairs"
+        return f" yet: only a training with {format_options(audit=True)} judges its pairs"
     if name == "mismatched.npz":
-        return f": only a training with {written_as(mismatch=...)} has one"
-    return f" yet: its training did not end; go on with {written_as(resume=True)}" if name == "model" else ""
+        return f": only a training with {format_options(mismatch=...)} has one"
+    return f" yet: its training did not end; go on with {format_options(resume=True)}" if name == "model" else ""
 
 
 def read_rows(path: Path) -> list[MetricsRow]:
@@ -56,34 +56,34 @@ def read_rows(path: Path) -> list[MetricsRow]:
         except json.JSONDecodeError as error:
             raise UsageError(f"run: {path} is corrupt: line {number} is no JSON.") from error
         check(isinstance(row, dict), f"run: {path} is corrupt: line {number} is no object.")
-        good = is_one_of(row.get("step"), int) and all(is_one_of(value, *NUMBER, None) for value in row.values())
+        good = is_of_kind(row.get("step"), int) and all(is_of_kind(value, *NUMBER, None) for value in row.values())
         check(good, f"run: {path} is corrupt: line {number} is no row of numbers with a step.")
         rows.append(row)
     return rows
 
 
-def is_one_of(value: Any, *kinds: Any) -> bool:
+def is_of_kind(value: Any, *kinds: Any) -> bool:
     """Return whether a value that a file gave is of one of some kinds; true and false are no numbers."""
     if value is None or isinstance(value, bool):
         return value is None and None in kinds
     return isinstance(value, tuple(filter(None, kinds)))
 
 
-def are_numbers(values: Any, *, depth: int) -> bool:
+def are_nested_numbers(values: Any, *, depth: int) -> bool:
     """Return whether a value that a file gave is objects within objects, so many deep, with numbers in the last.
 
-    >>> are_numbers({"raw": {"knn": 0.5}}, depth=2), are_numbers({"raw": 0.5}, depth=2)
+    >>> are_nested_numbers({"raw": {"knn": 0.5}}, depth=2), are_nested_numbers({"raw": 0.5}, depth=2)
     (True, False)
     """
     if depth == 0:
-        return is_one_of(values, *NUMBER)
-    return isinstance(values, dict) and all(are_numbers(value, depth=depth - 1) for value in values.values())
+        return is_of_kind(values, *NUMBER)
+    return isinstance(values, dict) and all(are_nested_numbers(value, depth=depth - 1) for value in values.values())
 
 
 def check_kinds(path: Path, values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, ...]], remedy: str = ".") -> None:
     """Raise `UsageError` where a named value is of none of the kinds that it may be."""
     for name, expected in kinds.items():
-        good = name not in values or is_one_of(values[name], *expected)
+        good = name not in values or is_of_kind(values[name], *expected)
         check(good, f"run: {path} is corrupt: {name} is {values.get(name)!r}{remedy}")
 
 
@@ -93,10 +93,10 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     corrupt = f"run: {path} is corrupt: expected an object with 'rows' of numbers{AGAIN}"
     check(isinstance(values, dict) and isinstance(values.get("rows"), dict), corrupt)
     check(all(isinstance(row, dict) for row in values["rows"].values()), corrupt)
-    check(all(is_one_of(number, *NUMBER, None) for row in values["rows"].values() for number in row.values()), corrupt)
+    check(all(is_of_kind(number, *NUMBER, None) for row in values["rows"].values() for number in row.values()), corrupt)
     check_kinds(path, values, _EVALUATION, AGAIN)
     for name in ("intervals", "differences", "directions"):
-        check(are_numbers(values.get(name, {}), depth=3), f"run: {path} is corrupt: {name}{AGAIN}")
+        check(are_nested_numbers(values.get(name, {}), depth=3), f"run: {path} is corrupt: {name}{AGAIN}")
     return dict(values)
 
 

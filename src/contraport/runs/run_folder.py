@@ -33,12 +33,12 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from contraport.errors import UsageError, check, check_regular
-from contraport.features import holds_features
-from contraport.files import halves
-from contraport.formatting import written_as
-from contraport.locks import LOCK
-from contraport.runs.replaced import Replaced
+from contraport._utils.files import halves
+from contraport._utils.formatting import format_options
+from contraport._utils.locks import LOCK
+from contraport.errors import UsageError, check, check_regular_file
+from contraport.features import is_feature_file
+from contraport.runs.run_backup import RunBackup
 
 _KEPT_ENCODER = re.compile(r"encoder\d+")
 _NOT_IN_NAMES = re.compile(r"(?:[^\w.]|\.{2,})+")
@@ -76,7 +76,7 @@ class RunFolder:
         self.nonfinite_items = self.checkpoints / "nonfinite.npz"
         self.lock_path = self.path / LOCK
         self.evaluation_lock_path = self.path / f"evaluation.{LOCK}"
-        self.replaced = Replaced(self)
+        self.replaced = RunBackup(self)
 
     @property
     def name(self) -> str:
@@ -108,7 +108,7 @@ class RunFolder:
         if self.checkpoints.is_dir() and not any(self.checkpoints.iterdir()):
             begun.add(self.checkpoints)
         empty = begun.issuperset(self.path.iterdir())
-        check(empty or overwrite, f"out: {self.path} is not empty; {written_as(overwrite=True)} replaces it.")
+        check(empty or overwrite, f"out: {self.path} is not empty; {format_options(overwrite=True)} replaces it.")
         check(
             empty or self.config_path.is_file(),
             f"out: {self.path} is not empty and is no run (no config.yaml), so it is not overwritten.",
@@ -118,7 +118,7 @@ class RunFolder:
         """Raise `UsageError` unless the folder holds a run, each file and folder of it where it should be."""
         if self.path.is_file():
             of_features = " of features, which neighbors, search, duplicates and cluster take,"
-            told = f"a file{of_features if holds_features(self.path) else ''}"
+            told = f"a file{of_features if is_feature_file(self.path) else ''}"
             raise UsageError(f"run: {self.path} is {told} and no run; expected a run folder.")
         check(self.path.is_dir(), f"run: no such folder: {self.path}.")
         check(self.config_path.is_file(), f"run: {self.path} is no run: it has no config.yaml.")
@@ -129,7 +129,7 @@ class RunFolder:
                     raise UsageError(f"run: {path} is a folder, where a run has only files.")
             elif not path.is_file():
                 with suppress(OSError):  # what a training writes may be gone by now, and a link may lead nowhere
-                    check_regular("run", path)
+                    check_regular_file("run", path)
 
 
 def default_path(data: str, method: str) -> Path:

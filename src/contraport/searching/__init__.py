@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from contraport.lazy import lazy_package
+from contraport._utils.lazy import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.searching.cluster import Cluster, Clusters, cluster
@@ -23,7 +23,7 @@ __all__ = [
     "search",
 ]
 
-lazy_package(
+make_package_lazy(
     __name__,
     Cluster="cluster",
     Clusters="cluster",

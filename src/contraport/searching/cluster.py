@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport._utils.files import write_csv
+from contraport._utils.formatting import counted
+from contraport._utils.html_repr import format_html_rows
 from contraport.errors import check, check_new_file, writing
-from contraport.evaluation.split_loading import open_device
+from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
-from contraport.files import write_csv
-from contraport.formatting import counted
-from contraport.html_repr import html_columns
-from contraport.measures.clusters import clusters
-from contraport.searching.blocks import blocks, most_similar
+from contraport.metrics.clustering import clusters
+from contraport.searching.block_search import blocks, find_most_similar
 from contraport.searching.config import CLUSTER, ClusterOptions
-from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
+from contraport.searching.page import PICTURES_OF_GROUP, CardGroup, Contents, ItemCard, prepare_page
 
 SAMPLED = 20_000
 """From so many items, spread evenly, the first centres are found; all items then move them."""
@@ -77,7 +77,7 @@ class Clusters(NamedTuple):
         return f"{counted(len(self.clusters), 'cluster')} of {counted(len(self.numbers), 'item')}"
 
     def _repr_html_(self) -> str:
-        return html_columns(str(self), self.rows())
+        return format_html_rows(str(self), self.rows())
 
 
 @CLUSTER.keywords
@@ -95,14 +95,14 @@ def cluster(given: dict[str, Any]) -> Clusters:
     [1, 0, 1, 0, 0]
     """
     asked = ClusterOptions(**given)
-    features, device = as_features(asked.features), open_device(asked.device)
+    features, device = as_features(asked.features), resolve_device(asked.device)
     check(asked.k <= len(features), f"k: expected at most the {len(features)} items, got {asked.k}.")
     check(asked.k <= SAMPLED, f"k: expected at most {SAMPLED:,}, as the centres are found from so many, got {asked.k}.")
     out = None if asked.out is None else Path(asked.out)
     if out is not None:
         check(out.suffix == ".csv", f"out: expected a name that ends in .csv, got {out.name!r}.")
         check_new_file("out", out, overwrite=asked.overwrite)
-    page = new_page(asked.page, features, overwrite=asked.overwrite)
+    page = prepare_page(asked.page, features, overwrite=asked.overwrite)
     numbers, centres = _clustered(features.features, asked.k, device)
     order = np.argsort(-np.bincount(numbers, minlength=asked.k), kind="stable")
     order = order[np.bincount(numbers, minlength=asked.k)[order] > 0]
@@ -122,13 +122,15 @@ def _shown(found: Clusters, features: Features, centres: Tensor) -> Contents:
     groups = []
     for number, (one, centre) in enumerate(zip(found.clusters, centres, strict=True)):
         inside = np.flatnonzero(found.numbers == number)
-        similarities, places = most_similar(centre, features.features, PICTURES_OF_GROUP, among=inside)
+        similarities, places = find_most_similar(centre, features.features, PICTURES_OF_GROUP, among=inside)
         cards = [
-            Card(place, features.name_of(place), f"{similarity:.3f}")
+            ItemCard(place, features.name_of(place), f"{similarity:.3f}")
             for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)
         ]
         largest = f"largest class: {one.largest_class}" if one.class_name is not None else ""
-        groups.append(Cards(f"Cluster {number}", counted(one.items, "item"), largest, cards, one.items - len(cards)))
+        groups.append(
+            CardGroup(f"Cluster {number}", counted(one.items, "item"), largest, cards, one.items - len(cards))
+        )
     title = f"{counted(len(groups), 'cluster')} of {counted(len(features), 'item')}"
     return Contents(title, "Of each cluster the items that are nearest to its centre, with the cosine to it.", groups)
 
@@ -159,13 +161,13 @@ def _clustered(features: np.ndarray, count: int, device: torch.device) -> tuple[
 
 def _described(features: Features, numbers: np.ndarray, centre: Tensor, number: int) -> Cluster:
     inside = np.flatnonzero(numbers == number)
-    _, places = most_similar(centre, features.features, SHOWN, among=inside)
+    _, places = find_most_similar(centre, features.features, SHOWN, among=inside)
     typical = tuple(map(features.name_of, places.tolist()))
     if features.labels is None:
         return Cluster(len(inside), typical, None)
     labels, counts = np.unique(features.labels[inside], return_counts=True)
     most = int(inside[np.flatnonzero(features.labels[inside] == labels[counts.argmax()])[0]])
-    return Cluster(len(inside), typical, features.class_of(most), int(counts.max()))
+    return Cluster(len(inside), typical, features.class_name_of(most), int(counts.max()))
 
 
 def _write(out: Path, features: Features, numbers: np.ndarray) -> None:

@@ -13,14 +13,14 @@ import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from contraport.evaluation.split_loading import open_device
+from contraport._utils.formatting import counted, format_options, listed
+from contraport._utils.html_repr import format_html_rows
+from contraport.evaluation.split_loading import resolve_device
 from contraport.features import as_features
-from contraport.formatting import counted, listed, written_as
-from contraport.html_repr import html_columns
-from contraport.searching.blocks import ROUNDING, unit
+from contraport.searching.block_search import ROUNDING, unit
 from contraport.searching.config import DUPLICATES, DuplicatesOptions
-from contraport.searching.index import Index, indexed, tell_of_index
-from contraport.searching.page import PICTURES_OF_GROUP, Card, Cards, Contents, new_page
+from contraport.searching.index import Index, load_or_build_index, suggest_index
+from contraport.searching.page import PICTURES_OF_GROUP, CardGroup, Contents, ItemCard, prepare_page
 
 log = logging.getLogger("contraport.searching")
 
@@ -71,7 +71,7 @@ class Groups(list[Group]):
 
     Attributes:
         items: among how many they are.
-        next_pairs: the most similar pairs of nearest items below the threshold, the most similar first.
+        near_duplicates: the most similar pairs of nearest items below the threshold, the most similar first.
         proposed_threshold: a threshold in the widest gap of the cosines, or None where no gap stands out.
         notes: how many pairs lie just below the threshold, and the threshold that is proposed, in sentences.
     """
@@ -80,13 +80,13 @@ class Groups(list[Group]):
         self,
         groups: Iterable[Group],
         items: int,
-        next_pairs: Sequence[Pair] = (),
+        near_duplicates: Sequence[Pair] = (),
         proposed_threshold: float | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         super().__init__(groups)
         self.items = items
-        self.next_pairs = next_pairs
+        self.near_duplicates = near_duplicates
         self.proposed_threshold = proposed_threshold
         self.notes = notes
 
@@ -105,7 +105,7 @@ class Groups(list[Group]):
         notes = [f"and {counted(more, 'more group', 'more groups')}"] if more > 0 else []
         if not self:
             return " ".join([f"{self}.", *self.notes])
-        return html_columns(str(self), self.rows()[:GROUPS_SHOWN], [*notes, *self.notes])
+        return format_html_rows(str(self), self.rows()[:GROUPS_SHOWN], [*notes, *self.notes])
 
 
 @DUPLICATES.keywords
@@ -124,12 +124,12 @@ def duplicates(given: dict[str, Any]) -> Groups:
     """
     asked = DuplicatesOptions(**given)
     features = as_features(asked.features)
-    page = new_page(asked.page, features, overwrite=asked.overwrite)
+    page = prepare_page(asked.page, features, overwrite=asked.overwrite)
     if asked.index is None:
-        tell_of_index(features.features)
-        labels, nearest = _linked(features.features, asked.threshold, open_device(asked.device))
+        suggest_index(features.features)
+        labels, nearest = _linked(features.features, asked.threshold, resolve_device(asked.device))
     else:
-        index = indexed(features.features, Path(asked.index))
+        index = load_or_build_index(features.features, Path(asked.index))
         labels, nearest = _linked_in_index(index, asked.threshold, len(features))
     order = np.argsort(labels, kind="stable")
     several = [
@@ -138,7 +138,7 @@ def duplicates(given: dict[str, Any]) -> Groups:
     several.sort(key=lambda positions: (-len(positions), positions))
     pairs, cosines = nearest.pairs()
     below = cosines < asked.threshold - ROUNDING
-    next_pairs = [
+    near_duplicates = [
         Pair((first, second), (features.name_of(first), features.name_of(second)), cosine)
         for (first, second), cosine in zip(pairs[below][:PAIRS_SHOWN].tolist(), cosines[below].tolist(), strict=False)
     ]
@@ -149,7 +149,7 @@ def duplicates(given: dict[str, Any]) -> Groups:
     groups = Groups(
         [Group(these, tuple(map(features.name_of, these))) for these in several],
         len(features),
-        next_pairs,
+        near_duplicates,
         proposed,
         notes,
     )
@@ -173,7 +173,7 @@ def _notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> lis
     if proposed is not None:
         linked = cosines >= proposed
         gap = f"{cosines[~linked][0]:.4f} and {cosines[linked][-1]:.4f}"
-        there = f"{written_as(threshold=proposed)} would link {counted(int(linked.sum()), 'pair')}"
+        there = f"{format_options(threshold=proposed)} would link {counted(int(linked.sum()), 'pair')}"
         notes.append(f"No pair of nearest items has a cosine between {gap}, the widest gap: {there}.")
     return notes
 
@@ -235,15 +235,15 @@ def _first_of(names: Sequence[str]) -> str:
 def _shown(groups: Groups, threshold: float) -> Contents:
     cards = []
     for number, group in enumerate(groups[:GROUPS_SHOWN], start=1):
-        these = [Card(place, name) for place, name in zip(group.positions, group.names, strict=True)]
+        these = [ItemCard(place, name) for place, name in zip(group.positions, group.names, strict=True)]
         told = f"{counted(len(these), 'item')}"
-        cards.append(Cards(f"Group {number}", told, "", these[:PICTURES_OF_GROUP], len(these[PICTURES_OF_GROUP:])))
+        cards.append(CardGroup(f"Group {number}", told, "", these[:PICTURES_OF_GROUP], len(these[PICTURES_OF_GROUP:])))
     lead = [f"The cosine of two linked items is {threshold:g} or more."]
     if len(groups) > GROUPS_SHOWN:
         lead.append(f"The {GROUPS_SHOWN} largest groups are shown.")
-    for number, pair in enumerate(groups.next_pairs, start=1):
-        these = [Card(place, name) for place, name in zip(pair.positions, pair.names, strict=True)]
-        cards.append(Cards(f"Next pair {number}", f"cosine {pair.similarity:.4f}", "below the threshold", these))
+    for number, pair in enumerate(groups.near_duplicates, start=1):
+        these = [ItemCard(place, name) for place, name in zip(pair.positions, pair.names, strict=True)]
+        cards.append(CardGroup(f"Next pair {number}", f"cosine {pair.similarity:.4f}", "below the threshold", these))
     return Contents(str(groups), " ".join([*lead, *groups.notes]), cards)
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.errors import UsageError, check, check_regular, reason, require, writing
-from contraport.files import read_json, replacing, write_json
-from contraport.searching.blocks import BLOCK, blocks, unit
+from contraport._utils.files import read_json, replacing, write_json
+from contraport.errors import UsageError, check, check_regular_file, reason, require, writing
+from contraport.searching.block_search import BLOCK, blocks, unit
 
 MANY = 1_000_000
 """With more rows than this an index is proposed."""
@@ -68,13 +68,13 @@ class Index:
             yield here[others] + first, there[others], alike.numpy()[others]
 
 
-def tell_of_index(features: np.ndarray) -> None:
+def suggest_index(features: np.ndarray) -> None:
     """Log that an index would be quicker, where it would."""
     if len(features) > MANY:
         log.warning("all of %s rows are looked at; an index, made once, is quicker: --index FILE", f"{len(features):,}")
 
 
-def indexed(features: np.ndarray, path: Path) -> Index:
+def load_or_build_index(features: np.ndarray, path: Path) -> Index:
     """Return the index in a file, which is made where there is none, or one of other features.
 
     Raises:
@@ -84,7 +84,7 @@ def indexed(features: np.ndarray, path: Path) -> Index:
     told = path.with_name(path.name + ".json")
     made_of = {"rows": list(features.shape), "digest": _digest(features), "faiss": faiss.__version__}
     if path.exists() and told.exists():
-        check_regular("index", path)
+        check_regular_file("index", path)
         if read_json(told) == made_of:
             return Index(_read(faiss, path), features)
         log.warning("the index in %s is made again: it is of other features, or of another version", path)

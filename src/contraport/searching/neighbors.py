@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from contraport._utils.formatting import format_options
+from contraport._utils.html_repr import format_html_rows
 from contraport.errors import UsageError
-from contraport.evaluation.split_loading import open_device
+from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
-from contraport.formatting import written_as
-from contraport.html_repr import html_columns
 from contraport.runs import Run
-from contraport.searching.blocks import most_similar
+from contraport.searching.block_search import find_most_similar
 from contraport.searching.config import NEIGHBORS, NeighborsOptions
-from contraport.searching.index import indexed, tell_of_index
-from contraport.searching.page import Card, Cards, Contents, new_page
-from contraport.searching.query import embedded, is_file, position_of, unknown_query
+from contraport.searching.index import load_or_build_index, suggest_index
+from contraport.searching.page import CardGroup, Contents, ItemCard, prepare_page
+from contraport.searching.query import embedded, is_file, resolve_position, unknown_query_error
 
 
 class Neighbor(NamedTuple):
@@ -60,7 +60,7 @@ class Nearest(list[Neighbor]):
 
     def _repr_html_(self) -> str:
         rows = self.rows()
-        return html_columns(f"nearest to {self.to}", rows) if rows else "there is no other item"
+        return format_html_rows(f"nearest to {self.to}", rows) if rows else "there is no other item"
 
 
 @NEIGHBORS.keywords
@@ -76,40 +76,40 @@ def neighbors(given: dict[str, Any]) -> Nearest:
     [2, 1]
     """
     asked = NeighborsOptions(**given)
-    features, device = as_features(asked.features), open_device(asked.device)
-    page = new_page(asked.page, features, overwrite=asked.overwrite)
-    position = position_of(asked.query, features)
+    features, device = as_features(asked.features), resolve_device(asked.device)
+    page = prepare_page(asked.page, features, overwrite=asked.overwrite)
+    position = resolve_position(asked.query, features)
     if position is None:
         folder = asked.run if asked.run is not None else features.run
         if folder is None:
             if not is_file(asked.query):
-                raise unknown_query(asked.query, features)
+                raise unknown_query_error(asked.query, features)
             raise UsageError(
-                f"run: the features do not say which run embedded them; pass {written_as(run=...)} to embed a file."
+                f"run: the features do not say which run embedded them; pass {format_options(run=...)} to embed a file."
             )
         run = folder if isinstance(folder, Run) else Run(folder)
         query = embedded(str(asked.query), features, run, view=features.view, trust=asked.trust, device=device)
     else:
         query = torch.tensor(features.features[position], dtype=torch.float32, device=device)
     name = called(asked.query) if position is None else features.name_of(position)
-    found = Nearest(found_near(query, features, asked.top, asked.index, but=position), name)
+    found = Nearest(find_nearest_items(query, features, asked.top, asked.index, but=position), name)
     if page is not None:
         page.write(_shown(found, Path(str(asked.query)) if position is None else position, len(features)))
     return found
 
 
-def found_near(
+def find_nearest_items(
     query: Tensor, features: Features, top: int, index: str | Path | None, *, but: int | None = None
 ) -> list[Neighbor]:
     """Return the nearest items to a query ``(F,)``, but for the one at a position, by an index where one is given."""
     among = None
     if index is None:
-        tell_of_index(features.features)
+        suggest_index(features.features)
     else:
-        among = indexed(features.features, Path(index)).candidates(query, top + 1)
-    similarities, places = most_similar(query, features.features, top + 1, among=among)
+        among = load_or_build_index(features.features, Path(index)).candidates(query, top + 1)
+    similarities, places = find_most_similar(query, features.features, top + 1, among=among)
     found = [
-        Neighbor(place, features.name_of(place), similarity, features.class_of(place))
+        Neighbor(place, features.name_of(place), similarity, features.class_name_of(place))
         for similarity, place in zip(similarities.tolist(), places.tolist(), strict=True)
         if place != but
     ]
@@ -122,8 +122,8 @@ def called(query: int | str | Path) -> str:
 
 
 def _shown(found: Nearest, query: Path | int, items: int) -> Contents:
-    asked = Card(query, found.to)
-    cards = [Card(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
-    groups = [Cards("What was looked for", "", "", [asked]), Cards("The nearest", "", "", cards)]
+    asked = ItemCard(query, found.to)
+    cards = [ItemCard(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
+    groups = [CardGroup("What was looked for", "", "", [asked]), CardGroup("The nearest", "", "", cards)]
     told = f"Of {items:,} items, those with the largest cosine, which stands below each."
     return Contents(f"What is nearest to {called(found.to)}", told, groups)

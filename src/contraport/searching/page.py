@@ -12,13 +12,13 @@ import torch
 from PIL import Image, ImageOps
 
 from contraport import pages
+from contraport._utils.files import write_text
 from contraport.data import Dataset
 from contraport.data.thumbnails import thumbnails
-from contraport.errors import UsageError, check, check_new_file, check_regular, writing
+from contraport.errors import UsageError, check, check_new_file, check_regular_file, writing
 from contraport.features import Features
-from contraport.files import write_text
 from contraport.runs import Run
-from contraport.training.build import build_dataset
+from contraport.training.components import build_dataset
 
 PICTURE_SIDE = 128
 PICTURES_OF_GROUP = 12
@@ -26,7 +26,7 @@ PICTURES_OF_GROUP = 12
 log = logging.getLogger("contraport.searching")
 
 
-class Card(NamedTuple):
+class ItemCard(NamedTuple):
     """An item on the page.
 
     Attributes:
@@ -44,7 +44,7 @@ class Card(NamedTuple):
     picture: str = ""
 
 
-class Cards(NamedTuple):
+class CardGroup(NamedTuple):
     """Items that belong together.
 
     Attributes:
@@ -58,7 +58,7 @@ class Cards(NamedTuple):
     title: str
     aside: str
     told: str
-    cards: Sequence[Card]
+    cards: Sequence[ItemCard]
     more: int = 0
 
 
@@ -73,7 +73,7 @@ class Contents(NamedTuple):
 
     title: str
     lead: str
-    groups: Sequence[Cards]
+    groups: Sequence[CardGroup]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Page:
 _WITHOUT = "There are no pictures: the items are no files, and no images of the data that the run was trained on."
 
 
-def new_page(path: str | Path | None, features: Features, *, overwrite: bool) -> Page | None:
+def prepare_page(path: str | Path | None, features: Features, *, overwrite: bool) -> Page | None:
     """Return the page that is asked for, if one is.
 
     Raises:
@@ -132,7 +132,7 @@ def _pictures(features: Features, items: Sequence[int | Path]) -> dict[int | Pat
 
 def _of_file(file: Path) -> str | None:
     try:
-        check_regular("page", file)
+        check_regular_file("page", file)
         with Image.open(file) as image:
             image.draft("RGB", (PICTURE_SIDE, PICTURE_SIDE))
             upright = ImageOps.exif_transpose(image).convert("RGB")

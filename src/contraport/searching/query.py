@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
+from contraport._utils.text_tensors import is_text
 from contraport.data import Dataset, from_arrays
-from contraport.data.decoding import FileImages, ImageStore, why_unreadable
+from contraport.data.decoding import ImageFiles, ImageStore, decoding_error
 from contraport.embedding import embed_dataset
 from contraport.encoders import Model
-from contraport.errors import UsageError, cannot_read, check, check_regular
+from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 from contraport.evaluation.split_loading import image_size_of
 from contraport.features import Features
 from contraport.runs import Run
-from contraport.text_tensors import is_text
-from contraport.training.build import build_plain_views
+from contraport.training.components import build_plain_views
 
 
-def position_of(query: int | str | Path, features: Features) -> int | None:
+def resolve_position(query: int | str | Path, features: Features) -> int | None:
     """Return the position of the item that a query names, by its position or its key; None where it names none.
 
     Raises:
@@ -36,7 +36,7 @@ def position_of(query: int | str | Path, features: Features) -> int | None:
     if str(query) in keys:
         return keys.index(str(query))
     if str(query).removeprefix("-").isdecimal() and not is_file(query):
-        return position_of(int(str(query)), features)
+        return resolve_position(int(str(query)), features)
     return None
 
 
@@ -44,7 +44,7 @@ NAMES_COMPARED = 100_000
 """Among so many keys the nearest to a query is looked for."""
 
 
-def unknown_query(query: object, features: Features) -> UsageError:
+def unknown_query_error(query: object, features: Features) -> UsageError:
     """Return the error for a query that names no item and no file, with the nearest key of an item."""
     keys = [] if features.keys is None else features.keys[:NAMES_COMPARED].tolist()
     ends = {PurePath(key).name: key for key in reversed(keys)}  # people type the last part of a path
@@ -86,26 +86,26 @@ def embedded(
     )
     texts = len(model.shapes) == 1 and is_text(model.shapes[0])
     if not texts and not is_file(query):
-        raise unknown_query(query, features)
+        raise unknown_query_error(query, features)
     item = from_arrays([str(query)], name="query", argument="query") if texts else _item(Path(query), model)
     found, _ = embed_dataset(model, item, views=build_plain_views(settings, item), device=device, workers=0)
     return found[0].to(device)
 
 
 def _item(path: Path, model: Model) -> Dataset:
-    check_regular("query", path)
+    check_regular_file("query", path)
     if path.suffix == ".npy":
         try:
             return from_arrays(np.load(path, allow_pickle=False)[None], name=str(path), argument="query")
         except UsageError:
             raise
         except Exception as error:  # on hostile bytes the parser raises whatever it likes
-            raise cannot_read(f"query: {path}", "an array", error) from error
+            raise unreadable_error(f"query: {path}", "an array", error) from error
     size = image_size_of(model)
     if size is None:
         raise UsageError(f"query: the encoder takes items of shape {model.shapes}, no square images; got {path}.")
-    images = FileImages((str(path),))
-    broken = why_unreadable(images, 0)
+    images = ImageFiles((str(path),))
+    broken = decoding_error(images, 0)
     check(broken is None, f"query: {path} cannot be read as an image: {broken}.")
     item = Dataset(ImageStore(images, size), name=str(path), split="test")
     if model.shapes != ((1, size, size),):

@@ -6,16 +6,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from contraport.encoders import Model, kind_of
+from contraport._utils.formatting import format_options
+from contraport.encoders import Model, kind_from_shape
 from contraport.errors import UsageError, check
 from contraport.evaluation.embed import embed
-from contraport.evaluation.split_loading import open_device
+from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, read_features
-from contraport.formatting import written_as
 from contraport.runs import Run
 from contraport.searching.config import SEARCH, SearchOptions
-from contraport.searching.neighbors import Nearest, called, found_near
-from contraport.searching.page import Card, Cards, Contents, new_page
+from contraport.searching.neighbors import Nearest, called, find_nearest_items
+from contraport.searching.page import CardGroup, Contents, ItemCard, prepare_page
 from contraport.searching.query import embedded
 
 
@@ -36,16 +36,16 @@ def search(given: dict[str, Any]) -> Nearest:
     predicts = run.settings().predict
     check(
         predicts is None,
-        f"run: {run.path} was trained with {written_as(predict=predicts)}; expected one of an objective, which makes "
+        f"run: {run.path} was trained with {format_options(predict=predicts)}; expected one of an objective, which makes "
         f"its views {' and '.join(model.view_names)} comparable.",
     )
     query_view = _view_of(asked, model)
     if features is None:
         features = _of_run(run, asked, _looked_at(model, query_view, asked.view))
-    page = new_page(asked.page, features, overwrite=asked.overwrite)
-    device = open_device(asked.device)
+    page = prepare_page(asked.page, features, overwrite=asked.overwrite)
+    device = resolve_device(asked.device)
     query = embedded(asked.query, features, run, view=query_view, trust=asked.trust, device=device)
-    found = Nearest(found_near(query, features, asked.top, asked.index), called(asked.query))
+    found = Nearest(find_nearest_items(query, features, asked.top, asked.index), called(asked.query))
     if page is not None:
         page.write(_shown(found, len(features)))
     return found
@@ -67,7 +67,7 @@ def _opened(asked: SearchOptions) -> tuple[Run, Features | None]:
         )
     folder = asked.run if asked.run is not None else features.run
     if folder is None:
-        raise UsageError(f"run: the features do not say which run embedded them; pass {written_as(run=...)}.")
+        raise UsageError(f"run: the features do not say which run embedded them; pass {format_options(run=...)}.")
     return folder if isinstance(folder, Run) else Run(folder), features
 
 
@@ -77,7 +77,7 @@ def _view_of(asked: SearchOptions, model: Model) -> str:
         return model.view_names[model.view(asked.query_view, "query_view")]
     path = Path(asked.query)
     is_file = isinstance(asked.query, Path) or (len(str(asked.query)) < 256 and path.is_file())
-    kinds = [kind_of(shape) for shape in model.shapes]
+    kinds = [kind_from_shape(shape) for shape in model.shapes]
     wanted = "text" if not is_file else "image" if path.suffix != ".npy" else None
     fitting = [name for name, kind in zip(model.view_names, kinds, strict=True) if kind == wanted or wanted is None]
     views = ", ".join(f"{name} ({kind})" for name, kind in zip(model.view_names, kinds, strict=True))
@@ -104,6 +104,6 @@ def _of_run(run: Run, asked: SearchOptions, view: str) -> Features:
 
 
 def _shown(found: Nearest, items: int) -> Contents:
-    cards = [Card(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
+    cards = [ItemCard(near.position, near.name, f"{near.similarity:.3f}", near.class_name or "") for near in found]
     told = f"Of {items:,} items, those with the largest cosine, which stands below each."
-    return Contents(f"What is nearest to {found.to}", told, [Cards("The nearest", "", "", cards)])
+    return Contents(f"What is nearest to {found.to}", told, [CardGroup("The nearest", "", "", cards)])

@@ -5,8 +5,8 @@ from contraport.theory.collapse import Collapse, collapse
 from contraport.theory.couplings import Coupling, Couplings, optimal_couplings
 from contraport.theory.covariance import ContrastiveCovariance, contrastive_covariance, energy, pair_weights
 from contraport.theory.linear import DeepLinear, LinearEncoder, deep_linear, linear_encoder
-from contraport.theory.matching import Matched, Matching, matching
-from contraport.theory.penalty import Penalised, UniformityPenalty, uniformity_penalty
+from contraport.theory.matching import MatchedPlan, Matching, matching
+from contraport.theory.penalty import PenaltyResult, UniformityPenalty, uniformity_penalty
 from contraport.theory.similarity import Similarity, similarity
 from contraport.theory.simplex_path import SimplexPath, simplex_path
 from contraport.theory.toy import Mixture, gaussian_mixture
@@ -20,11 +20,11 @@ __all__ = [
     "DeepLinear",
     "FiveGaussians",
     "LinearEncoder",
-    "Matched",
+    "MatchedPlan",
     "Matching",
     "Mixture",
     "NoiseAndMixup",
-    "Penalised",
+    "PenaltyResult",
     "PerfectUniformity",
     "Similarity",
     "SimplexPath",

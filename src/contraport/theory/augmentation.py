@@ -13,8 +13,8 @@ from contraport.engine import Gibbs
 from contraport.engine.log_kernels import CostFunction
 from contraport.errors import check, is_number
 from contraport.objectives import KL, Objective, Rows, Soft, Within
-from contraport.plots.canvas import heatmap, panels
 from contraport.plots.colors import BLUE, ORANGE
+from contraport.plots.figure_setup import heatmap, panels
 from contraport.theory.toy import Mixture, gaussian_mixture
 
 if TYPE_CHECKING:
@@ -29,25 +29,29 @@ class NoiseAndMixup:
         dimensions: (k,), the sizes of the space.
         noise_targets: (k, n, n), the plans that noise asks for, each row of mass 1/n; items in the order of components.
         mixup_targets: (k, n, n), those of mixup.
-        noise_within: (k,), the mass that noise wants within a component.
-        mixup_within: (k,), likewise of mixup.
-        noise_in_plane: (k,), how much of the squared displacement by noise lies in the plane of the centres.
-        mixup_in_plane: (k,), likewise by mixup.
+        noise_mass_within_components: (k,), the mass that noise wants within a component.
+        mixup_mass_within_components: (k,), likewise of mixup.
+        noise_share_in_plane: (k,), how much of the squared displacement by noise lies in the plane of the centres.
+        mixup_share_in_plane: (k,), likewise by mixup.
     """
 
     dimensions: Tensor
     noise_targets: Tensor
     mixup_targets: Tensor
-    noise_within: Tensor
-    mixup_within: Tensor
-    noise_in_plane: Tensor
-    mixup_in_plane: Tensor
+    noise_mass_within_components: Tensor
+    mixup_mass_within_components: Tensor
+    noise_share_in_plane: Tensor
+    mixup_share_in_plane: Tensor
 
     def figure(self) -> Figure:
         """Draw the share in the plane over the size of the space, and the targets in the first."""
         figure, (left, middle, right) = panels(3)
-        left.semilogx(self.dimensions.numpy(), self.noise_in_plane.numpy(), "o-", base=2, color=ORANGE, label="noise")
-        left.semilogx(self.dimensions.numpy(), self.mixup_in_plane.numpy(), "o-", base=2, color=BLUE, label="mixup")
+        left.semilogx(
+            self.dimensions.numpy(), self.noise_share_in_plane.numpy(), "o-", base=2, color=ORANGE, label="noise"
+        )
+        left.semilogx(
+            self.dimensions.numpy(), self.mixup_share_in_plane.numpy(), "o-", base=2, color=BLUE, label="mixup"
+        )
         left.set(title="displacement in the plane of the centres", xlabel="dimensions", ylim=(0, 1.05))
         left.title.set_fontsize("medium")
         left.legend(frameon=False)
@@ -87,7 +91,7 @@ def noise_and_mixup(
     Source: Hu et al. (2023), Your contrastive learning is secretly doing stochastic neighbor embedding, section 4.
 
     >>> found = noise_and_mixup((2, 32), items=50)
-    >>> bool(found.noise_in_plane[1] < 0.1 < 0.5 < found.mixup_in_plane[1])
+    >>> bool(found.noise_share_in_plane[1] < 0.1 < 0.5 < found.mixup_share_in_plane[1])
     True
     """
     check(len(dimensions) >= 1, "dimensions: expected at least one number, got none.")
@@ -101,10 +105,10 @@ def noise_and_mixup(
         torch.tensor(dimensions),
         torch.stack(noise),
         torch.stack(mixup),
-        noise_within=torch.stack([target[same].sum() for target in noise]),
-        mixup_within=torch.stack([target[same].sum() for target in mixup]),
-        noise_in_plane=2 / torch.tensor(dimensions),
-        mixup_in_plane=torch.stack([m[:2].sum() / m.sum() for m in moved]),
+        noise_mass_within_components=torch.stack([target[same].sum() for target in noise]),
+        mixup_mass_within_components=torch.stack([target[same].sum() for target in mixup]),
+        noise_share_in_plane=2 / torch.tensor(dimensions),
+        mixup_share_in_plane=torch.stack([m[:2].sum() / m.sum() for m in moved]),
     )
 
 

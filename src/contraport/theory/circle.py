@@ -12,13 +12,13 @@ from contraport.catalog.objectives import align_uniform
 from contraport.errors import check_nonnegative
 from contraport.objectives.objective import Loss
 from contraport.plots.colors import GREY
-from contraport.seeding import reseed, torch_seed
+from contraport.seeding import seed_global_generators, torch_seed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Spread(NamedTuple):
+class AlignmentUniformity(NamedTuple):
     """How two views of the same items lie on the circle.
 
     Attributes:
@@ -30,7 +30,7 @@ class Spread(NamedTuple):
     uniformity: float
 
 
-class OnCircle(NamedTuple):
+class CircleEncoding(NamedTuple):
     """Items on the circle.
 
     Attributes:
@@ -42,12 +42,12 @@ class OnCircle(NamedTuple):
 
     embeddings: Tensor
     views: tuple[Tensor, Tensor]
-    before: Spread
-    after: Spread
+    before: AlignmentUniformity
+    after: AlignmentUniformity
 
 
 @torch.random.fork_rng(devices=[])
-def train_onto_circle(loss: Loss, x: Tensor, *, noise: float, iterations: int, seed: int) -> OnCircle:
+def train_circle_encoder(loss: Loss, x: Tensor, *, noise: float, iterations: int, seed: int) -> CircleEncoding:
     """Train an encoder with two hidden layers by a loss of two noisy views of all items.
 
     Args:
@@ -61,7 +61,7 @@ def train_onto_circle(loss: Loss, x: Tensor, *, noise: float, iterations: int, s
         UsageError: noise is negative.
     """
     check_nonnegative("noise", noise)
-    reseed(torch_seed("theory.circle", seed))
+    seed_global_generators(torch_seed("theory.circle", seed))
     encoder = nn.Sequential(nn.Linear(x.shape[1], 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2))
 
     def views() -> tuple[Tensor, Tensor]:
@@ -76,17 +76,17 @@ def train_onto_circle(loss: Loss, x: Tensor, *, noise: float, iterations: int, s
         optimizer.step()
     with torch.no_grad():
         found = views()
-        return OnCircle(F.normalize(encoder(x)), found, before, spread(*found))
+        return CircleEncoding(F.normalize(encoder(x)), found, before, spread(*found))
 
 
-def spread(z0: Tensor, z1: Tensor) -> Spread:
+def spread(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
     """Return how two views lie on the sphere.
 
     >>> spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, -1.0]]))
     Spread(alignment=2.0, uniformity=-8.0)
     """
     terms = align_uniform().terms(z0, z1)
-    return Spread(terms["Cost"], terms["LogMean"])
+    return AlignmentUniformity(terms["Cost"], terms["LogMeanKernel"])
 
 
 def draw_circle(ax: Axes) -> None:

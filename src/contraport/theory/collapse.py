@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadratic
-from contraport.errors import check, is_number, is_whole
-from contraport.measures.embedding_geometry import effective_rank, spectrum
+from contraport.errors import check, is_integer, is_number
+from contraport.metrics.embedding_geometry import effective_rank, spectrum
 from contraport.objectives.objective import Loss
-from contraport.plots.canvas import panels
 from contraport.plots.colors import SERIES
-from contraport.seeding import reseed, torch_seed
+from contraport.plots.figure_setup import panels
+from contraport.seeding import seed_global_generators, torch_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +79,7 @@ def collapse(
     ['untrained', 'quadratic', 'nt-xent', 'alpha-cl direct', 'direct-clr']
     """
     check(x.ndim == 2 and len(x) >= 2, f"x: expected shape (n, d), n at least 2, got {tuple(x.shape)}.")
-    check(is_whole(features) and features >= 4, f"features: expected at least 4, got {features!r}.")
+    check(is_integer(features) and features >= 4, f"features: expected at least 4, got {features!r}.")
     check(is_number(masked) and 0 <= masked < 1, f"masked: expected a number in [0, 1), got {masked!r}.")
     x = x.float()
     objectives = objectives or {
@@ -114,7 +114,7 @@ class _Residual(nn.Module):
 @torch.random.fork_rng(devices=[])
 def _represent(x: Tensor, objective: Loss, features: int, masked: float, iterations: int, seed: int) -> Tensor:
     """Return the representation of the whole items, (n, F), by an encoder that the objective trained."""
-    reseed(torch_seed("theory.collapse", seed))
+    seed_global_generators(torch_seed("theory.collapse", seed))
     encoder = _Residual(x.shape[1], features)
     optimizer = torch.optim.Adam(encoder.parameters(), 1e-3)
     for _ in range(iterations):

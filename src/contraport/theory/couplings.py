@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from contraport.engine import Geometry, Gibbs
-from contraport.errors import check, check_each, check_positive, in_short
-from contraport.objectives import Asked, Balanced, Exact, transport
+from contraport.errors import check, check_all_values, check_positive, describe_value
+from contraport.objectives import Balanced, Exact, PlanRequest, transport
 from contraport.plots import couplings
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def optimal_couplings(
         found = transport(x, y, Gibbs("sqeuclidean", temperature), constraint, a=a, b=b)
         return weighed(found.plan.dense(), found.iterations)
 
-    (exact,) = Exact()(Geometry(Gibbs("sqeuclidean", 1.0)(x, y)), Asked((a.log(), b.log())))
+    (exact,) = Exact()(Geometry(Gibbs("sqeuclidean", 1.0)(x, y)), PlanRequest((a.log(), b.log())))
     return Couplings(
         a,
         b,
@@ -132,8 +132,8 @@ def optimal_couplings(
 
 def _masses(name: str, masses: Tensor) -> Tensor:
     good = isinstance(masses, Tensor) and masses.ndim == 1 and len(masses) > 0
-    check(good, f"{name}: expected a tensor (n,) of masses, got {in_short(masses)}.")
-    check_each(name, masses, masses > 0, "positive masses")
+    check(good, f"{name}: expected a tensor (n,) of masses, got {describe_value(masses)}.")
+    check_all_values(name, masses, masses > 0, "positive masses")
     masses = masses.double()
     return masses / masses.sum()
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from contraport.catalog.objectives import alpha_cl
 from contraport.engine import Gibbs
-from contraport.errors import check, check_each
+from contraport.errors import check, check_all_values
 from contraport.objectives import Cost, Free, Joint, Matrix, Objective, Pairs
-from contraport.plots.canvas import heatmap, panels
 from contraport.plots.colors import BLUE, GREY
+from contraport.plots.figure_setup import heatmap, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,7 +101,7 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
     2.0
     """
     with torch.no_grad():
-        return -float(fixed_game(z0, z1, alpha)(z0.double(), z1.double()))
+        return -float(fixed_weight_loss(z0, z1, alpha)(z0.double(), z1.double()))
 
 
 def pair_weights(
@@ -132,7 +132,7 @@ def pair_weights(
     return alpha_cl(temperature, regularizer, p, gamma).plan(z0, z1) * 2 * len(z0)
 
 
-def fixed_game(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+def fixed_weight_loss(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the objective of alpha-CL with fixed weights, minus the energy, as a function of embeddings of any length.
 
     As transport: half the squared distance of the positives, less that of the pairs as the weights weigh them.
@@ -153,8 +153,8 @@ def _weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
     check(tuple(alpha.shape) == (2 * n, 2 * n), f"alpha: expected shape {(2 * n, 2 * n)}, got {tuple(alpha.shape)}.")
     alpha = alpha.double()
     same = torch.eye(n, dtype=torch.bool).repeat(2, 2)
-    check_each("alpha", alpha, alpha >= 0, "nonnegative weights")
-    check_each("alpha", alpha, (alpha == 0) | ~same, "zero between views of one item")
+    check_all_values("alpha", alpha, alpha >= 0, "nonnegative weights")
+    check_all_values("alpha", alpha, (alpha == 0) | ~same, "zero between views of one item")
     sums = alpha.sum(1)
-    check_each("alpha", sums, (sums - 1).abs() < 1e-4, "rows that sum to 1")
+    check_all_values("alpha", sums, (sums - 1).abs() < 1e-4, "rows that sum to 1")
     return alpha / alpha.sum(1, keepdim=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def descend(parameters: list[Tensor], value: Callable[[], Tensor], iterations: int) -> Iterator[float]:
+def minimize_lbfgs(parameters: list[Tensor], value: Callable[[], Tensor], iterations: int) -> Iterator[float]:
     """Minimise by L-BFGS, and yield the value at the start and after each iteration, until nothing moves.
 
     Args:
@@ -17,7 +17,7 @@ def descend(parameters: list[Tensor], value: Callable[[], Tensor], iterations: i
         iterations: how many at most.
 
     >>> x = torch.tensor([3.0], requires_grad=True)
-    >>> values = list(descend([x], lambda: (x - 1).square().sum(), 20))
+    >>> values = list(minimize_lbfgs([x], lambda: (x - 1).square().sum(), 20))
     >>> values[0], round(x.item(), 4)
     (4.0, 1.0)
     """

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from contraport.errors import check, is_whole
-from contraport.plots.canvas import panels
+from contraport.errors import check, is_integer
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
+from contraport.plots.figure_setup import panels
 from contraport.seeding import torch_generator
-from contraport.theory.covariance import contrastive_covariance, fixed_game
-from contraport.theory.descent import descend
+from contraport.theory.covariance import contrastive_covariance, fixed_weight_loss
+from contraport.theory.descent import minimize_lbfgs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,10 +79,10 @@ def linear_encoder(
     True
     """
     d = x0.shape[1]
-    good = is_whole(dimensions) and 1 <= dimensions <= d
+    good = is_integer(dimensions) and 1 <= dimensions <= d
     check(good, f"dimensions: expected 1 to {d}, the size of the data, got {dimensions!r}.")
     x0, x1 = x0.double(), x1.double()
-    covariance, game = contrastive_covariance(x0, x1, alpha), fixed_game(x0, x1, alpha)
+    covariance, game = contrastive_covariance(x0, x1, alpha), fixed_weight_loss(x0, x1, alpha)
     optimum = float(covariance.eigenvalues[:dimensions].sum())
     random = torch_generator("theory.pca", seed)
     free = torch.randn(dimensions, d, generator=random, dtype=torch.float64).requires_grad_()
@@ -93,7 +93,7 @@ def linear_encoder(
         return rows
 
     energies, angles, other = [], [], covariance.eigenvectors[:, dimensions:]
-    for value in descend([free], lambda: game(x0 @ weight().T, x1 @ weight().T) / unit, iterations):
+    for value in minimize_lbfgs([free], lambda: game(x0 @ weight().T, x1 @ weight().T) / unit, iterations):
         energies.append(-float(unit) * value)
         # By their sines, the parts of the rows outside the space: the cosines could not tell small angles apart.
         sines = torch.linalg.svdvals(weight().detach() @ other @ other.T)
@@ -180,7 +180,7 @@ def deep_linear(
     """
     check(len(widths) >= 1 and min(widths) >= 1, f"widths: expected positive integers, got {widths!r}.")
     x0, x1 = x0.double(), x1.double()
-    covariance, game = contrastive_covariance(x0, x1, alpha), fixed_game(x0, x1, alpha)
+    covariance, game = contrastive_covariance(x0, x1, alpha), fixed_weight_loss(x0, x1, alpha)
     unit, generator = covariance.eigenvalues.abs().max(), torch_generator("theory.deep_linear", seed)
     sizes = zip((x0.shape[1], *widths), widths, strict=False)
     free = [torch.randn(o, i, generator=generator, dtype=torch.float64).div(math.sqrt(i * o)) for i, o in sizes]
@@ -202,7 +202,7 @@ def deep_linear(
         return game(z0, z1) / unit
 
     energies, alignments, shares = [], [], []
-    for value in descend(free, loss, iterations):
+    for value in minimize_lbfgs(free, loss, iterations):
         energies.append(-float(unit) * value)
         weights = [layer.detach() for layer in layers()]
         lefts, rights, squares = zip(*map(_leading, weights), strict=True)

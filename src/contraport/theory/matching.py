@@ -12,21 +12,21 @@ from torch import Tensor
 from contraport.engine import Gibbs
 from contraport.errors import check
 from contraport.objectives import Balanced, Rows, Unbalanced, transport
-from contraport.objectives.constraints.scaling import Scaling
-from contraport.plots.canvas import panels
-from contraport.plots.plans import draw_lines
+from contraport.objectives.constraints.sinkhorn import Scaling
+from contraport.plots.figure_setup import panels
+from contraport.plots.plan_plots import draw_plan_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Matched(NamedTuple):
+class MatchedPlan(NamedTuple):
     """A plan between two sets of embeddings, and how it uses the columns.
 
     Attributes:
         plan: (N, M).
         mass: in all; 1 where none was let go.
-        on_partners: the share of the mass that is on partners, from 0 to 1.
+        partner_share: the share of the mass that is on partners, from 0 to 1.
         columns: the share of the mass that each column has, (M,).
         unevenness: the share of the mass that would have to move for all columns to have as much: half of the sum of
             ``|columns - 1/M|``, 0 where all are used alike, 1 - 1/M where one has everything.
@@ -35,7 +35,7 @@ class Matched(NamedTuple):
 
     plan: Tensor
     mass: float
-    on_partners: float
+    partner_share: float
     columns: Tensor
     unevenness: float
     columns_used: float
@@ -51,7 +51,7 @@ class Matching:
     """
 
     partners: Tensor
-    plans: Mapping[str, Matched]
+    plans: Mapping[str, MatchedPlan]
 
     def figure(self) -> Figure:
         """Draw each plan as lines as strong as its mass, to partners in blue and to others in orange.
@@ -60,8 +60,8 @@ class Matching:
         """
         figure, axes = panels(len(self.plans), 3.6, ratio=0.85)
         for ax, (name, found) in zip(axes, self.plans.items(), strict=True):
-            draw_lines(ax, found.plan.numpy(), self.partners.numpy())
-            told = f"{100 * found.on_partners:.0f} % on partners, uneven by {found.unevenness:.2f}"
+            draw_plan_lines(ax, found.plan.numpy(), self.partners.numpy())
+            told = f"{100 * found.partner_share:.0f} % on partners, uneven by {found.unevenness:.2f}"
             kept = "" if found.mass > 0.995 else f", {100 * found.mass:.0f} % of the mass kept"
             ax.set_title(f"{name}{kept}\n{told}", fontsize="medium")
         return figure
@@ -113,10 +113,10 @@ def matching(
     return Matching(partners, {name: _weighed(plan, partners) for name, plan in plans.items()})
 
 
-def _weighed(plan: Tensor, partners: Tensor) -> Matched:
+def _weighed(plan: Tensor, partners: Tensor) -> MatchedPlan:
     mass = plan.sum()
     columns = plan.sum(0) / mass
-    return Matched(
+    return MatchedPlan(
         plan,
         float(mass),
         float(plan[partners].sum() / mass),

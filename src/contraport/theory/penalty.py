@@ -11,17 +11,17 @@ from torch import Tensor
 
 from contraport.catalog.objectives import iot, iot_uniform
 from contraport.errors import check
-from contraport.plots.canvas import mass_colors, panels
 from contraport.plots.colors import SERIES
-from contraport.plots.masses import Scale, log_masses, share_on_target
-from contraport.theory.circle import Spread, draw_circle, spread, train_onto_circle
+from contraport.plots.figure_setup import mass_colormap, panels
+from contraport.plots.mass_scale import Scale, log_masses, share_on_target
+from contraport.theory.circle import AlignmentUniformity, draw_circle, spread, train_circle_encoder
 from contraport.theory.toy import Mixture, gaussian_mixture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Penalised(NamedTuple):
+class PenaltyResult(NamedTuple):
     """What one factor of the penalty made of the toy.
 
     Attributes:
@@ -35,7 +35,7 @@ class Penalised(NamedTuple):
 
     embeddings: Tensor
     plan: Tensor
-    spread: Spread
+    spread: AlignmentUniformity
     penalty: float
     unevenness: float
     on_positives: float
@@ -51,7 +51,7 @@ class UniformityPenalty:
     """
 
     data: Mixture
-    by_factor: Mapping[float, Penalised]
+    by_factor: Mapping[float, PenaltyResult]
 
     def figure(self) -> Figure:
         """Draw the embeddings, and below them the plans on one logarithmic scale."""
@@ -69,7 +69,7 @@ class UniformityPenalty:
             above.set_title(f"factor {factor:g}: uniformity {found.spread.uniformity:.2f}", fontsize="medium")
             logs = log_masses(plan, scale, without_self=True)
             image = below.imshow(
-                logs, cmap=mass_colors(below), vmin=scale.low, vmax=scale.high, interpolation="nearest"
+                logs, cmap=mass_colormap(below), vmin=scale.low, vmax=scale.high, interpolation="nearest"
             )
             below.set(xticks=[], yticks=[])
             below.spines[:].set_visible(False)
@@ -114,17 +114,17 @@ def uniformity_penalty(
     by_factor = {}
     for factor in factors:
         loss = iot(temperature, uniformity=factor)
-        found = train_onto_circle(loss, data.x, noise=noise, iterations=iterations, seed=seed)
+        found = train_circle_encoder(loss, data.x, noise=noise, iterations=iterations, seed=seed)
         by_factor[factor] = _judged(found.embeddings, found.views, temperature)
     return UniformityPenalty(data, by_factor)
 
 
-def _judged(embeddings: Tensor, views: tuple[Tensor, Tensor], temperature: float) -> Penalised:
+def _judged(embeddings: Tensor, views: tuple[Tensor, Tensor], temperature: float) -> PenaltyResult:
     loss = iot_uniform(temperature)
     plan, target = loss.plan(*views), loss.target_plan(*views)
     negatives = plan[(target == 0) & ~torch.eye(len(plan), dtype=torch.bool)]
     shares = negatives / negatives.sum()
-    return Penalised(
+    return PenaltyResult(
         embeddings,
         plan,
         spread(*views),

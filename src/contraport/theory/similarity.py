@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.errors import check
-from contraport.plots.canvas import heatmap, panels
 from contraport.plots.colors import GREY
+from contraport.plots.figure_setup import heatmap, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,8 +13,8 @@ from torch import Tensor
 from contraport.engine import Geometry, MatrixLogKernel
 from contraport.errors import check, check_positive
 from contraport.objectives import Simplex
-from contraport.plots.canvas import mass_colors, panels
 from contraport.plots.colors import GREY, ORANGE
+from contraport.plots.figure_setup import mass_colormap, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,7 +116,7 @@ def _triangle(ax: Axes, costs: Tensor, temperature: float, optimum: Tensor, path
     masses = masses / steps
     height = masses @ costs - temperature * torch.special.entr(masses).sum(1)
     x, y = (masses @ CORNERS).T
-    ax.tricontourf(x.numpy(), y.numpy(), -height.numpy(), levels=14, cmap=mass_colors(ax))
+    ax.tricontourf(x.numpy(), y.numpy(), -height.numpy(), levels=14, cmap=mass_colormap(ax))
     outline = CORNERS[[0, 1, 2, 0]]
     ax.plot(outline[:, 0].numpy(), outline[:, 1].numpy(), color=GREY, linewidth=1)
     way = path @ CORNERS

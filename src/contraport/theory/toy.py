@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.errors import check, check_positive, check_whole
+from contraport.errors import check, check_integer, check_positive
 from contraport.seeding import torch_generator
 
 
@@ -39,7 +39,7 @@ def gaussian_mixture(
     [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     """
     check(items >= components >= 1, f"items: expected at least one per component ({components}), got {items!r}.")
-    check_whole("dimensions", dimensions, 2)
+    check_integer("dimensions", dimensions, 2)
     check_positive("sigma", sigma)
     angles = torch.arange(components) * (2 * math.pi / components)
     centers = torch.zeros(components, dimensions)

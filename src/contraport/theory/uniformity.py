@@ -11,14 +11,14 @@ from torch import Tensor
 
 from contraport.catalog.objectives import nt_xent
 from contraport.engine import Gibbs, normalize
-from contraport.errors import check_whole
-from contraport.objectives import Free, LogMean, Objective, Pairs, Within
+from contraport.errors import check_integer
+from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, Within
 from contraport.objectives.objective import Loss
-from contraport.plots.canvas import heatmap, panels
 from contraport.plots.colors import BLUE, GREY, ORANGE, SERIES
+from contraport.plots.figure_setup import heatmap, panels
 from contraport.seeding import torch_generator
-from contraport.theory.circle import draw_circle, spread, train_onto_circle
-from contraport.theory.descent import descend
+from contraport.theory.circle import draw_circle, spread, train_circle_encoder
+from contraport.theory.descent import minimize_lbfgs
 from contraport.theory.toy import Mixture, gaussian_mixture
 
 if TYPE_CHECKING:
@@ -82,14 +82,14 @@ def perfect_uniformity(
     >>> perfect_uniformity(5, 4).deviation < 1e-4
     True
     """
-    check_whole("items", items, 2)
-    check_whole("dimensions", dimensions, 2)
+    check_integer("items", items, 2)
+    check_integer("dimensions", dimensions, 2)
     if temperature is None:
         temperature = min(0.5, 20 * items ** (-2 / (dimensions - 1)))
     generator = torch_generator("theory.uniformity", seed)
     free = torch.randn(items, dimensions, generator=generator, dtype=torch.float64).requires_grad_()
-    uniformity = Objective(Within(), Gibbs("chordal", temperature), Free(), Pairs(), LogMean())
-    values = torch.tensor(list(descend([free], lambda: uniformity(free), iterations)))
+    uniformity = Objective(Within(), Gibbs("chordal", temperature), Free(), Pairs(), LogMeanKernel())
+    values = torch.tensor(list(minimize_lbfgs([free], lambda: uniformity(free), iterations)))
     points = normalize(free.detach())
     cosines = (points @ points.T)[~torch.eye(items, dtype=torch.bool)].clamp(-1, 1)
     deviation = None
@@ -161,7 +161,7 @@ def five_gaussians(
     Source: Hu et al. (2023), section 3 and figure 2.
     """
     data = data or gaussian_mixture()
-    found = train_onto_circle(objective or nt_xent(), data.x, noise=noise, iterations=iterations, seed=seed)
+    found = train_circle_encoder(objective or nt_xent(), data.x, noise=noise, iterations=iterations, seed=seed)
     angles = torch.arange(len(data.x)) * (2 * math.pi / len(data.x))
     polygon = torch.stack([angles.cos(), angles.sin()], 1)
     perfect = spread(polygon, polygon).uniformity

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from contraport.lazy import lazy_package
+from contraport._utils.lazy import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.training.replay import replay
@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["replay", "train"]
 
-lazy_package(__name__, replay="replay", train="train")
+make_package_lazy(__name__, replay="replay", train="train")

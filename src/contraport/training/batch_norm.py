@@ -13,14 +13,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from contraport import distributed
 
 
-class SharedBatchNorm(_BatchNorm):
+class CrossProcessBatchNorm(_BatchNorm):
     """Batch norm by the mean and variance of the items of all processes, on any device.
 
     Torch's own `SyncBatchNorm` does the same, faster, but on GPUs only.
 
     Shape: ``(b, C, ...)`` to the same; `b` may differ between processes.
 
-    >>> layer = SharedBatchNorm(2).train()
+    >>> layer = CrossProcessBatchNorm(2).train()
     >>> layer(torch.tensor([[1.0, 5.0], [3.0, 9.0]])).round(decimals=2)
     tensor([[-1., -1.],
             [ 1.,  1.]], grad_fn=<RoundBackward1>)
@@ -52,7 +52,7 @@ class SharedBatchNorm(_BatchNorm):
         cast(Tensor, self.running_var).lerp_(variance.to(self.running_mean.dtype), share)
 
 
-class _Activated(SharedBatchNorm):
+class _Activated(CrossProcessBatchNorm):
     """What takes the place of timm's batch norm with dropout and activation."""
 
     drop: nn.Module
@@ -64,7 +64,7 @@ class _Activated(SharedBatchNorm):
         return activated
 
 
-def share_batch_norm(module: nn.Module, device: torch.device) -> None:
+def convert_batch_norm(module: nn.Module, device: torch.device) -> None:
     """Make the batch norms within a module those of the whole batch; the keys of its state stay."""
     for name, child in module.named_children():
         if device.type == "cuda":
@@ -72,11 +72,11 @@ def share_batch_norm(module: nn.Module, device: torch.device) -> None:
         elif isinstance(child, _BatchNorm):
             setattr(module, name, _shared(child))
         else:
-            share_batch_norm(child, device)
+            convert_batch_norm(child, device)
 
 
-def _shared(norm: _BatchNorm) -> SharedBatchNorm:
-    kind = _Activated if hasattr(norm, "act") else SharedBatchNorm
+def _shared(norm: _BatchNorm) -> CrossProcessBatchNorm:
+    kind = _Activated if hasattr(norm, "act") else CrossProcessBatchNorm
     shared = kind.__new__(kind)
     shared.__dict__ = norm.__dict__  # its weights, buffers, settings and hooks: only what it computes is another
     return shared

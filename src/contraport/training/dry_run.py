@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 import torch
 
+from contraport._utils.formatting import rounded
+from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
-from contraport.data.loading import Loader, StreamLoader
+from contraport.data.data_loader import Loader, StreamLoader
 from contraport.embedding import frozen
-from contraport.formatting import rounded
-from contraport.progress import Bars
-from contraport.training.build import Built, draws_kept
-from contraport.training.build.model_parts import compile_encoders
+from contraport.training.components import Components, num_cached_draws
+from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop
-from contraport.training.optimization import make_schedule, optimizer_of
-from contraport.training.parallel import device_of
-from contraport.training.threads import limited_threads, threads_of
+from contraport.training.optimization import build_lr_schedule, build_optimizer
+from contraport.training.parallel import resolve_device
+from contraport.training.threads import choose_threads, thread_limit
 
 FIRST = 2
 """Steps that are not measured: in the first, kernels are chosen and memory is allocated."""
@@ -67,7 +67,7 @@ class _Done(Exception):  # noqa: N818 - the end of a dry run
 class _Timer(Callback):
     """Times each step of a few, with the time that it waits for its batches; then ends the training."""
 
-    def __init__(self, bars: Bars) -> None:
+    def __init__(self, bars: ProgressBars) -> None:
         self.seconds: list[float] = []
         self._shown = iter(bars.track(_ALL, "a few steps, to see how long one takes", len(_ALL)))
 
@@ -88,7 +88,7 @@ class _Timer(Callback):
 class _FeatureBatches:
     """Batches of random numbers in the place of cached features, which take as long to train on."""
 
-    def __init__(self, built: Built, draws: int) -> None:
+    def __init__(self, built: Components, draws: int) -> None:
         model, views = built.pipeline.model, built.pipeline.views
         self.batch_sampler = built.batches.batch_sampler
         self._batches = built.batches
@@ -103,31 +103,31 @@ class _FeatureBatches:
 
 
 @torch.random.fork_rng()
-def dry_run(settings: Settings, built: Built) -> DryRun:
+def dry_run(settings: Settings, built: Components) -> DryRun:
     """Return time and memory of a few steps of a training; its weights are others afterwards.
 
     Data are fetched, views made and weights moved as in the training; checkpoints, evaluation on the way and several
     processes are not counted.
     """
-    device, pipeline, bars = device_of(settings.device), built.pipeline, Bars(shown=settings.progress)
+    device, pipeline, bars = resolve_device(settings.device), built.pipeline, ProgressBars(shown=settings.progress)
     pipeline.to(device).train()
     if settings.compile:
         for model in pipeline.encoding():
             compile_encoders(model)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    draws, beforehand = draws_kept(settings), 0.0
+    draws, beforehand = num_cached_draws(settings), 0.0
     batches: Any = built.batches
     if draws > 0:
         beforehand = draws * len(built.dataset) / settings.batch_size * _seconds_to_encode(built, device, bars)
         pipeline.encoded = True
         batches = _FeatureBatches(built, draws)
-    optimizer, timer = optimizer_of(settings, pipeline, pipeline.model.encoders), _Timer(bars)
+    optimizer, timer = build_optimizer(settings, pipeline, pipeline.model.encoders), _Timer(bars)
     loop = Loop(
         pipeline,
         batches,
         optimizer,
-        make_schedule(optimizer, sched="constant", steps=1, warmup=0),
+        build_lr_schedule(optimizer, sched="constant", steps=1, warmup=0),
         epochs=len(_ALL),
         device=device,
         accumulate=settings.accumulate,
@@ -136,7 +136,7 @@ def dry_run(settings: Settings, built: Built) -> DryRun:
         callbacks=[timer],
     )
     try:
-        with limited_threads(threads_of(settings, built)):
+        with thread_limit(choose_threads(settings, built)):
             loop.run()
     except _Done:
         pass
@@ -145,7 +145,7 @@ def dry_run(settings: Settings, built: Built) -> DryRun:
     return DryRun(statistics.median(timer.seconds[FIRST:]), beforehand, _memory(device), device)
 
 
-def _seconds_to_encode(built: Built, device: torch.device, bars: Bars) -> float:
+def _seconds_to_encode(built: Components, device: torch.device, bars: ProgressBars) -> float:
     """Return how long a frozen encoder takes for the random views of a batch, the median."""
     pipeline, batches, seconds = built.pipeline, _endless(built.batches), []
     with frozen(pipeline.model):

@@ -10,47 +10,47 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 
-from contraport.data import own_share
-from contraport.data.streams import StreamBroke
-from contraport.distributed import is_first, raise_once, together
+from contraport.data import local_share
+from contraport.data.streams import StreamError
+from contraport.distributed import is_main_process, raise_on_one_rank, together
 from contraport.errors import UsageError, reason
-from contraport.measures.monitoring import parse_watches
+from contraport.metrics.monitoring import parse_scheduled_metrics
 from contraport.runs import Run
-from contraport.training.build import Built
-from contraport.training.build.model_parts import compile_encoders
 from contraport.training.callbacks import (
     AuditCallback,
     CheckpointFile,
     Checkpoints,
-    FoundLate,
     Meter,
-    Monitor,
+    NonFiniteEarlierStep,
+    OnlineMetrics,
     Profile,
-    RunGuard,
-    progress_on,
+    RunFiniteGuard,
+    progress_callback,
 )
 from contraport.training.callbacks.loggers import Logger, close_loggers
+from contraport.training.components import Components
+from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
-from contraport.training.optimization import make_schedule, optimizer_of
-from contraport.training.parallel import device_of, parallel
-from contraport.training.restore import drop_rows, read_checkpoint, restore, without_checkpoint
+from contraport.training.optimization import build_lr_schedule, build_optimizer
+from contraport.training.parallel import parallel, resolve_device
+from contraport.training.restore import checkpoint_remedy, drop_metrics_after, read_checkpoint, restore
 from contraport.training.sharding import whole
 from contraport.training.signals import Stopped, StopRequest, restored_signals
 
 if TYPE_CHECKING:
-    from contraport.measures.subject import Subject
+    from contraport.metrics.eval_context import EvalContext
 
 
 def fit(
-    built: Built,
+    built: Components,
     run: Run,
     settings: Settings,
     *,
     done: Position,
     loggers: Sequence[Logger],
     console: Console,
-    monitored: Callable[[torch.device], Subject] | None = None,
+    monitored: Callable[[torch.device], EvalContext] | None = None,
 ) -> Meter:
     """Train until all epochs are done, from the last checkpoint if some steps are, and return the meter.
 
@@ -68,7 +68,7 @@ def fit(
         KeyboardInterrupt: Ctrl-C or SIGTERM; the message says how to go on.
         UsageError: a file of the run cannot be written.
     """
-    device, pipeline = device_of(settings.device), built.pipeline
+    device, pipeline = resolve_device(settings.device), built.pipeline
     pipeline.to(device)
     if settings.compile:
         for model in pipeline.encoding():
@@ -76,7 +76,7 @@ def fit(
     unsharded = copy.deepcopy(pipeline.model).cpu() if settings.strategy == "fsdp" else None
     forward = parallel(pipeline, device, settings.strategy)
     file, stop, succeeded = CheckpointFile(run), StopRequest(), False
-    read_every = steps_between_readings(device, settings)
+    read_every = finite_check_interval(device, settings)
     with _interruptible(run), torch.random.fork_rng(devices=_current_gpu()):
         try:
             while not succeeded:
@@ -88,13 +88,17 @@ def fit(
                     loggers=loggers,
                 )
                 callbacks = [
-                    RunGuard(run, file, seed=settings.seed, every=read_every),
-                    *([] if monitored is None else [Monitor(parse_watches(settings.monitor), monitored, meter)]),
+                    RunFiniteGuard(run, file, seed=settings.seed, every=read_every),
+                    *(
+                        []
+                        if monitored is None
+                        else [OnlineMetrics(parse_scheduled_metrics(settings.monitor), monitored, meter)]
+                    ),
                     meter,
                     *([] if built.auditor is None else [AuditCallback(built.auditor, run)]),
                     Checkpoints(run, file, minutes=settings.save_every, keep_every=settings.keep_every, stop=stop),
-                    *([Profile(run)] if settings.profile and is_first() else []),
-                    progress_on(console, meter),
+                    *([Profile(run)] if settings.profile and is_main_process() else []),
+                    progress_callback(console, meter),
                 ]
                 loop = _build_loop(built, settings, device, callbacks)
                 loop.forward = forward
@@ -103,11 +107,13 @@ def fit(
                 try:
                     loop.run()
                     succeeded = True
-                except FoundLate:  # back to the last checkpoint; from there each step is checked before it is taken
+                except (
+                    NonFiniteEarlierStep
+                ):  # back to the last checkpoint; from there each step is checked before it is taken
                     read_every, done = 1, _go_back(run)
-        except StreamBroke as error:
+        except StreamError as error:
             remedy = f"; go on with: {run.resuming}" if run.last_checkpoint.exists() else ""
-            raise_once(UsageError(f"{error}{remedy}"))
+            raise_on_one_rank(UsageError(f"{error}{remedy}"))
         finally:
             built.batches.close()
             close_loggers(loggers, run, succeeded=succeeded)
@@ -117,10 +123,10 @@ def fit(
     return meter
 
 
-def _build_loop(built: Built, settings: Settings, device: torch.device, callbacks: Sequence[Callback]) -> Loop:
+def _build_loop(built: Components, settings: Settings, device: torch.device, callbacks: Sequence[Callback]) -> Loop:
     """Return the loop of a training at its beginning, with a new optimizer."""
-    optimizer = optimizer_of(settings, built.pipeline, built.pipeline.model.encoders)
-    schedule = make_schedule(
+    optimizer = build_optimizer(settings, built.pipeline, built.pipeline.model.encoders)
+    schedule = build_lr_schedule(
         optimizer,
         sched=settings.sched,
         steps=settings.epochs * built.epoch,
@@ -136,12 +142,12 @@ def _build_loop(built: Built, settings: Settings, device: torch.device, callback
         accumulate=settings.accumulate,
         gradient_clip=settings.gradient_clip,
         amp=settings.amp,
-        share=own_share(settings.batch_size),
+        share=local_share(settings.batch_size),
         callbacks=callbacks,
     )
 
 
-def steps_between_readings(device: torch.device, settings: Settings) -> int:
+def finite_check_interval(device: torch.device, settings: Settings) -> int:
     """Return how often the finite guard reads its numbers; a CPU has them at once, so reading them costs nothing."""
     return 1 if device.type == "cpu" else settings.log_every
 
@@ -155,8 +161,8 @@ def _restore(loop: Loop, run: Run) -> None:
     try:
         restore(loop, read_checkpoint(run.last_checkpoint))
     except Exception as error:  # a checkpoint of another training fits in no one way
-        message = f"resume: {run.last_checkpoint} does not fit its run: {reason(error)}{without_checkpoint(run)}"
-        raise_once(UsageError(message))
+        message = f"resume: {run.last_checkpoint} does not fit its run: {reason(error)}{checkpoint_remedy(run)}"
+        raise_on_one_rank(UsageError(message))
 
 
 def _go_back(run: Run) -> Position:
@@ -164,9 +170,9 @@ def _go_back(run: Run) -> Position:
     state = read_checkpoint(run.last_checkpoint)
     position = Position(state["epoch"], state["batch"], state["step"])
     with together():
-        if is_first():
+        if is_main_process():
             with run.writing():
-                drop_rows(run, position)
+                drop_metrics_after(run, position)
     return position
 
 
@@ -182,6 +188,6 @@ def _interruptible(run: Run) -> Iterator[None]:
         with restored_signals():
             yield
     except Stopped:
-        raise_once(KeyboardInterrupt(message), status=130)
+        raise_on_one_rank(KeyboardInterrupt(message), status=130)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(message) from interrupt

@@ -13,24 +13,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from contraport._utils.array_cache import load_or_build_arrays, total_bytes
+from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
-from contraport.array_cache import size_of, taken_or_made
 from contraport.data import Dataset, Views, loader
-from contraport.data.decoded import digest_of
-from contraport.embedding import Reader, check_finite, frozen, seeded
+from contraport.data.image_cache import dataset_digest
+from contraport.embedding import LoaderConfig, check_finite, frozen, seeded
 from contraport.encoders import Model
-from contraport.progress import Bars
-from contraport.training.build import Built, draws_kept
+from contraport.training.components import Components, num_cached_draws
 from contraport.training.config import Settings
-from contraport.training.parallel import device_of
-from contraport.training.step.feature_cache import KeptFeatures
+from contraport.training.parallel import resolve_device
+from contraport.training.step.feature_cache import CachedFeatures
 
 log = logging.getLogger("contraport.training")
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
 
 
-def on_features(built: Built, settings: Settings, folder: Path) -> Built:
+def use_cached_features(built: Components, settings: Settings, folder: Path) -> Components:
     """Return the same training on features of its items, which are taken from a folder, or made and put there.
 
     The features of an item are those of random views that the seed of the training draws; of views that nothing
@@ -45,9 +45,9 @@ def on_features(built: Built, settings: Settings, folder: Path) -> Built:
         UsageError: a feature is not finite, or the folder cannot be written to.
     """
     views = built.pipeline.views
-    draws = 1 if views.augment == "none" else draws_kept(settings)
+    draws = 1 if views.augment == "none" else num_cached_draws(settings)
     made_of = _made_of(built, settings, views, draws)
-    arrays = taken_or_made(
+    arrays = load_or_build_arrays(
         folder,
         made_of,
         lambda files: _fill(files, built, settings, views, folder, made_of),
@@ -55,7 +55,7 @@ def on_features(built: Built, settings: Settings, folder: Path) -> Built:
         argument="features",
         log=log,
     )
-    dataset = built.dataset.with_store(KeptFeatures(arrays))
+    dataset = built.dataset.with_store(CachedFeatures(arrays))
     batches = loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, workers=0, drop_last=True, shared=True
     )
@@ -65,7 +65,7 @@ def on_features(built: Built, settings: Settings, folder: Path) -> Built:
 
 def _fill(
     files: Sequence[np.ndarray],
-    built: Built,
+    built: Components,
     settings: Settings,
     views: Views,
     folder: Path,
@@ -76,9 +76,9 @@ def _fill(
         "encoding %d random views of each item once, into %s: %.1f MB",
         made_of["draws"] * len(shapes),
         folder,
-        size_of(made_of) / 1e6,
+        total_bytes(made_of) / 1e6,
     )
-    reader = Reader(256, device_of(settings.device), settings.workers, Bars(shown=settings.progress))
+    reader = LoaderConfig(256, resolve_device(settings.device), settings.workers, ProgressBars(shown=settings.progress))
     model.to(reader.device)
     views.to(reader.device)
     with seeded(settings.seed, reader.device), frozen(model):
@@ -91,7 +91,7 @@ def _fill(
                 first += len(part)
 
 
-def _encoded(model: Model, views: Views, dataset: Dataset, reader: Reader, told: str) -> Iterator[Tensor]:
+def _encoded(model: Model, views: Views, dataset: Dataset, reader: LoaderConfig, told: str) -> Iterator[Tensor]:
     """Yield the features of a random draw of all views, side by side, of some items after the other."""
 
     def encode(*given: Tensor) -> Tensor:
@@ -100,13 +100,13 @@ def _encoded(model: Model, views: Views, dataset: Dataset, reader: Reader, told:
     return reader.parts(encode, model, views, dataset, told)
 
 
-def _made_of(built: Built, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
+def _made_of(built: Components, settings: Settings, views: Views, draws: int) -> dict[str, Any]:
     """Return what features are made of, as JSON has it: as long as it is the same, they are."""
     model, items = built.pipeline.model, len(built.dataset)
     widths = [model.tower(view).num_features for view in range(len(views.shapes))]
     return {
         "version": __version__,
-        "data": digest_of(built.dataset),
+        "data": dataset_digest(built.dataset),
         "networks": [_described(encoder) for encoder in model.encoders],
         "weights": _digest_of_weights(model),
         "views": [views.augment, [list(shape) for shape in views.shapes]],

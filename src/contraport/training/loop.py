@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from contraport.data import Batch, BatchOrder, Share
-from contraport.data.loading import Loader, StreamLoader
-from contraport.training.sharding import clipped_norm
+from contraport.data.data_loader import Loader, StreamLoader
+from contraport.training.sharding import clip_gradients
 
 DATA, FORWARD, BACKWARD, STEP = SECTIONS = ("wait for data", "views and loss", "backward", "optimizer")
 """Sections of a step, as `torch.profiler` names them."""
@@ -34,7 +34,7 @@ class Position(NamedTuple):
 
 
 class Trainable(Protocol):
-    """A module that makes the loss of a batch, such as `contraport.training.step.pipeline.Pipeline`."""
+    """A module that makes the loss of a batch, such as `contraport.training.step.training_module.TrainingModule`."""
 
     def __call__(self, batch: Batch, step: int, part: int = 0, share: Share | None = None) -> Tensor:
         """Return the loss; everything random in it is a function of the seed, the step and the part."""
@@ -164,7 +164,7 @@ class Loop:
 
     def _take_step(self) -> None:
         parameters = [weights for weights in self.trained.parameters() if weights.grad is not None]
-        self.norm = clipped_norm(parameters, self.gradient_clip)
+        self.norm = clip_gradients(parameters, self.gradient_clip)
         for callback in self.callbacks:
             callback.before_step(self)
         with record_function(STEP):

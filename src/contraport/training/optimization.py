@@ -10,9 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from contraport.course import Course
-from contraport.errors import check, unknown_name
-from contraport.formatting import written_as
+from contraport._utils.formatting import format_options
+from contraport.errors import check, unknown_name_error
+from contraport.schedules import ScalarSchedule
 from contraport.training.config import Settings
 
 # Learning rates that suit small encoders and batches of a few hundred items.
@@ -22,11 +22,11 @@ DEFAULT_LR = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-3, "lars": 0.
 def check_optimizer(opt: str, lr: float | None) -> None:
     """Raise `UsageError` unless timm knows the optimiser and its learning rate is given or has a default."""
     if opt not in list_optimizers():
-        raise unknown_name("opt", opt, DEFAULT_LR)
-    check(lr is not None or opt in DEFAULT_LR, f"lr: has no default for {written_as(opt=opt)}; give it.")
+        raise unknown_name_error("opt", opt, DEFAULT_LR)
+    check(lr is not None or opt in DEFAULT_LR, f"lr: has no default for {format_options(opt=opt)}; give it.")
 
 
-def make_optimizer(
+def create_optimizer(
     module: nn.Module,
     *,
     opt: str,
@@ -69,9 +69,9 @@ def make_optimizer(
     return scaled
 
 
-def optimizer_of(settings: Settings, module: nn.Module, encoders: Sequence[nn.Module]) -> Optimizer:
-    """Return the optimiser that the settings of a training say; see `make_optimizer`."""
-    return make_optimizer(
+def build_optimizer(settings: Settings, module: nn.Module, encoders: Sequence[nn.Module]) -> Optimizer:
+    """Return the optimiser that the settings of a training say; see `create_optimizer`."""
+    return create_optimizer(
         module,
         opt=settings.opt,
         lr=settings.lr,
@@ -101,17 +101,17 @@ def _decayed(named: Sequence[tuple[str, nn.Parameter]], lr: float, weight_decay:
     ]
 
 
-def make_schedule(optimizer: Optimizer, *, sched: str, steps: int, warmup: int) -> LambdaLR:
+def build_lr_schedule(optimizer: Optimizer, *, sched: str, steps: int, warmup: int) -> LambdaLR:
     """Return a schedule that rises linearly over `warmup` steps and then falls to the end of `steps`.
 
     The rate is a function of the step alone, so a run that is resumed with more epochs follows the longer schedule.
 
     >>> import torch
-    >>> schedule = make_schedule(torch.optim.SGD([torch.zeros(1)], lr=1.0), sched="linear", steps=6, warmup=2)
+    >>> schedule = build_lr_schedule(torch.optim.SGD([torch.zeros(1)], lr=1.0), sched="linear", steps=6, warmup=2)
     >>> [schedule.lr_lambdas[0](step) for step in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    fall = Course(1, 0, steps - warmup, sched)
+    fall = ScalarSchedule(1, 0, steps - warmup, sched)
 
     def share(step: int) -> float:
         return (step + 1) / warmup if step < warmup else fall.value(step - warmup)

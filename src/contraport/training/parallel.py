@@ -11,10 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from contraport.distributed import world
 from contraport.errors import check
-from contraport.training.batch_norm import share_batch_norm
+from contraport.training.batch_norm import convert_batch_norm
 from contraport.training.config import Settings
-from contraport.training.sharding import shard, sharded_names
-from contraport.training.step.pipeline import Pipeline
+from contraport.training.sharding import shard, sharded_parameter_names
+from contraport.training.step.training_module import TrainingModule
 
 _KNOWN_WHOLE = ("contraport", "torch")
 """Packages whose modules give each of their parameters a gradient in each step."""
@@ -32,13 +32,13 @@ def check_strategy(settings: Settings) -> None:
     if settings.strategy == "ddp":
         return
     check(world().size > 1, "strategy: fsdp requires several processes; start them by torchrun.")
-    others = {"audit": settings.audit, settings.held_by: settings.freezes, "monitor": bool(settings.monitor)}
+    others = {"audit": settings.audit, settings.freeze_source: settings.freezes, "monitor": bool(settings.monitor)}
     wrong = [name for name, is_given in others.items() if is_given]
     check(not wrong, f"strategy: fsdp cannot be combined with {', '.join(wrong)}, which one process computes alone.")
     check(settings.freeze_epochs == 0, "strategy: fsdp cannot be combined with freeze_epochs.")
 
 
-def device_of(name: str) -> torch.device:
+def resolve_device(name: str) -> torch.device:
     """Return the device of that name; of `auto` the fastest of this machine."""
     if name != "auto":
         return torch.device(name)
@@ -46,7 +46,7 @@ def device_of(name: str) -> torch.device:
     return torch.device(next((kind for kind, found in there.items() if found), "cpu"))
 
 
-def parallel(pipeline: Pipeline, device: torch.device, strategy: str = "ddp") -> nn.Module:
+def parallel(pipeline: TrainingModule, device: torch.device, strategy: str = "ddp") -> nn.Module:
     """Return what the processes of a training call for the loss: the pipeline, or one whose gradients they average.
 
     Args:
@@ -56,19 +56,19 @@ def parallel(pipeline: Pipeline, device: torch.device, strategy: str = "ddp") ->
     """
     if world().size == 1:
         return pipeline
-    share_batch_norm(pipeline, device)
+    convert_batch_norm(pipeline, device)
     if strategy == "fsdp":
         shard([encoder for model in pipeline.encoding() for encoder in model.encoders], device)
-    ignored = sharded_names(pipeline)
+    ignored = sharded_parameter_names(pipeline)
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(pipeline, ignored)
     if not any(weights.requires_grad for name, weights in pipeline.named_parameters() if name not in ignored):
         return pipeline
     how: dict[str, Any] = {"device_ids": [torch.cuda.current_device()]} if device.type == "cuda" else {}
     how[_SYNC] = False  # all processes make the same buffers: statistics, queue, bank
-    return DistributedDataParallel(pipeline, find_unused_parameters=may_lack_gradients(pipeline), **how)
+    return DistributedDataParallel(pipeline, find_unused_parameters=may_have_unused_parameters(pipeline), **how)
 
 
-def may_lack_gradients(pipeline: Pipeline) -> bool:
+def may_have_unused_parameters(pipeline: TrainingModule) -> bool:
     """Return whether a step may leave weights without a gradient: held at first, or in parts of other packages."""
     for_some_steps = pipeline.freezing is not None and pipeline.freezing.steps is not None
     return for_some_steps or any(

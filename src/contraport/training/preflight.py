@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from contraport._utils.formatting import counted, format_flags
+from contraport._utils.text_tensors import is_text
 from contraport.catalog import SOURCES
 from contraport.data import Dataset
 from contraport.data.streams import Stream
-from contraport.encoders.view_names import each_view
-from contraport.formatting import as_flags, counted
-from contraport.options import is_object, plain
-from contraport.text_tensors import is_text
+from contraport.encoders.view_names import values_per_view
+from contraport.options import is_object_placeholder, plain
 from contraport.training.config import Settings
-from contraport.training.step.pipeline import Pipeline
+from contraport.training.step.training_module import TrainingModule
 
 FEW_STEPS = 200
 """With fewer steps an encoder has hardly left where it began."""
@@ -45,7 +45,7 @@ log = logging.getLogger("contraport.training")
 def preflight(
     settings: Settings,
     dataset: Dataset,
-    pipeline: Pipeline,
+    pipeline: TrainingModule,
     *,
     steps: int,
     given: Mapping[str, Any],
@@ -78,15 +78,15 @@ def preflight(
     changes: dict[str, Any] = {}
     if steps < FEW_STEPS:
         changes, enough = proposal(len(dataset), size, epochs, given)
-        told = f"{as_flags(changes)} makes {enough:,} steps"
+        told = f"{format_flags(changes)} makes {enough:,} steps"
         log.warning("few steps: %d; below about %d little is learned. %s", steps, FEW_STEPS, told)
-    if not settings.resume and (advice := advice_of_encoder(settings, dataset, given, changes, path)):
+    if not settings.resume and (advice := encoder_advice(settings, dataset, given, changes, path)):
         log.warning("%s", advice)
-    if not settings.resume and (advice := advice_of_texts(dataset, given)):
+    if not settings.resume and (advice := text_advice(dataset, given)):
         log.warning("%s", advice)
     if doubt := pipeline.comparison.doubt(size):
         log.warning("%s", doubt)
-    if views_are_one(pipeline, dataset):
+    if views_are_identical(pipeline, dataset):
         log.warning(
             "the views of an item are the same: --augment none changes nothing, and the encoder, which has no dropout "
             "or is held, draws nothing; nothing is learned of what items share. --augment standard makes views that "
@@ -96,7 +96,7 @@ def preflight(
 
 @torch.random.fork_rng(devices=[])
 @torch.no_grad()
-def views_are_one(pipeline: Pipeline, dataset: Dataset) -> bool:
+def views_are_identical(pipeline: TrainingModule, dataset: Dataset) -> bool:
     """Return whether the random views of an item that is given as one have equal features at the first step."""
     views, model = pipeline.views, pipeline.model
     if views.augment != "none" or len(views.plain_shapes) > 1 or dataset.paired:
@@ -122,7 +122,7 @@ def proposal(
     ({'batch_size': 64, 'epochs': 200}, 1000)
     """
     given = given or {}
-    size = batch_size if given.get("resume") else fitting_batch(items, batch_size)
+    size = batch_size if given.get("resume") else suggest_batch_size(items, batch_size)
     batches = items // size
     enough = max(epochs, math.ceil(ENOUGH_STEPS / batches))
     smaller = {"batch_size": size} if size != batch_size else {}
@@ -130,12 +130,12 @@ def proposal(
     return smaller | longer, enough * batches
 
 
-def fitting_batch(items: int, most: int) -> int:
+def suggest_batch_size(items: int, most: int) -> int:
     """Return how many items a batch of few items has: the power of two in a quarter of them, but `LEAST_BATCH`.
 
     In larger batches few items make hardly any steps. Items that do not make two batches are one.
 
-    >>> [fitting_batch(items, 256) for items in (48, 100, 200, 600, 9_000)]
+    >>> [suggest_batch_size(items, 256) for items in (48, 100, 200, 600, 9_000)]
     [48, 32, 32, 128, 256]
     """
     if items < 2 * LEAST_BATCH:
@@ -156,19 +156,21 @@ def again(given: Mapping[str, Any], changes: Mapping[str, Any], path: Path | Non
     contraport train --data 'my photos' --target labels --encoder gradients --out runs/a-gradients
     """
     written = {name: plain(value) for name, value in given.items()}
-    if not written.get("data") or any(map(is_object, written.values())):
-        return as_flags(changes)
+    if not written.get("data") or any(map(is_object_placeholder, written.values())):
+        return format_flags(changes)
     if path is not None and not given.get("overwrite"):
         changes = {**changes, "out": f"{path}-{changes['encoder']}"}
-    return f"contraport train {as_flags({**written, **changes})}"
+    return f"contraport train {format_flags({**written, **changes})}"
 
 
-def advice_of_texts(dataset: Dataset, given: Mapping[str, Any]) -> str | None:
+def text_advice(dataset: Dataset, given: Mapping[str, Any]) -> str | None:
     """Return what suits pairs of texts better than the defaults; None for other data, or where a way was chosen."""
     chosen = given.keys() & {"objective", "objective_settings", "temperature", "recipe", "projection"}
     if chosen or len(dataset.shapes) < 2 or not all(map(is_text, dataset.shapes)):
         return None
-    way = as_flags({"objective": "info-nce", "temperature": 0.05, "projection": 0})  # docs/text.md has what each does
+    way = format_flags(
+        {"objective": "info-nce", "temperature": 0.05, "projection": 0}
+    )  # docs/text.md has what each does
     return f"texts that belong together: as a rule more of their partners are found with {way}"
 
 
@@ -176,11 +178,11 @@ def _is_of_images(weights: Any, dataset: Dataset) -> bool:
     """Return whether the weights to begin with, of all views or by what these are called, are of one of images."""
     if not isinstance(weights, Mapping):
         return bool(weights)
-    each = each_view("encoder", weights, dataset.view_names, dataset.shapes)
+    each = values_per_view("encoder", weights, dataset.view_names, dataset.shapes)
     return any(own and len(shape) == 3 for own, shape in zip(each, dataset.shapes, strict=True))
 
 
-def advice_of_encoder(
+def encoder_advice(
     settings: Settings,
     dataset: Dataset,
     given: Mapping[str, Any],
@@ -229,9 +231,9 @@ def advice_of_encoder(
     if is_photo:
         return (
             f"{few}; better is one that others trained, frozen: {command}, or {others}. Without such weights take "
-            f"{as_flags(edges)}, which describes edges and hues and has nothing to learn but its projection"
+            f"{format_flags(edges)}, which describes edges and hues and has nothing to learn but its projection"
         )
     return (
         f"{few}; better is one that describes edges and hues and has nothing to learn but its projection: {command}. "
-        f"Weights that others trained may do better still: {as_flags(trained)}, or {others}"
+        f"Weights that others trained may do better still: {format_flags(trained)}, or {others}"
     )

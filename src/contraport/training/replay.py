@@ -13,14 +13,14 @@ from torch import Tensor
 from contraport.data import Batch
 from contraport.encoders import check_trusted
 from contraport.errors import check
-from contraport.options import is_object
+from contraport.options import is_object_placeholder
 from contraport.runs import Run, read
-from contraport.training.build import build, build_initial, fitted
+from contraport.training.components import build, fitted, load_initial_weights
 from contraport.training.restore import read_checkpoint
-from contraport.training.step.pipeline import Pipeline
+from contraport.training.step.training_module import TrainingModule
 
 
-class Replay(NamedTuple):
+class FailedStep(NamedTuple):
     """A step of a training whose loss or gradient was not finite.
 
     Attributes:
@@ -31,7 +31,7 @@ class Replay(NamedTuple):
         part: which of the batches of the step it is, where gradients are added up.
     """
 
-    pipeline: Pipeline
+    pipeline: TrainingModule
     batch: Batch
     step: int
     part: int
@@ -42,7 +42,7 @@ class Replay(NamedTuple):
         return loss
 
 
-def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> Replay:
+def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> FailedStep:
     """Return the step that stopped the training in a run folder.
 
     Args:
@@ -57,18 +57,18 @@ def replay(path: str | Path, *, trust: bool = False, **objects: Any) -> Replay:
     file = run.nonfinite_items
     check(file.exists(), f"run: {run.path} has no {file.name}: no step of it had a loss that is not finite.")
     settings = run.settings(**{"workers": 0, **objects})
-    missing = [name for name, value in settings.kept().items() if is_object(value) and name not in objects]
+    missing = [name for name, value in settings.kept().items() if is_object_placeholder(value) and name not in objects]
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.")
     check_trusted(settings.encoder, str(run.config_path), trust=trust or "encoder" in objects)
     step, part = read(run.nonfinite_path, _step)
-    begun = build_initial(settings, run)
+    begun = load_initial_weights(settings, run)
     pipeline = build(fitted(settings, begun), begun, run=run).pipeline
 
     def restore(file: Path) -> None:
         pipeline.load_state_dict(read_checkpoint(file)["pipeline"])
 
     read(run.nonfinite_checkpoint, restore)
-    return Replay(pipeline, read(file, _batch), step, part)
+    return FailedStep(pipeline, read(file, _batch), step, part)
 
 
 def _step(file: Path) -> tuple[int, int]:

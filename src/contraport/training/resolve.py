@@ -7,19 +7,19 @@ from typing import Any
 
 from contraport.catalog import resolve
 from contraport.encoders import check_trusted
-from contraport.errors import check, explained, unknown_name
-from contraport.options import is_object
+from contraport.errors import check, explained, unknown_name_error
+from contraport.options import is_object_placeholder
 from contraport.runs import Run
 from contraport.training.config import KEPT, Settings
 
 
-def settings_of(given: Mapping[str, Any]) -> Settings:
+def resolve_settings(given: Mapping[str, Any]) -> Settings:
     """Return the settings of a training that was given some of them.
 
     Raises:
         UsageError: a wrong setting, an unknown recipe, or what differs from the run that is to go on.
 
-    >>> settings_of({"recipe": "byol", "momentum": 0.9}).predictor
+    >>> resolve_settings({"recipe": "byol", "momentum": 0.9}).predictor
     True
     """
     return Settings(**resolve(_continued(given) if given.get("resume") else given))
@@ -34,10 +34,11 @@ def _continued(given: Mapping[str, Any]) -> dict[str, Any]:
     config, kept = run.config(), run.settings()
     for name, value in config.items():
         if name not in KEPT:
-            raise unknown_name(f"{out}/config.yaml", name, KEPT)
+            raise unknown_name_error(f"{out}/config.yaml", name, KEPT)
         if name not in given:
             check(
-                not is_object(value), f"{name}: the run in {out} was given the object {value}; pass it again to go on."
+                not is_object_placeholder(value),
+                f"{name}: the run in {out} was given the object {value}; pass it again to go on.",
             )
     check_trusted(kept.encoder, f"{out}/config.yaml", trust=given.get("trust", False) or "encoder" in given)
     for name in KEPT.keys() & given.keys() & config.keys():

@@ -24,21 +24,21 @@ import yaml
 from torch import Tensor
 from torch.optim import Optimizer
 
-from contraport.data.fingerprint import SplitRecord
-from contraport.distributed import is_first
+from contraport._utils.files import check_checksum, halves, write_text
+from contraport._utils.formatting import format_options
+from contraport.data.split_record import SplitRecord
+from contraport.distributed import is_main_process
 from contraport.errors import check, explained
-from contraport.files import check_checksum, halves, write_text
-from contraport.formatting import written_as
 from contraport.runs import Run, read
 from contraport.training.config import Settings
 from contraport.training.loop import Loop, Position
-from contraport.training.sharding import part_optimizer, parted, whole
+from contraport.training.sharding import shard_optimizer_state, shard_state, whole
 
 log = logging.getLogger("contraport.training")
 
 
 @explained("contraport docs troubleshooting resume-is-refused")
-def open_run(run: Run, settings: Settings, record: SplitRecord | None = None) -> Position:
+def create_or_resume_run(run: Run, settings: Settings, record: SplitRecord | None = None) -> Position:
     """Make the run's folder; or, to resume, take it back to its last checkpoint.
 
     Args:
@@ -74,7 +74,7 @@ def open_run(run: Run, settings: Settings, record: SplitRecord | None = None) ->
     )
     with run.writing():
         _remove_halves(run)
-        drop_rows(run, position)
+        drop_metrics_after(run, position)
         if position.epoch < settings.epochs:
             for outdated in (run.evaluation_path, run.samples_path, run.items_path):
                 outdated.unlink(missing_ok=True)
@@ -82,14 +82,14 @@ def open_run(run: Run, settings: Settings, record: SplitRecord | None = None) ->
     return position
 
 
-def drop_rows(run: Run, position: Position) -> None:
+def drop_metrics_after(run: Run, position: Position) -> None:
     """Remove the metrics of steps after a position."""
     if run.metrics_path.exists():
         run.write_metrics(row for row in run.metrics() if row["step"] <= position.step)
 
 
 @contextmanager
-def replacing_run(run: Run) -> Iterator[None]:
+def rollback_on_failure(run: Run) -> Iterator[None]:
     """Put the run that this one replaces back where this one fails before it has a checkpoint.
 
     Where it was stopped, or its loss was not finite, both are kept: the new one has the reason, and can be resumed.
@@ -99,9 +99,9 @@ def replacing_run(run: Run) -> Iterator[None]:
     except FloatingPointError:
         raise
     except Exception:
-        if is_first():
+        if is_main_process():
             with run.writing():
-                run.replaced.put_back()
+                run.replaced.roll_back()
         raise
 
 
@@ -114,7 +114,7 @@ def _remove_halves(run: Run) -> None:
         shutil.rmtree(half)
 
 
-def state_of(loop: Loop) -> dict[str, Any]:
+def checkpoint_state(loop: Loop) -> dict[str, Any]:
     """Return what a checkpoint holds of a training."""
     states = {type(callback).__name__: callback.state() for callback in loop.callbacks}
     return {
@@ -135,10 +135,10 @@ def restore(loop: Loop, state: dict[str, Any]) -> None:
         Exception: the checkpoint is of another training.
     """
     loop.place(Position(state["epoch"], state["batch"], state["step"]))
-    loop.trained.load_state_dict(parted(state["pipeline"], like=loop.trained.state_dict()))
+    loop.trained.load_state_dict(shard_state(state["pipeline"], like=loop.trained.state_dict()))
     loop.optimizer.load_state_dict(state["optimizer"])
     _shape_as_weights(loop.optimizer)
-    part_optimizer(loop.optimizer)
+    shard_optimizer_state(loop.optimizer)
     loop.schedule.load_state_dict(state["schedule"])
     for callback in loop.callbacks:
         kept = state["callbacks"].get(type(callback).__name__)
@@ -187,11 +187,11 @@ def _of_lightning(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def without_checkpoint(run: Run) -> str:
+def checkpoint_remedy(run: Run) -> str:
     """Return what can be done where the last checkpoint is of no use."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
-    return f"; {other}train anew with {written_as(overwrite=True)}."
+    return f"; {other}train anew with {format_options(overwrite=True)}."
 
 
 def _position(run: Run) -> Position:
@@ -206,5 +206,5 @@ def _position(run: Run) -> Position:
             raise ValueError(f"expected whole numbers of epochs, batches and steps, got {tuple(position)}")
         return position
 
-    found: Position = read(run.last_checkpoint, reader, without_checkpoint(run))
+    found: Position = read(run.last_checkpoint, reader, checkpoint_remedy(run))
     return found

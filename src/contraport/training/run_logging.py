@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from contraport.distributed import is_first
-from contraport.progress import plain_console
+from contraport._utils.progress import make_console
+from contraport.distributed import is_main_process
 from contraport.runs import Run
 
 log = logging.getLogger("contraport")
@@ -21,17 +21,17 @@ def console_logging(*, progress: bool) -> Iterator[None]:
     level = log.level
     log.setLevel(logging.INFO)
     try:
-        with _handled_by(_ToConsole(plain_console(stderr=True, quiet=not progress))):
+        with _handled_by(_ToConsole(make_console(stderr=True, quiet=not progress))):
             yield
     finally:
         log.setLevel(level)
 
 
 @contextmanager
-def first_process_logs() -> Iterator[None]:
+def first_process_logging() -> Iterator[None]:
     """Of several processes, let only the first log while the block runs: all of them see the same."""
     level = log.level
-    if not is_first():
+    if not is_main_process():
         log.setLevel(logging.CRITICAL + 1)
     try:
         yield
@@ -43,15 +43,15 @@ def first_process_logs() -> Iterator[None]:
 def run_logging(run: Run, *, progress: bool) -> Iterator[Console]:
     """Send what the package logs to `train.log`, and INFO and above to the console too, which is silent on demand.
 
-    Of several processes only the first does, see `first_process_logs`.
+    Of several processes only the first does, see `first_process_logging`.
 
     Raises:
         UsageError: `train.log` cannot be written.
     """
-    if not is_first():
-        yield plain_console(quiet=True)
+    if not is_main_process():
+        yield make_console(quiet=True)
         return
-    console = plain_console(stderr=True, quiet=not progress)
+    console = make_console(stderr=True, quiet=not progress)
     with run.writing():
         to_file = _LogFile(run)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from contraport.distributed import world
 
 
-def is_part(value: Any) -> bool:
+def is_sharded(value: Any) -> bool:
     """Return whether a value is a tensor of which this process has a part."""
     known = sys.modules.get("torch.distributed.tensor")  # half a second to import: without it there are no parts
     return known is not None and isinstance(value, known.DTensor)
@@ -39,9 +39,9 @@ def shard(networks: Iterable[nn.Module], device: torch.device) -> None:
             fully_shard(network, mesh=mesh, reshard_after_forward=True)
 
 
-def sharded_names(module: nn.Module) -> list[str]:
+def sharded_parameter_names(module: nn.Module) -> list[str]:
     """Return the names of the weights of which this process has a part."""
-    return [name for name, weights in module.named_parameters() if is_part(weights)]
+    return [name for name, weights in module.named_parameters() if is_sharded(weights)]
 
 
 def whole(values: Any) -> Any:
@@ -54,15 +54,15 @@ def whole(values: Any) -> Any:
         return {name: whole(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
         return type(values)(map(whole, values))
-    return values.full_tensor() if is_part(values) else values
+    return values.full_tensor() if is_sharded(values) else values
 
 
-def parted(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+def shard_state(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state with the parts that another state of the same names has, in the place of whole tensors."""
     return {name: _part(value, like.get(name)) for name, value in values.items()}
 
 
-def part_optimizer(optimizer: Optimizer) -> None:
+def shard_optimizer_state(optimizer: Optimizer) -> None:
     """Put parts in the place of the whole tensors of a state that an optimizer has loaded."""
     for weights, state in optimizer.state.items():
         for name, value in state.items():
@@ -71,23 +71,23 @@ def part_optimizer(optimizer: Optimizer) -> None:
 
 
 def _part(value: Any, like: Any) -> Any:
-    if not is_part(like) or is_part(value):
+    if not is_sharded(like) or is_sharded(value):
         return value
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
-def clipped_norm(parameters: Sequence[nn.Parameter], most: float | None) -> Tensor:
+def clip_gradients(parameters: Sequence[nn.Parameter], most: float | None) -> Tensor:
     """Return the norm of the gradient of some parameters, which is scaled down to `most` where it is larger.
 
     >>> weights = nn.Parameter(torch.zeros(2))
     >>> weights.grad = torch.tensor([3.0, 4.0])
-    >>> clipped_norm([weights], 1.0), weights.grad.norm()
+    >>> clip_gradients([weights], 1.0), weights.grad.norm()
     (tensor(5.), tensor(1.0000))
     """
-    in_parts = [weights for weights in parameters if is_part(weights.grad)]
-    others = [weights for weights in parameters if not is_part(weights.grad)]
+    in_parts = [weights for weights in parameters if is_sharded(weights.grad)]
+    others = [weights for weights in parameters if not is_sharded(weights.grad)]
     norm = get_total_norm([weights.grad for weights in others if weights.grad is not None])
     if in_parts:
         of_parts: Any = get_total_norm([weights.grad for weights in in_parts if weights.grad is not None])

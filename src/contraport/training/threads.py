@@ -13,10 +13,10 @@ import torch
 
 from contraport.data import Batch
 from contraport.distributed import world
-from contraport.training.build import Built, draws_kept
+from contraport.training.components import Components, num_cached_draws
 from contraport.training.config import Settings
-from contraport.training.parallel import device_of
-from contraport.training.step.pipeline import Pipeline
+from contraport.training.parallel import resolve_device
+from contraport.training.step.training_module import TrainingModule
 
 LARGE = 1.0
 """Seconds of a step on one thread from which on all threads are taken: each has enough to do."""
@@ -35,7 +35,7 @@ GAIN = 0.9
 
 
 @contextmanager
-def limited_threads(number: int | None) -> Iterator[None]:
+def thread_limit(number: int | None) -> Iterator[None]:
     """Let torch compute with so many threads within the block; None changes nothing."""
     before = torch.get_num_threads()
     if number is not None:
@@ -46,7 +46,7 @@ def limited_threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def threads_of(settings: Settings, built: Built) -> int | None:
+def choose_threads(settings: Settings, built: Components) -> int | None:
     """Return how many threads a training takes: those of its settings, or those that make a few steps of it fast.
 
     The threads of torch wait for one another spinning. For small networks, and beside other processes, that takes
@@ -60,7 +60,7 @@ def threads_of(settings: Settings, built: Built) -> int | None:
     if settings.threads is not None or settings.resume:
         return settings.threads
     is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or world().size > 1
-    if is_chosen or device_of(settings.device).type != "cpu" or draws_kept(settings) > 0:
+    if is_chosen or resolve_device(settings.device).type != "cpu" or num_cached_draws(settings) > 0:
         return None
     if sum(weights.numel() for weights in pipeline.parameters()) >= MANY_WEIGHTS:
         return most
@@ -72,22 +72,22 @@ def threads_of(settings: Settings, built: Built) -> int | None:
 
 
 @torch.random.fork_rng(devices=[])
-def fastest(pipeline: Pipeline, batch: Batch, settings: Settings, *, most: int) -> int:
+def fastest(pipeline: TrainingModule, batch: Batch, settings: Settings, *, most: int) -> int:
     """Return how many threads, `most` at most, make the steps of a pipeline fast; its state is another afterwards."""
-    best, seconds = 1, seconds_of_step(pipeline, batch, settings, threads=1)
+    best, seconds = 1, time_step(pipeline, batch, settings, threads=1)
     if seconds >= LARGE:
         return most
     for number in [*(number for number in (2, 4) if number < most), most]:
-        found = seconds_of_step(pipeline, batch, settings, threads=number)
+        found = time_step(pipeline, batch, settings, threads=number)
         if found < GAIN * seconds:
             best, seconds = number, found
     return best
 
 
-def seconds_of_step(pipeline: Pipeline, batch: Batch, settings: Settings, *, threads: int) -> float:
+def time_step(pipeline: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
     """Return how long the loss of a batch and its gradient take, the median; of a large network, of its first step."""
     seconds: list[float] = []
-    with limited_threads(threads):
+    with thread_limit(threads):
         while len(seconds) <= TIMED and (len(seconds) < 2 or sum(seconds) < BUDGET):
             start = time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=settings.amp):

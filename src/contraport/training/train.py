@@ -10,49 +10,49 @@ from typing import Any
 
 import torch
 
+from contraport._utils.formatting import counted, describe_item_shape
+from contraport._utils.locks import locked
 from contraport._version import __version__
-from contraport.catalog.recipes import settings_of_recipe
+from contraport.auditing.pairs.pair_filter import max_audited_batch_size
+from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Dataset
-from contraport.data.decoded import decoded_once, holds_encoded
-from contraport.data.fingerprint import SplitRecord
-from contraport.data.loading import StreamLoader
+from contraport.data.data_loader import StreamLoader
+from contraport.data.image_cache import cache_decoded_images, has_encoded_images
 from contraport.data.perturbations import with_partners
+from contraport.data.split_record import SplitRecord
 from contraport.data.streams import Stream
-from contraport.data.views.own import OwnChange
-from contraport.distributed import from_first, is_first, joined, together, world
-from contraport.encoders.adapters import merged
+from contraport.data.views.custom_transforms import CustomTransform
+from contraport.distributed import broadcast_object, is_main_process, joined, together, world
+from contraport.encoders.lora import merged
 from contraport.errors import check
-from contraport.formatting import counted, items_told
-from contraport.locks import locked
 from contraport.runs import Run, default_path
-from contraport.training.build import (
-    Built,
-    Monitored,
+from contraport.training.callbacks import open_loggers
+from contraport.training.components import (
+    Components,
+    EvalContextFactory,
     build,
     build_batches,
     build_dataset,
-    build_held_out,
-    build_initial,
-    build_monitored,
-    check_parts,
-    draws_kept,
+    build_held_out_dataset,
+    build_online_eval,
+    check_components,
+    feature_cache_blocker,
     fitted,
-    held_at_once,
-    in_epochs,
-    why_none_is_kept,
+    load_initial_weights,
+    normalize_freeze,
+    num_cached_draws,
+    steps_to_epochs,
 )
-from contraport.training.callbacks import make_loggers
 from contraport.training.config import TRAIN, Settings
 from contraport.training.dry_run import dry_run
 from contraport.training.fit import fit
-from contraport.training.frozen_features import on_features
+from contraport.training.frozen_features import use_cached_features
 from contraport.training.loop import Position
-from contraport.training.preflight import fitting_batch, preflight
-from contraport.training.resolve import settings_of
-from contraport.training.restore import open_run, replacing_run
-from contraport.training.run_logging import console_logging, first_process_logs, run_logging
-from contraport.training.step.pair_filter import largest_batch
-from contraport.training.threads import limited_threads, threads_of
+from contraport.training.preflight import preflight, suggest_batch_size
+from contraport.training.resolve import resolve_settings
+from contraport.training.restore import create_or_resume_run, rollback_on_failure
+from contraport.training.run_logging import console_logging, first_process_logging, run_logging
+from contraport.training.threads import choose_threads, thread_limit
 
 log = logging.getLogger("contraport.training")
 
@@ -76,21 +76,21 @@ def train(given: dict[str, Any]) -> Run:
     ...     [row["step"] for row in run.metrics()]
     [2]
     """
-    with joined(given.get("device", "auto")), first_process_logs():
+    with joined(given.get("device", "auto")), first_process_logging():
         with together():
-            settings = settings_of(given)
-            compared = check_parts(settings)
+            settings = resolve_settings(given)
+            compared = check_components(settings)
             goes_on = Run(settings.out) if settings.resume and settings.out else None
-            begun = build_initial(settings, goes_on)
+            begun = load_initial_weights(settings, goes_on)
             settings = fitted(settings, begun)
             dataset = build_dataset(settings)
             given_freeze = settings.freeze
-            settings = held_at_once(settings, dataset)
+            settings = normalize_freeze(settings, dataset)
             settings, notes = _of_size(settings, dataset, chosen="batch_size" in given)
-            settings = in_epochs(settings, dataset, chosen="epochs" in given)
+            settings = steps_to_epochs(settings, dataset, chosen="epochs" in given)
             built = build(settings, begun, dataset, compared=compared, run=goes_on)._replace(notes=notes)
-            monitored = build_monitored(settings, built, dataset)
-            settings = settings.derive(threads=threads_of(settings, built))
+            monitored = build_online_eval(settings, built, dataset)
+            settings = settings.derive(threads=choose_threads(settings, built))
             path = settings.out or default_path(built.dataset.name, settings.method)
             run = Run(path, settings.own_encoder)
             if settings.dry_run:
@@ -98,18 +98,18 @@ def train(given: dict[str, Any]) -> Run:
                 return run
             if not settings.resume:
                 run.check_free(overwrite=settings.overwrite)
-            record = SplitRecord.of(dataset, build_held_out(settings))
+            record = SplitRecord.of(dataset, build_held_out_dataset(settings))
         with together():
             _check_same_items(dataset, record)
-        with _locked(run), replacing_run(run):
+        with _locked(run), rollback_on_failure(run):
             with together():
                 kept = settings.derive(freeze=given_freeze)  # so that the same can be given to go on
-                done = open_run(run, kept, record) if is_first() else Position()
-                if is_first() and done.step == 0:
+                done = create_or_resume_run(run, kept, record) if is_main_process() else Position()
+                if is_main_process() and done.step == 0:
                     run.save_initial(merged(built.pipeline.model), drawn=begun is None)
-                if built.partners is not None and is_first():
+                if built.partners is not None and is_main_process():
                     run.save_partners(built.partners.numpy())
-            _fit(settings, built, run, from_first(done), monitored, given)
+            _fit(settings, built, run, broadcast_object(done), monitored, given)
     return run
 
 
@@ -118,7 +118,7 @@ def _locked(run: Run) -> Iterator[None]:
     """Keep other processes out of the run's folder; of several processes of this training the first locks it."""
     with ExitStack() as lock:
         with together():
-            if is_first():
+            if is_main_process():
                 lock.enter_context(locked(run.path, "train"))
         yield
 
@@ -126,7 +126,7 @@ def _locked(run: Run) -> Iterator[None]:
 def _check_same_items(dataset: Dataset, record: SplitRecord | None) -> None:
     """Raise `UsageError` where this process has other items than the first: their steps would not fit together."""
     own = None if record is None else record.fingerprint
-    items, first = from_first((len(dataset), own))
+    items, first = broadcast_object((len(dataset), own))
     told = f"data: process {world().rank} found other items than the first, {len(dataset):,} and {items:,} in number"
     check(first == own, f"{told}; expected the same {dataset.name!r} on each machine, readable everywhere.")
 
@@ -136,21 +136,21 @@ def _of_size(settings: Settings, dataset: Dataset, *, chosen: bool) -> tuple[Set
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return settings, ()
-    if settings.audit and items >= 2 and size > (most := largest_batch(items)):
+    if settings.audit and items >= 2 and size > (most := max_audited_batch_size(items)):
         if chosen or settings.resume:
             left = max(0, items - size)
             told = f"the audit leaves out {left} of {items} pairs at most, as a batch has {size}; --batch_size {most}"
             return settings, (f"{told} lets it leave out more",)
         told = f"a batch has {most} of the {items} pairs, so that the audit can leave out most of them; --batch_size"
         return settings.derive(batch_size=most), (f"{told} says otherwise",)
-    smaller = fitting_batch(items, size)
+    smaller = suggest_batch_size(items, size)
     if chosen or settings.resume or smaller == size or items < 2:
         return settings, ()
     told = f"a batch has {smaller} items, not the usual {size}, as there are only {items:,} items in all"
     return settings.derive(batch_size=smaller), (f"{told}; --batch_size changes it",)
 
 
-def _where(own: OwnChange, built: Built) -> str:
+def _where(own: CustomTransform, built: Components) -> str:
     """Say on what a change of the user's own acts, and where."""
     if own.on_batches:
         return "whole batches, where the model is"
@@ -159,7 +159,7 @@ def _where(own: OwnChange, built: Built) -> str:
     return f"each item by itself{beside}"
 
 
-def _dry_run(settings: Settings, built: Built, run: Run, given: Mapping[str, Any]) -> None:
+def _dry_run(settings: Settings, built: Components, run: Run, given: Mapping[str, Any]) -> None:
     check(world().size == 1, f"dry_run: expected one process, got {world().size}.")
     steps = settings.epochs * built.epoch
     with console_logging(progress=settings.progress):
@@ -170,22 +170,22 @@ def _dry_run(settings: Settings, built: Built, run: Run, given: Mapping[str, Any
 
 def _fit(
     settings: Settings,
-    built: Built,
+    built: Components,
     run: Run,
     done: Position,
-    monitored: Monitored | None,
+    monitored: EvalContextFactory | None,
     given: Mapping[str, Any],
 ) -> None:
     steps = settings.epochs * built.epoch
     with run_logging(run, progress=settings.progress) as console:
         _introduce(run, settings, built)
         preflight(settings, built.dataset, built.pipeline, steps=steps, given=given, path=run.path)
-        if draws_kept(settings) > 0:
-            built = on_features(built, settings, Path(settings.features or run.features_path))
+        if num_cached_draws(settings) > 0:
+            built = use_cached_features(built, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
             built = _with_decoded(built, settings, Path(settings.decoded or run.decoded_path))
-        loggers = make_loggers(settings.logger, run, settings.kept(), step=done.step) if is_first() else []
-        with limited_threads(settings.threads):
+        loggers = open_loggers(settings.logger, run, settings.kept(), step=done.step) if is_main_process() else []
+        with thread_limit(settings.threads):
             meter = fit(
                 built,
                 run,
@@ -196,22 +196,22 @@ def _fit(
                 monitored=monitored,
             )
         with together():
-            if is_first():
+            if is_main_process():
                 run.save_model(merged(built.pipeline.model), epochs=settings.epochs)
         ended = f"nothing to do, as {counted(settings.epochs, 'epoch')} were done before; a larger --epochs goes on"
         log.info("%s; the model is in %s", meter.summary() if meter.steps else ended, run.model_path)
 
 
-def _with_decoded(built: Built, settings: Settings, folder: Path) -> Built:
+def _with_decoded(built: Components, settings: Settings, folder: Path) -> Components:
     """Return the same training with its images decoded once; of several processes the first decodes them."""
     dataset = built.dataset
-    if settings.audit or not holds_encoded(dataset):
+    if settings.audit or not has_encoded_images(dataset):
         return built
     with together():
-        if is_first():
-            dataset = decoded_once(dataset, folder, workers=settings.workers)
-    if not is_first():
-        dataset = decoded_once(dataset, folder)
+        if is_main_process():
+            dataset = cache_decoded_images(dataset, folder, workers=settings.workers)
+    if not is_main_process():
+        dataset = cache_decoded_images(dataset, folder)
     if not dataset.in_memory:
         return built
     if built.dataset.paired and built.partners is not None:
@@ -223,7 +223,7 @@ def _with_decoded(built: Built, settings: Settings, folder: Path) -> Built:
 
 def replaced(settings: Settings) -> list[str]:
     """Return the names of the recipe's settings that a training does not follow."""
-    return [name for name, value in settings_of_recipe(settings.recipe).items() if getattr(settings, name) != value]
+    return [name for name, value in get_recipe_settings(settings.recipe).items() if getattr(settings, name) != value]
 
 
 def _lacking(dataset: Dataset) -> str | None:
@@ -236,12 +236,13 @@ def _lacking(dataset: Dataset) -> str | None:
     return f"{items:,} of {len(dataset):,} items lack a view ({views}); they take part with those that they have"
 
 
-def _introduce(run: Run, settings: Settings, built: Built) -> None:
+def _introduce(run: Run, settings: Settings, built: Components) -> None:
     dataset, model = built.dataset, built.pipeline.model
-    shapes = " and ".join(map(items_told, model.shapes))
+    shapes = " and ".join(map(describe_item_shape, model.shapes))
     if len(dataset.shapes) > 1:
         named = (
-            f"{name} ({items_told(shape)})" for name, shape in zip(dataset.view_names, dataset.shapes, strict=True)
+            f"{name} ({describe_item_shape(shape)})"
+            for name, shape in zip(dataset.view_names, dataset.shapes, strict=True)
         )
         shapes = f"{len(dataset.shapes)} views: {', '.join(named)}"
     weights = sum(parameter.numel() for parameter in model.parameters())
@@ -255,7 +256,7 @@ def _introduce(run: Run, settings: Settings, built: Built) -> None:
         log.info("the recipe's own %s gave way to yours", ", ".join(others))
     if (own := built.pipeline.views.own) is not None:
         log.info("augment: %s changes %s", own.name, _where(own, built))
-    if settings.freezes_all and settings.frozen_draws is None and (hindered := why_none_is_kept(settings)):
+    if settings.freezes_all and settings.frozen_draws is None and (hindered := feature_cache_blocker(settings)):
         log.info("each step passes its views through the frozen encoder anew, which takes longer: %s", hindered)
     if (lacking := _lacking(dataset)) is not None:
         log.warning("%s", lacking)

@@ -7,7 +7,7 @@ import contraport
 from contraport.data import from_arrays, load
 from contraport.data.arrays import take
 from contraport.data.formats import FORMATS, data_format
-from contraport.data.splits import items_of
+from contraport.data.splits import select_split
 from contraport.errors import UsageError
 
 
@@ -16,7 +16,7 @@ def mine():
     @data_format("numbers in a text", suffixes=[".dat"])
     def load_text(path, split, test_fraction=None):
         whole = from_arrays(np.loadtxt(path), name=path)
-        return take(whole, items_of(split, len(whole), is_test=None, labels=None, fraction=test_fraction), split)
+        return take(whole, select_split(split, len(whole), is_test=None, labels=None, fraction=test_fraction), split)
 
     yield
     del FORMATS["numbers in a text"]
@@ -24,7 +24,7 @@ def mine():
 
 @pytest.fixture
 def marked():
-    @data_format("a marked folder", recognises=lambda path: path.endswith(".rows"), takes=[])
+    @data_format("a marked folder", recognizes=lambda path: path.endswith(".rows"), takes=[])
     def load_marked(path, split):
         return from_arrays(np.loadtxt(f"{path}/rows.dat"), name=path, split=split)
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
+from contraport._utils.text_tensors import decoded
 from contraport.data import load, loader
 from contraport.errors import UsageError
-from contraport.text_tensors import decoded
 
 
 def save(path, *, size=(12, 10), value=100, mode="RGB"):

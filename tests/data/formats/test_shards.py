@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
+from contraport._utils.text_tensors import decoded
 from contraport.data import load, loader
 from contraport.errors import UsageError
-from contraport.text_tensors import decoded
 
 
 def encoded(value, kind="PNG", size=(10, 12)):

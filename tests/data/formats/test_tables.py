@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
+from contraport._utils.formatting import use_flag_style
+from contraport._utils.text_tensors import decoded
 from contraport.data import from_arrays, load
-from contraport.data.formats.tables import read_table, rearranged
+from contraport.data.formats.tables import read_table, rewrite_rows
 from contraport.data.views import Views
 from contraport.errors import UsageError
-from contraport.formatting import on_command_line
-from contraport.text_tensors import decoded
 
 
 def write(folder, text, name="data.csv"):
@@ -413,7 +413,7 @@ def test_texts_of_few_distinct_values_are_the_labels_and_no_view(tmp_path, caplo
 
 
 def rearranged_view(table, path, folder):
-    changed = rearranged(
+    changed = rewrite_rows(
         table, table, None, str(path), view=1, partners=np.arange(100)[::-1].copy(), kept=np.ones(100, dtype=bool),
         here=path, there=folder / "there.csv",
     )  # fmt: skip
@@ -434,7 +434,7 @@ def test_texts_of_few_distinct_values_are_asked_about(tmp_path, heads, columns, 
     path = write(tmp_path, lines(heads, zip(*(known[head] for head in heads.split(",")), strict=True)))
     with pytest.raises(UsageError, match=told):
         load(path, columns=columns)
-    with on_command_line(), pytest.raises(UsageError, match=r"--columns\.views '"):
+    with use_flag_style(), pytest.raises(UsageError, match=r"--columns\.views '"):
         load(path, columns=columns)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import contraport
-from contraport.catalog import SOURCES, Source, list_sources
+from contraport.catalog import SOURCES, Source, list_datasets
 from contraport.cli import main
 from contraport.data import load
 from contraport.errors import UsageError
@@ -35,7 +35,7 @@ def test_a_data_set_of_ones_own_is_loaded_listed_and_trained_on(spirals, tmp_pat
     assert len(load("spirals")) == 40
     test = load("spirals", "test", root=tmp_path)
     assert (len(test), test.name, test.class_names) == (20, str(tmp_path), ("0", "1"))
-    assert list_sources()[-1].name == "spirals"
+    assert list_datasets()[-1].name == "spirals"
     main(["list", "data"])
     assert "60 points, 2 arms" in " ".join(capsys.readouterr().out.split())
     run = contraport.train(data="spirals", epochs=1, batch_size=20, out=tmp_path / "run", progress=False)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from contraport._utils.text_tensors import decoded
 from contraport.data import Dataset, load
 from contraport.data.sources import docstrings as source
 from contraport.errors import UsageError
-from contraport.text_tensors import decoded
 
 MODULE = '''
 class HTTPThing:
@@ -32,9 +32,9 @@ def shared(): """Said of all alike."""
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
-    source.told_apart.cache_clear()
+    source.unique_functions.cache_clear()
     yield tmp_path
-    source.told_apart.cache_clear()
+    source.unique_functions.cache_clear()
 
 
 def texts(dataset: Dataset, view: int) -> list[str]:

@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from contraport import embed, train
+from contraport._utils.text_tensors import decoded
 from contraport.data import load
 from contraport.errors import UsageError
-from contraport.text_tensors import decoded
 
 
 def frame(items: int = 20) -> pandas.DataFrame:

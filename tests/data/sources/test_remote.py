@@ -15,10 +15,10 @@ import pytest
 import torch
 from PIL import Image
 
+from contraport._utils.progress import ProgressBars, StepCallback
 from contraport.data import load
 from contraport.data.sources import remote
 from contraport.errors import UsageError
-from contraport.progress import Bars, NextStep
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -132,18 +132,18 @@ def test_what_is_fetched_is_told_by_files_and_megabytes(
 ) -> None:
     told: list[tuple[int | None, list[str]]] = []
 
-    class Told(Bars):
+    class Told(ProgressBars):
         def __init__(self, *, shown: bool) -> None:
             super().__init__(shown=shown)
             self._shown = shown  # although this is no terminal
 
         @contextmanager
-        def steps(self, total: int | None, at_work: str = "") -> Iterator[NextStep]:
+        def steps(self, total: int | None, at_work: str = "") -> Iterator[StepCallback]:
             steps: list[str] = []
             told.append((total, steps))
             yield steps.append
 
-    monkeypatch.setattr(remote, "Bars", Told)
+    monkeypatch.setattr(remote, "ProgressBars", Told)
     monkeypatch.setattr(remote, "MEGABYTE", 1_000)
     url = "memory://bucket/train-{000..001}.tar"
     load(url, root=tmp_path)

@@ -6,9 +6,9 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import FakeData, ImageFolder
 from torchvision.transforms import ToTensor
 
+from contraport._utils.text_tensors import decoded
 from contraport.data import from_torch, load, loader
 from contraport.errors import UsageError
-from contraport.text_tensors import decoded
 
 
 class Listed(Dataset):

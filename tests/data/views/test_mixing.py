@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from contraport.catalog.augments import parse_augment
+from contraport.catalog.augment_specs import parse_augment
 from contraport.data import from_arrays
 from contraport.data.views.draws import Draws
-from contraport.data.views.mixing import LARGEST_MIX, NOISE, Mixup, Noise
+from contraport.data.views.noise_mixup import LARGEST_MIX, NOISE, Mixup, Noise
 from contraport.data.views.views import _change
 
 

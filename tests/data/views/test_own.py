@@ -15,8 +15,8 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from contraport import evaluate, train
-from contraport.data import OnBatches, Views, from_arrays
-from contraport.data.views.own import Changed, own_change
+from contraport.data import BatchTransform, Views, from_arrays
+from contraport.data.views.custom_transforms import Changed, parse_custom_transform
 from contraport.errors import UsageError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (24, 3, 12, 12), dtype=np.uint8)
@@ -47,7 +47,7 @@ Flipped.__module__ = "albumentations.core.composition"
 def test_items_are_changed_by_seed_epoch_and_place_alone() -> None:
     dataset = from_arrays(IMAGES)
     state = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-    changed = Changed(dataset, own_change(jittered), number=2, seed=3)
+    changed = Changed(dataset, parse_custom_transform(jittered), number=2, seed=3)
     (views,) = changed.__getitems__([5, 2]).views
     assert views.shape == (2, 2, 3, 12, 12)
     assert not torch.equal(views[:, 0], views[:, 1])
@@ -62,7 +62,7 @@ def test_items_are_changed_by_seed_epoch_and_place_alone() -> None:
 
 @pytest.mark.parametrize(
     "augment",
-    [jittered, v2.RandomResizedCrop(8), Flipped(), kornia.augmentation.RandomHorizontalFlip(), OnBatches(torch.sin)],
+    [jittered, v2.RandomResizedCrop(8), Flipped(), kornia.augmentation.RandomHorizontalFlip(), BatchTransform(torch.sin)],
     ids=["function", "torchvision", "albumentations", "kornia", "on batches"],
 )  # fmt: skip
 def test_it_trains_the_same_in_workers_and_without_and_after_a_stop(augment: Any, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def fails(item: Tensor) -> Tensor:
         (3, "augment: expected a name or a callable, got 3"),
         (fails, r"augment: fails fails on an item torch.uint8 \(3, 12, 12\): 'no such colour'"),
         (str, "augment: expected str to return a tensor or an array, got str"),
-        (OnBatches(lambda images: images[:1].repeat(3, 1, 1, 1)), "<lambda> to return a tensor of 1 items"),
+        (BatchTransform(lambda images: images[:1].repeat(3, 1, 1, 1)), "<lambda> to return a tensor of 1 items"),
     ],
     ids=["number", "fails", "text", "other number"],
 )  # fmt: skip

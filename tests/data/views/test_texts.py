@@ -1,11 +1,11 @@
 import pytest
 import torch
 
+from contraport._utils.text_tensors import decoded, encoded
 from contraport.data import Share, Views, from_arrays
 from contraport.data.views.draws import Draws
 from contraport.data.views.text_views import TEXTS, TextStrength, TextTransform
 from contraport.errors import UsageError
-from contraport.text_tensors import decoded, encoded
 
 TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語 で す", "two words"]
 

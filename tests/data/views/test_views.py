@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.processes import reports_of
 
-from contraport.catalog.augments import AUGMENTS
+from contraport.catalog.augment_specs import AUGMENTS
 from contraport.data import Share, Views, from_arrays, load
 from contraport.data.views.images import lab
-from contraport.data.views.mixing import LARGEST_MIX, NOISE
+from contraport.data.views.noise_mixup import LARGEST_MIX, NOISE
 from contraport.errors import UsageError
 
 STRENGTHS = ("weak", "standard", "strong")

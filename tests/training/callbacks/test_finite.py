@@ -15,7 +15,7 @@ from contraport.estimators import ContrastiveEncoder
 from contraport.runs import Run
 from contraport.training import fit, replay, train
 from contraport.training.callbacks import finite
-from contraport.training.step.pipeline import Pipeline
+from contraport.training.step.training_module import TrainingModule
 
 from ..conftest import Pull
 from ..test_train import same, weights_of
@@ -74,7 +74,7 @@ def test_an_estimator_stops_at_an_infinite_gradient() -> None:
 @pytest.fixture
 def read_late(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the guard's numbers as on a GPU: many at once."""
-    monkeypatch.setattr(fit, "steps_between_readings", lambda device, settings: 100)
+    monkeypatch.setattr(fit, "finite_check_interval", lambda device, settings: 100)
     settings.update(batch_size=10, epochs=3, log_every=2)  # 7 steps an epoch
 
 
@@ -83,13 +83,13 @@ def read_late(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None
 def test_where_numbers_are_read_late_the_failing_step_is_found_all_the_same(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    forward = Pipeline.forward
+    forward = TrainingModule.forward
 
-    def broken(self: Pipeline, batch: Any, step: int, *position: Any) -> Tensor:
+    def broken(self: TrainingModule, batch: Any, step: int, *position: Any) -> Tensor:
         loss = forward(self, batch, step, *position)
         return loss * math.nan if step + 1 == at else loss
 
-    monkeypatch.setattr(Pipeline, "forward", broken)
+    monkeypatch.setattr(TrainingModule, "forward", broken)
     with pytest.raises(FloatingPointError, match=rf"the loss is nan .* at step {at} "):
         train(**settings)
     run = Run(settings["out"])
@@ -107,18 +107,18 @@ def test_numbers_are_read_at_each_step_only_before_the_first_checkpoint(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    before_step, numbers = finite.RunGuard.before_step, finite._Step.numbers
+    before_step, numbers = finite.RunFiniteGuard.before_step, finite._Step.numbers
 
     def counted(step: finite._Step) -> Tensor:
         read[-1] += 1
         return numbers(step)
 
-    def begun(guard: finite.RunGuard, loop: Any) -> None:
+    def begun(guard: finite.RunFiniteGuard, loop: Any) -> None:
         read.append(0)
         before_step(guard, loop)
 
     monkeypatch.setattr(finite._Step, "numbers", counted)
-    monkeypatch.setattr(finite.RunGuard, "before_step", begun)
+    monkeypatch.setattr(finite.RunFiniteGuard, "before_step", begun)
     train(**settings)
     assert read == [*[1] * 7, *[0] * 6, 7, *[0] * 6, 7], "at each step of the first epoch, then with each checkpoint"
 

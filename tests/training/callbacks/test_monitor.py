@@ -6,15 +6,15 @@ import torch
 
 import contraport
 from contraport.data import Views, from_arrays
-from contraport.embedding import Reader
+from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError
-from contraport.measures import MEASURES
-from contraport.measures import fine_tuning as tuning
-from contraport.measures.intervals import finding_of
-from contraport.measures.subject import Subject
+from contraport.metrics import METRICS
+from contraport.metrics import fine_tuning as tuning
+from contraport.metrics.eval_context import EvalContext
+from contraport.metrics.intervals import as_metric_result
 from contraport.seeding import torch_generator
-from contraport.training.build import build, build_monitored
-from contraport.training.callbacks.progress_bar import row_in_words
+from contraport.training.callbacks.progress_bar import format_metrics_row
+from contraport.training.components import build, build_online_eval
 from contraport.training.config import Settings
 
 LABELS = [0, 1] * 15
@@ -33,7 +33,7 @@ def train(out, data=None, **given):
     return contraport.train(data=data or pictures(), out=out, **settings)
 
 
-def state_of(run):
+def checkpoint_state(run):
     return torch.load(run.last_checkpoint, weights_only=True)
 
 
@@ -55,7 +55,7 @@ def test_the_training_is_the_same_bit_for_bit_with_and_without(tmp_path, recipe,
     torch.manual_seed(7)
     watched = train(tmp_path / "with", monitor=ALL, **recipe)
     assert torch.equal(torch.rand(1), expected)
-    first, second = state_of(without), state_of(watched)
+    first, second = checkpoint_state(without), checkpoint_state(watched)
     for part in ("pipeline", "optimizer", "schedule", "step"):
         assert same(first[part], second[part]), part
     rows = [[{key: row[key] for key in ("step", "loss", "lr")} for row in run.metrics()] for run in (without, watched)]
@@ -87,7 +87,7 @@ def test_items_that_lack_a_view_are_left_out(tmp_path) -> None:
     second[::3] = np.nan
     data = from_arrays((first, second), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, monitor=["knn"])
-    judged = build_monitored(settings, build(settings), data)(torch.device("cpu"))
+    judged = build_online_eval(settings, build(settings), data)(torch.device("cpu"))
     assert (len(judged.train), len(judged.test)) == (30, 30)
     assert train(tmp_path / "run", data, encoder=None, batch_size=30, monitor=["knn"]).metrics()[-1]["knn"] <= 1
 
@@ -97,7 +97,7 @@ def test_pairs_that_are_mismatched_on_purpose_are_measured_as_they_are(views: in
     random = np.random.default_rng(0)
     data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, monitor=["knn"], mismatch=1.0)
-    judged = build_monitored(settings, build(settings), data)(torch.device("cpu"))
+    judged = build_online_eval(settings, build(settings), data)(torch.device("cpu"))
     drawn = torch.randperm(90, generator=torch_generator("training.monitor"))
     expected = data.__getitems__(drawn[1::2].tolist()).views
     assert same(judged.test.__getitems__(list(range(45))).views, expected)
@@ -109,9 +109,9 @@ def test_the_last_number_is_that_of_the_model(tmp_path) -> None:
     drawn = torch.randperm(120, generator=torch_generator("training.monitor"))
     batch = pictures().__getitems__(drawn[1::2].tolist())
     judged = from_arrays(batch.views[0].numpy(), labels=batch.labels)
-    subject = Subject(run.model(), pictures(), judged, Views(pictures()), Reader())
+    subject = EvalContext(run.model(), pictures(), judged, Views(pictures()), LoaderConfig())
     assert run.metrics()[-1]["effective_rank"] == pytest.approx(
-        finding_of(MEASURES["effective_rank"](subject)).value, rel=1e-6
+        as_metric_result(METRICS["effective_rank"](subject)).value, rel=1e-6
     )
 
 
@@ -144,5 +144,5 @@ def test_what_cannot_be_measured_is_told_before_anything_is_written(tmp_path, gi
 
 def test_the_bar_tells_the_last_numbers() -> None:
     row = {"loss": 1.5, "temperature": None, "plan_mass": None, "images_per_second": 10.0, "data_wait": 0.0}
-    assert "kNN 91.2%" in row_in_words(row, {"knn": 0.912})
-    assert "kNN" not in row_in_words(row, {})
+    assert "kNN 91.2%" in format_metrics_row(row, {"knn": 0.912})
+    assert "kNN" not in format_metrics_row(row, {})

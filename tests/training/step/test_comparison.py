@@ -13,22 +13,22 @@ from torch import Tensor, nn
 import contraport
 from contraport.data import Batch
 from contraport.encoders import Model
-from contraport.training.step.comparison import Embedded
-from contraport.training.step.comparisons import Compared, InTurn, Together
 from contraport.training.step.memory import Bank, Queue
-from contraport.training.step.prototype_comparison import Clustered
-from contraport.training.step.reconstructed import Reconstructed
+from contraport.training.step.objective_loss import ObjectiveLoss, QueryKeyLoss, Together
+from contraport.training.step.prototype_loss import PrototypeLoss
+from contraport.training.step.reconstruction_loss import ReconstructionLoss
+from contraport.training.step.step_loss import EmbeddedBatch
 
 N, D = 6, 4
 
 
-def embedded(views: int, keys: int | None = None, *, same: bool = False) -> Embedded:
+def embedded(views: int, keys: int | None = None, *, same: bool = False) -> EmbeddedBatch:
     torch.manual_seed(0)
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
     batch = Batch((), labels=labels, domains=labels.flip(0), ids=torch.arange(10, 10 + N))
     queries = tuple(torch.randn(N, D, requires_grad=True) for _ in range(views))
     given = queries if same else tuple(torch.randn(N, D) for _ in range(keys or views))
-    return Embedded(batch, tuple(torch.randn(N, 5) for _ in range(views)), queries, queries, given)
+    return EmbeddedBatch(batch, tuple(torch.randn(N, 5) for _ in range(views)), queries, queries, given)
 
 
 def test_two_views_are_compared_once() -> None:
@@ -64,7 +64,7 @@ def test_each_view_in_turn() -> None:
     given, loss = embedded(3, keys=2), contraport.info_nce(symmetric=False)
     turns = [loss(given.queries[v], given.keys[w]) for v, w in permutations(range(3), 2) if w < 2]
     assert len(turns) == 4
-    torch.testing.assert_close(InTurn(loss)(given), torch.stack(turns).mean())
+    torch.testing.assert_close(QueryKeyLoss(loss)(given), torch.stack(turns).mean())
 
 
 def test_the_queue_stands_beside_the_batch() -> None:
@@ -72,7 +72,7 @@ def test_the_queue_stands_beside_the_batch() -> None:
     given, queue = embedded(2), Queue(5, views=2, dimensions=D)
     old = torch.randn(3, 2, D)
     queue.write(old, torch.tensor([99, 10, 98]))  # item 10 is the first of the batch
-    found = InTurn(contraport.info_nce(temperature=0.2, symmetric=False), queue)(given)
+    found = QueryKeyLoss(contraport.info_nce(temperature=0.2, symmetric=False), queue)(given)
     values = []
     for v, w in ((0, 1), (1, 0)):
         columns = F.normalize(torch.cat([given.keys[w], old[:, w]]), dim=1)
@@ -84,7 +84,7 @@ def test_the_queue_stands_beside_the_batch() -> None:
 
 def test_a_queue_that_fills_offers_what_it_has() -> None:
     given, queue = embedded(2), Queue(4 * N, views=2, dimensions=D)
-    comparison, plain = InTurn(contraport.nt_xent(), queue), InTurn(contraport.nt_xent())
+    comparison, plain = QueryKeyLoss(contraport.nt_xent(), queue), QueryKeyLoss(contraport.nt_xent())
     assert torch.equal(comparison(given), plain(given)), "an empty queue changes nothing"
     comparison.after_step()
     assert comparison(given) > plain(given), "more negatives, more to tell apart"
@@ -94,7 +94,7 @@ def test_a_queue_that_fills_offers_what_it_has() -> None:
 def test_bank_entries_are_positives_and_negatives() -> None:
     given, bank = embedded(2), Bank(items=20, views=2, dimensions=D, draws=7)
     torch.manual_seed(3)
-    found = InTurn(contraport.info_nce(temperature=0.5, symmetric=False), bank)(given)
+    found = QueryKeyLoss(contraport.info_nce(temperature=0.5, symmetric=False), bank)(given)
     torch.manual_seed(3)
     values = []
     for v, w in ((0, 1), (1, 0)):
@@ -109,31 +109,31 @@ def test_bank_entries_are_positives_and_negatives() -> None:
 def test_each_ordered_pair_of_views_has_its_own_normaliser() -> None:
     """The first call begins each average with that batch's own, so that the loss is that of fresh objectives."""
     given = embedded(3)
-    comparison = InTurn(contraport.cmc_nce(), views=3)
+    comparison = QueryKeyLoss(contraport.cmc_nce(), views=3)
     fresh = [contraport.cmc_nce()(given.queries[v], given.keys[w]) for v, w in given.turns()]
     torch.testing.assert_close(comparison(given), torch.stack(fresh).mean())
     state = comparison.state_dict()
     kept = state["each_divergence_log_normalizer"]
     assert torch.equal(kept.isnan(), torch.eye(3, dtype=torch.bool)), "no view is compared with itself"
     assert len(kept[~kept.isnan()].unique()) == 6
-    again = InTurn(contraport.cmc_nce(), views=3)
+    again = QueryKeyLoss(contraport.cmc_nce(), views=3)
     again.load_state_dict(state)
     torch.testing.assert_close(again(embedded(3)), comparison(given), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("comparison", [InTurn, Together])
-def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[Compared]) -> None:
+@pytest.mark.parametrize("comparison", [QueryKeyLoss, Together])
+def test_of_a_core_graph_each_pair_has_the_first_view(comparison: type[ObjectiveLoss]) -> None:
     given = embedded(4)
-    turns = [(v, w) for v, w in given.turns() if 0 in (v, w) and (comparison is InTurn or v < w)]
-    assert len(turns) == (6 if comparison is InTurn else 3)
-    others = given.keys if comparison is InTurn else given.queries
+    turns = [(v, w) for v, w in given.turns() if 0 in (v, w) and (comparison is QueryKeyLoss or v < w)]
+    assert len(turns) == (6 if comparison is QueryKeyLoss else 3)
+    others = given.keys if comparison is QueryKeyLoss else given.queries
     expected = [contraport.cmc_nce()(given.queries[v], others[w]) for v, w in turns]
     found = comparison(contraport.cmc_nce(graph="core"), views=4)(given)
     torch.testing.assert_close(found, torch.stack(expected).mean())
 
 
 def test_what_is_learned_is_one_for_all_turns() -> None:
-    comparison = InTurn(contraport.sigmoid(), views=3)
+    comparison = QueryKeyLoss(contraport.sigmoid(), views=3)
     comparison(embedded(3)).backward()
     assert {name for name, _ in comparison.named_parameters()} == {
         "objective.kernel.log_temperature",
@@ -153,21 +153,23 @@ def sinkhorn_codes(scores: Tensor) -> Tensor:
 
 def test_swapped_assignments() -> None:
     given = embedded(3, keys=2)
-    comparison = Clustered(contraport.info_nce(temperature=0.1), 5, D)
+    comparison = PrototypeLoss(contraport.info_nce(temperature=0.1), 5, D)
     centres = F.normalize(comparison.prototypes.detach(), dim=1)
     values = []
     for w in range(2):
         codes = sinkhorn_codes(F.normalize(given.keys[w], dim=1) @ centres.T)
         for v in range(3):
             if v != w:
-                log_shares = (F.normalize(given.queries[v].double(), dim=1) @ centres.double().T / 0.1).log_softmax(1)
-                cross = -(codes * log_shares).sum(1).mean()
+                log_match_probabilities = (
+                    F.normalize(given.queries[v].double(), dim=1) @ centres.double().T / 0.1
+                ).log_softmax(1)
+                cross = -(codes * log_match_probabilities).sum(1).mean()
                 values.append(cross + torch.xlogy(codes, codes).sum(1).mean())  # KL: less the codes' own entropy
     torch.testing.assert_close(comparison(given).double(), torch.stack(values).mean(), rtol=1e-4, atol=1e-4)
 
 
 def test_prototypes_stay_on_the_sphere_and_learn() -> None:
-    given, comparison = embedded(2), Clustered(contraport.gca_uot(), 5, D)
+    given, comparison = embedded(2), PrototypeLoss(contraport.gca_uot(), 5, D)
     optimizer = torch.optim.SGD([comparison.prototypes], lr=10.0)
     before = comparison.prototypes.detach().clone()
     comparison(given).backward()
@@ -181,7 +183,7 @@ def test_prototypes_stay_on_the_sphere_and_learn() -> None:
 def test_each_view_is_decoded_from_each_other(name: str, error: Any) -> None:
     model = Model("mlp", [(5,), (5,)], mean=[[1.0] * 5] * 2, std=[[2.0] * 5] * 2)
     given = embedded(2)._replace(features=tuple(torch.randn(N, 256) for _ in range(2)))
-    comparison = Reconstructed(model, [(5,), (5,)], name).eval()
+    comparison = ReconstructionLoss(model, [(5,), (5,)], name).eval()
     wanted = [
         error(comparison.decoders[f"{v}-{w}"](given.features[v]), (given.views[w] - 1) / 2) for v, w in ((0, 1), (1, 0))
     ]

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import contraport
 from contraport.errors import UsageError
-from contraport.training.step.gradient_cache import check_chunks, in_chunks
+from contraport.training.step.gradient_cache import check_chunk_size, embed_in_chunks
 
 
 def embed_by(network: nn.Module):
@@ -38,7 +38,7 @@ def gradient(network: nn.Module, views: tuple[Tensor, ...], size: int | None) ->
     network.zero_grad()
     torch.manual_seed(0)
     embed = embed_by(network)
-    contraport.gca_uot()(*(embed(views) if size is None else in_chunks(embed, network, views, size))).backward()
+    contraport.gca_uot()(*(embed(views) if size is None else embed_in_chunks(embed, network, views, size))).backward()
     return torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
 
 
@@ -97,7 +97,7 @@ def test_it_keeps_the_activations_of_a_chunk_only(views: tuple[Tensor, ...]) -> 
         saved: list[int] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t, saved=saved: saved.append(t.numel()) or t, lambda t: t):
             embed = embed_by(network)
-            outputs = embed(views) if size is None else in_chunks(embed, network, views, size)
+            outputs = embed(views) if size is None else embed_in_chunks(embed, network, views, size)
         assert all(output.requires_grad for output in outputs)
         kept[size] = sum(saved)
     assert kept[4] < kept[None] / 10
@@ -110,4 +110,4 @@ def test_several_processes_see_the_chunks_that_one_does() -> None:
 @pytest.mark.parametrize(("items", "size", "good"), [(9, 2, False), (9, 3, True), (8, 2, True), (3, 2, False)])
 def test_a_chunk_has_two_items(items: int, size: int, good: bool) -> None:
     with nullcontext() if good else pytest.raises(UsageError, match=r"cache_chunk: .* each needs 2 items"):
-        check_chunks(items, size)
+        check_chunk_size(items, size)

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from contraport.course import parse_momentum
 from contraport.encoders import Model
 from contraport.errors import UsageError
+from contraport.schedules import parse_momentum
 from contraport.training.step.momentum import MomentumEncoder, Predictor
 
 

@@ -14,8 +14,8 @@ from scipy import sparse
 from contraport import Domains, Gibbs, Labels, Neighbors, Pairs, Soft, nt_xent
 from contraport.data import Dataset, from_arrays
 from contraport.errors import UsageError
-from contraport.objectives import Alike
-from contraport.training.step.target_spec import constant_target, parse_target
+from contraport.objectives import SimilarityMatrix
+from contraport.training.step.target_spec import build_target, constant_target
 
 ITEMS = 12
 BATCH = [7, 0, 3, 11, 4]
@@ -35,7 +35,7 @@ def plan_of(target: Any, dataset: Dataset, at: list[int] = BATCH) -> torch.Tenso
 
 
 def wanted(text: str, dataset: Dataset, at: list[int] = BATCH) -> torch.Tensor:
-    return plan_of(parse_target(text, dataset)(dataset.__getitems__(at)), dataset, at)
+    return plan_of(build_target(text, dataset)(dataset.__getitems__(at)), dataset, at)
 
 
 def saved(path: Path, values: Any) -> str:
@@ -54,7 +54,7 @@ def saved(path: Path, values: Any) -> str:
     ],
 )
 def test_rules_hold_for_any_items(text: str, rule: Any, data: Dataset) -> None:
-    assert parse_target(text, data)(data[0]) == constant_target(text) == rule
+    assert build_target(text, data)(data[0]) == constant_target(text) == rule
 
 
 def test_what_is_of_the_training_items_is_no_constant() -> None:
@@ -113,7 +113,7 @@ def test_a_matrix_is_between_the_items(kind: str, data: Dataset, tmp_path: Path)
 def test_what_a_training_keeps_can_be_pickled(data: Dataset, tmp_path: Path) -> None:
     file = saved(tmp_path / "f.npy", np.eye(ITEMS))
     for text in ("labels", f"soft:{file}", "neighbors", f"matrix:{file}"):
-        again = pickle.loads(pickle.dumps(parse_target(text, data)))
+        again = pickle.loads(pickle.dumps(build_target(text, data)))
         assert torch.equal(plan_of(again(data.__getitems__(BATCH)), data), wanted(text, data))
 
 
@@ -173,7 +173,7 @@ def test_what_is_wrong_is_told_in_a_line(text: str, message: str, data: Dataset,
     np.savez(tmp_path / "corrupt.npz", indptr=np.r_[0, np.full(ITEMS, 4)], **corrupt)
     sparse.save_npz(tmp_path / "blocks.npz", sparse.bsr_array(np.eye(ITEMS)))
     with pytest.raises(UsageError, match=message) as told:
-        parse_target(text.replace("FOLDER", str(tmp_path)), data)
+        build_target(text.replace("FOLDER", str(tmp_path)), data)
     assert "\n" not in str(told.value)
 
 
@@ -181,10 +181,10 @@ def test_what_is_wrong_is_told_in_a_line(text: str, message: str, data: Dataset,
 def test_data_without_what_is_asked_for_are_refused(text: str) -> None:
     plain = from_arrays(np.zeros((ITEMS, 2)), name="plain")
     with pytest.raises(UsageError, match=f"target: {text} expects data with {text}; 'plain' has none"):
-        parse_target(text, plain)
+        build_target(text, plain)
 
 
 def test_a_large_matrix_is_not_read_before_it_is_used(data: Dataset, tmp_path: Path) -> None:
-    rule = parse_target(f"matrix:{saved(tmp_path / 'm.npy', np.eye(ITEMS))}", data)(data[0])
-    assert isinstance(rule, Alike)
+    rule = build_target(f"matrix:{saved(tmp_path / 'm.npy', np.eye(ITEMS))}", data)(data[0])
+    assert isinstance(rule, SimilarityMatrix)
     assert rule.matrix.dtype == torch.float64, "as it is in the file, of which it is a map"

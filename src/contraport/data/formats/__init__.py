@@ -6,9 +6,9 @@ Every module here is imported, so that a format is added by a file of its own, w
 import pkgutil
 from importlib import import_module
 
-from contraport.data.formats.format import FORMATS, Format, data_format, format_of, suffixes
+from contraport.data.formats.format import FORMATS, Format, data_format, find_format, suffixes
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["FORMATS", "Format", "data_format", "format_of", "suffixes"]
+__all__ = ["FORMATS", "Format", "data_format", "find_format", "suffixes"]

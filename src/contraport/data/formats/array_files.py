@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from contraport.data.arrays import array_of, from_arrays, take
+from contraport.data.arrays import as_array, from_arrays, take
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import content_groups
 from contraport.data.formats.format import data_format
-from contraport.data.splits import Marks, count_held_out, items_of, largest_group
-from contraport.errors import UsageError, cannot_read, check, unknown_name
+from contraport.data.splits import Marks, count_held_out, max_group_size, select_split
+from contraport.errors import UsageError, check, unknown_name_error, unreadable_error
 
 _OF_ITEMS = ("labels", "domains", "weights", "numbers")
 _KNOWN_KEYS = [name + suffix for name in ("x", "view0", "view1", "y", *_OF_ITEMS) for suffix in ("", "_test")]
@@ -33,10 +33,12 @@ def load_npz(path: str, split: str, test_fraction: float | None = None) -> Datas
         UsageError: the file is corrupt or pickled, has an unknown key, or its arrays do not fit together.
     """
     arrays = read_npz("data", path)
-    return dataset_of_arrays(arrays, path, split, test_fraction)
+    return dataset_from_arrays(arrays, path, split, test_fraction)
 
 
-def dataset_of_arrays(arrays: Mapping[str, Any], path: str, split: str, test_fraction: float | None = None) -> Dataset:
+def dataset_from_arrays(
+    arrays: Mapping[str, Any], path: str, split: str, test_fraction: float | None = None
+) -> Dataset:
     """Return one split of arrays by their names, which are those of the keys of an `.npz` file; see `load_npz`.
 
     Raises:
@@ -76,7 +78,7 @@ def read_npy(argument: str, path: str) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False)
     except Exception as error:  # on hostile bytes the parsers raise whatever they like
-        raise cannot_read(f"{argument}: {path}", "an .npy array", error) from error
+        raise unreadable_error(f"{argument}: {path}", "an .npy array", error) from error
     good = isinstance(array, np.ndarray)
     check(good, f"{argument}: {path}: expected an array, got an archive of several; name it .npz.")
     return np.asarray(array)
@@ -104,8 +106,8 @@ def _split_of(
     labels, domains = (None if codes is None else codes.numpy() for codes in (whole.labels, whole.domains))
     groups = None
     if is_test is None and whole.content_ids is not None:
-        groups = content_groups(whole.content_ids, largest_group(len(whole), test_fraction)).groups
-    chosen = items_of(
+        groups = content_groups(whole.content_ids, max_group_size(len(whole), test_fraction)).groups
+    chosen = select_split(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, fraction=test_fraction, groups=groups
     )
     return take(whole, chosen, split, held_out=count_held_out(split, len(whole), chosen) if is_test is None else None)
@@ -121,12 +123,12 @@ def read_npz(argument: str, path: str) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
     except Exception as error:  # on hostile bytes the parsers raise whatever they like
-        raise cannot_read(f"{argument}: {path}", "an .npz of plain arrays", error) from error
+        raise unreadable_error(f"{argument}: {path}", "an .npz of plain arrays", error) from error
 
 
 def _checked(given: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
     arrays = {
-        key: array if type(array) in (np.ndarray, np.memmap) else array_of(f"data: {path}: {key}", array)
+        key: array if type(array) in (np.ndarray, np.memmap) else as_array(f"data: {path}: {key}", array)
         for key, array in given.items()
     }
     own = len(_own_names(arrays)) > 1
@@ -138,7 +140,7 @@ def _checked(given: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
     )
     for key, array in arrays.items():
         if not (own or _KEY.fullmatch(key)):
-            raise unknown_name(f"data: {path}: key", key, _KNOWN_KEYS)
+            raise unknown_name_error(f"data: {path}: key", key, _KNOWN_KEYS)
         good = isinstance(array, np.ndarray) and array.ndim > 0
         check(good, f"data: {path}: expected an array with a row for each item as {key!r}.")
     return arrays

@@ -14,29 +14,29 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from contraport.data.arrays import ArrayStore, as_view, codes_of, numbers_of, weights_of
+from contraport._utils.formatting import format_options, listed
+from contraport.data.arrays import ArrayStore, as_view_tensor, factorize, parse_numbers, weights_of
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import FileImages
+from contraport.data.decoding import ImageFiles
 from contraport.data.digests import digest_fetched
+from contraport.data.formats.column_roles import Roles, infer_roles, name_views
 from contraport.data.formats.columns import (
-    a_series_each,
-    empty_rows,
+    explode_text_column,
+    find_empty_rows,
+    group_sequences,
     holds_images,
     holds_lists_of_texts,
     holds_strings,
     holds_texts,
-    read_codes,
+    read_categories,
     read_file_names,
     read_numbers,
     read_texts,
-    with_one_each,
 )
-from contraport.data.formats.roles import Roles, assign_roles, names_of_views
-from contraport.data.items import Items, View
-from contraport.data.splits import Marks, Positions, marks_of_names
+from contraport.data.source_items import Items, View
+from contraport.data.splits import Marks, Positions, split_masks
 from contraport.data.text_store import Texts
 from contraport.errors import UsageError, check
-from contraport.formatting import listed, written_as
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class TableRows:
 
 
 @dataclass(frozen=True)
-class RowStore:
+class NumberColumnStore:
     """Numbers in rows as one view, read and checked when they are fetched."""
 
     rows: ArrowRows
@@ -116,7 +116,7 @@ class RowStore:
 
 
 @dataclass(frozen=True)
-class RowImages:
+class ImageColumn:
     """Encoded images in a column: their bytes, or bytes or the path of a file as Hugging Face stores them."""
 
     rows: ArrowRows
@@ -134,21 +134,21 @@ class RowImages:
         check(value is not None, "no image in this row")
         return value if isinstance(value, bytes) else self.folder / value
 
-    def take(self, positions: Positions) -> RowImages:
+    def take(self, positions: Positions) -> ImageColumn:
         """Return the images at some positions."""
-        return RowImages(self.rows.take(positions), self.column, self.folder, self.where)
+        return ImageColumn(self.rows.take(positions), self.column, self.folder, self.where)
 
     def name(self, position: int) -> str:
         """Return the column and the row of an image."""
         return f"{self.where}, column {self.column!r}, row {position}"
 
-    def read_from(self) -> Sequence[str]:
+    def source_files(self) -> Sequence[str]:
         """Return the files whose content they are: that of the table, or all in its folder."""
         below = sorted(str(file) for file in Path(self.where).rglob("*") if file.is_file())
         return below or [self.where]
 
 
-def dataset_of_rows(
+def dataset_from_rows(
     rows: ArrowRows,
     split: str,
     *,
@@ -165,7 +165,7 @@ def dataset_of_rows(
         rows: the rows of all splits.
         split: "train" or "test".
         path: the file or folder of the table; names of image files are relative to its folder.
-        columns: what the columns are for where their names do not say it; see `assign_roles`.
+        columns: what the columns are for where their names do not say it; see `infer_roles`.
         image_size: side of the square that images become, in pixels.
         test_fraction: share of each class to hold out; default: a fifth.
         is_test: which rows are the test split's; default: what the column of splits says, else some are held out.
@@ -176,23 +176,23 @@ def dataset_of_rows(
     """
     where = str(path)
     check(len(rows) > 0, f"data: {where} has no row.")
-    roles = roles_of(rows, columns, where)
+    roles = resolve_roles(rows, columns, where)
     keys = _keys(rows, roles.keys or roles.sequence, columns or {}, where)
-    rows, in_source = one_text_each(rows, roles.views)
-    called = names_of_views(roles.views)
+    rows, in_source = explode_text_lists(rows, roles.views)
+    called = name_views(roles.views)
     if roles.sequence is not None:
         check(is_test is None, f"columns: {where}: sequence: expected a column of splits, as files of their own have.")
         facts = [name for name in (roles.labels, roles.numbers, roles.domains, roles.split, roles.weights) if name]
-        table, in_source = a_series_each(rows.read(), roles.sequence, roles.views, facts, where)
+        table, in_source = group_sequences(rows.read(), roles.sequence, roles.views, facts, where)
         rows, roles = TableRows(table), replace(roles, views=tuple((names[0],) for names in roles.views))
     if roles.split is not None and is_test is None:
-        names = read_codes(rows.select([roles.split]).read(), roles.split, where)
-        is_test, neither = marks_of_names(names, f"{where}: column {roles.split!r}")
+        names = read_categories(rows.select([roles.split]).read(), roles.split, where)
+        is_test, neither = split_masks(names, f"{where}: column {roles.split!r}")
         rows, is_test = rows.take(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         in_source = in_source[~neither]
     labels, label_names = _codes(rows, roles.labels, class_names or {}, where)
     domains, domain_names = _codes(rows, roles.domains, class_names or {}, where)
-    numbers = _one_each(numbers_of, rows, roles.numbers, where)
+    numbers = _one_each(parse_numbers, rows, roles.numbers, where)
     folder = path if path.is_dir() else path.parent
     columns_of = [rows.select(list(names)) for names in roles.views]
     present = _present(columns_of) if len(columns_of) > 1 else None
@@ -221,16 +221,16 @@ FEW_VALUES = 100
 """A column of names of classes has at most so many different ones, and each as a rule ten times or more."""
 
 
-def roles_of(rows: ArrowRows, columns: Mapping[str, Any] | None, where: str) -> Roles:
-    """Return what each column of a table is for: by `assign_roles`, but for strings of few distinct values.
+def resolve_roles(rows: ArrowRows, columns: Mapping[str, Any] | None, where: str) -> Roles:
+    """Return what each column of a table is for: by `infer_roles`, but for strings of few distinct values.
 
     Where neither its name nor the caller says that such a column is a text to learn from, it is no view: it holds the
     labels, if it is the only one and no other column does.
 
     Raises:
-        UsageError: besides what `assign_roles` raises, several columns may hold the labels.
+        UsageError: besides what `infer_roles` raises, several columns may hold the labels.
     """
-    roles = assign_roles(rows.schema, columns, where)
+    roles = infer_roles(rows.schema, columns, where)
     few = {} if len(roles.views) < 2 else {name: _few_values(rows, name) for name in roles.unnamed}
     few = {name: values for name, values in few.items() if values}
     if not few:
@@ -240,13 +240,15 @@ def roles_of(rows: ArrowRows, columns: Mapping[str, Any] | None, where: str) -> 
     have = f"column {names[0]!r} has" if len(few) == 1 else f"columns {names} have"
     told = f"{where}: {have} {counts} distinct values in {len(rows):,} rows"
     if len(few) == 1 and roles.labels is None and "labels" not in (columns or {}):
-        every = written_as(columns={"views": [name for view in roles.views for name in view]})
+        every = format_options(columns={"views": [name for view in roles.views for name in view]})
         _log.info("%s, and is taken as the labels; %s makes it a view", told, every)
         return replace(roles, views=views, labels=names[0], unnamed=())
     others = [view[0] for view in views] or names
-    labels = f"{written_as(columns={'labels': names[0]})} makes it the class of each row, " if not roles.labels else ""
+    labels = (
+        f"{format_options(columns={'labels': names[0]})} makes it the class of each row, " if not roles.labels else ""
+    )
     raise UsageError(
-        f"data: {told}, few for texts to learn from: {labels}{written_as(columns={'views': others})} says which "
+        f"data: {told}, few for texts to learn from: {labels}{format_options(columns={'views': others})} says which "
         "columns are the views."
     )
 
@@ -262,7 +264,7 @@ def _few_values(rows: ArrowRows, name: str) -> int:
 
 def _files(views: Sequence[View], present: np.ndarray | None, in_source: Positions, where: str) -> Sequence[str] | None:
     """Return the first image file that each row has, or else its number; None where no view is of files."""
-    of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, FileImages)]
+    of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None
     names = np.array([f"{where}, row {row}" for row in in_source.tolist()], dtype=np.object_)
@@ -277,7 +279,7 @@ def _keys(rows: ArrowRows, name: str | None, columns: Mapping[str, Any], where: 
     if name is None:
         return None
     try:
-        return read_codes(rows.select([name]).read(), name, where).astype(np.str_)
+        return read_categories(rows.select([name]).read(), name, where).astype(np.str_)
     except UsageError as error:
         if name in columns.values():
             raise
@@ -285,14 +287,14 @@ def _keys(rows: ArrowRows, name: str | None, columns: Mapping[str, Any], where: 
         return None
 
 
-def one_text_each(rows: ArrowRows, views: Sequence[Sequence[str]]) -> tuple[ArrowRows, Positions]:
+def explode_text_lists(rows: ArrowRows, views: Sequence[Sequence[str]]) -> tuple[ArrowRows, Positions]:
     """Return rows of which each has one text where a column holds lists of them, and from which row each comes."""
     listed = [names[0] for names in views if len(names) == 1 and holds_lists_of_texts(rows.schema.field(names[0]))]
     if not listed:
         return rows, np.arange(len(rows))
     (name, *others) = listed
     check(not others, f"data: columns {listed} hold lists of texts; expected one such column.")
-    table, parents = with_one_each(rows.read(), name)
+    table, parents = explode_text_column(rows.read(), name)
     return TableRows(table), parents
 
 
@@ -302,7 +304,9 @@ def _present(columns: Sequence[ArrowRows]) -> np.ndarray | None:
     Of what is not in memory only strings are looked at.
     """
     marks = [
-        ~empty_rows(chosen.read()) if chosen.in_memory or _are_strings(chosen) else np.ones(len(chosen), dtype=np.bool_)
+        ~find_empty_rows(chosen.read())
+        if chosen.in_memory or _are_strings(chosen)
+        else np.ones(len(chosen), dtype=np.bool_)
         for chosen in columns
     ]
     present = np.stack(marks, axis=1)
@@ -325,9 +329,9 @@ def _codes(
 ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
     if name is None:
         return None, None
-    values = read_codes(rows.select([name]).read(), name, where)
+    values = read_categories(rows.select([name]).read(), name, where)
     if name not in class_names:
-        return codes_of(f"data: {where}: column {name!r}", values)
+        return factorize(f"data: {where}: column {name!r}", values)
     if (values == -1).all():  # how Hugging Face marks that nothing is labelled
         return None, None
     known = class_names[name]
@@ -342,7 +346,7 @@ def _codes(
 def _one_each(
     known: Callable[[str, np.ndarray], Tensor], rows: ArrowRows, name: str | None, where: str
 ) -> Tensor | None:
-    """Return what `numbers_of` or `weights_of` makes of a column; nothing of no column."""
+    """Return what `parse_numbers` or `weights_of` makes of a column; nothing of no column."""
     if name is None:
         return None
     values = read_numbers(rows.select([name]).read(), [name], where)
@@ -357,15 +361,15 @@ def _view(chosen: ArrowRows, names: tuple[str, ...], folder: Path, where: str, *
         if not doubtful and holds_texts(table, names[0]):
             return Texts(read_texts(table, names[0], where), f"data: {where}: column {names[0]!r}")
         files = read_file_names(table, names[0], where)
-        return FileImages(tuple(str(folder / file) for file in files))
+        return ImageFiles(tuple(str(folder / file) for file in files))
     if len(names) == 1 and holds_images(field):
-        return RowImages(chosen, names[0], folder, where)
+        return ImageColumn(chosen, names[0], folder, where)
     if chosen.in_memory:
         numbers = _read_view(chosen, names, where)
         return lambda positions: ArrayStore((numbers[torch.from_numpy(positions)],))
     shape = tuple(_read_view(chosen, names, where, [0]).shape[1:])
-    return lambda positions: RowStore(chosen.take(positions), names, where, (shape,))
+    return lambda positions: NumberColumnStore(chosen.take(positions), names, where, (shape,))
 
 
 def _read_view(rows: ArrowRows, names: tuple[str, ...], where: str, positions: list[int] | None = None) -> Tensor:
-    return as_view(f"data: {where}: columns {list(names)}", read_numbers(rows.read(positions), names, where))
+    return as_view_tensor(f"data: {where}: columns {list(names)}", read_numbers(rows.read(positions), names, where))

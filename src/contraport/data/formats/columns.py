@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from contraport._utils.formatting import format_options
+from contraport._utils.text_tensors import check_nonempty_texts
 from contraport.data.decoding import SUFFIXES
 from contraport.errors import UsageError, check
-from contraport.formatting import written_as
-from contraport.text_tensors import check_full
 
 
 def holds_images(field: pa.Field) -> bool:
@@ -33,7 +33,7 @@ def holds_strings(field: pa.Field) -> bool:
     return _is_text(_value_type(field.type))
 
 
-def read_codes(table: pa.Table, name: str, where: str) -> np.ndarray:
+def read_categories(table: pa.Table, name: str, where: str) -> np.ndarray:
     """Return a column of integers or texts, one for each row, as an array.
 
     Raises:
@@ -71,7 +71,7 @@ def read_numbers(table: pa.Table, names: Sequence[str], where: str) -> np.ndarra
     return np.stack([_numbers(column, name, where) for column, name in zip(columns, names, strict=True)], axis=1)
 
 
-def a_series_each(
+def group_sequences(
     table: pa.Table, sequence: str, views: Sequence[Sequence[str]], facts: Sequence[str], where: str
 ) -> tuple[pa.Table, np.ndarray]:
     """Return a table with a row for each sequence of rows, and the row in which each begins.
@@ -88,10 +88,10 @@ def a_series_each(
         UsageError: sequences of unequal lengths, or of several values of a fact; views that are no numbers.
 
     >>> table = pa.table({"clip": ["a", "b", "a", "b"], "x": [1, 2, 3, 4], "z": [5, 6, 7, 8], "y": [0, 1, 0, 1]})
-    >>> a_series_each(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
+    >>> group_sequences(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
     [{'x': [[1.0, 3.0], [5.0, 7.0]], 'y': 0}, {'x': [[2.0, 4.0], [6.0, 8.0]], 'y': 1}]
     """
-    values = read_codes(table, sequence, where)
+    values = read_categories(table, sequence, where)
     _, first, groups, lengths = np.unique(values, return_index=True, return_inverse=True, return_counts=True)
     short, long = lengths.argmin(), lengths.argmax()
     check(
@@ -118,10 +118,10 @@ def a_series_each(
     return pa.table(columns), frames[:, 0]
 
 
-def empty_rows(table: pa.Table) -> np.ndarray:
+def find_empty_rows(table: pa.Table) -> np.ndarray:
     """Return in which rows all columns of a table have nothing: no value, NaN or an empty text.
 
-    >>> empty_rows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]})).tolist()
+    >>> find_empty_rows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]})).tolist()
     [False, True, False]
     """
     empty = np.ones(len(table), dtype=np.bool_)
@@ -143,7 +143,7 @@ def holds_texts(table: pa.Table, name: str) -> bool:
     (True, False)
     """
     first = _first_string(table, name).strip()
-    return PurePath(first).suffix.lower() not in SUFFIXES and not tells_number(first.replace(",", ".", 1))
+    return PurePath(first).suffix.lower() not in SUFFIXES and not is_number_text(first.replace(",", ".", 1))
 
 
 def _first_string(table: pa.Table, name: str) -> str:
@@ -157,11 +157,11 @@ def holds_lists_of_texts(field: pa.Field) -> bool:
     return _is_list(kind) and _is_text(_value_type(kind.value_type))
 
 
-def with_one_each(table: pa.Table, name: str) -> tuple[pa.Table, np.ndarray]:
+def explode_text_column(table: pa.Table, name: str) -> tuple[pa.Table, np.ndarray]:
     """Return a row for each text of a column of lists, and of which row of the table each is; an empty list has one.
 
     >>> table = pa.table({"image": ["a.png", "b.png"], "captions": [["a bag", "a red bag"], []]})
-    >>> again, rows = with_one_each(table, "captions")
+    >>> again, rows = explode_text_column(table, "captions")
     >>> again.to_pydict(), rows.tolist()
     ({'image': ['a.png', 'a.png', 'b.png'], 'captions': ['a bag', 'a red bag', '']}, [0, 0, 1])
     """
@@ -178,7 +178,7 @@ def read_texts(table: pa.Table, name: str, where: str) -> list[str]:
         UsageError: a row without one.
     """
     texts = ["" if text is None else text for text in _plain(table.column(name)).to_pylist()]
-    check_full(_at(where, name), texts)
+    check_nonempty_texts(_at(where, name), texts)
     return texts
 
 
@@ -193,11 +193,11 @@ def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
     files: list[str] = column.to_pylist()
     wrong = [row for row, file in enumerate(files) if PurePath(file).suffix.lower() not in SUFFIXES]
     if wrong:
-        row = next((row for row in wrong if not tells_number(files[row])), wrong[0])
+        row = next((row for row in wrong if not is_number_text(files[row])), wrong[0])
         raise UsageError(
             f"{_at(where, name)}: expected numbers, lists of numbers or names of image files, got the text "
-            f"{files[row]!r} in row {row}; {written_as(columns={'labels': name})} says that it tells the class of each "
-            f"row, {written_as(columns={'keys': name})} what each row is called, {written_as(columns={'views': ...})} "
+            f"{files[row]!r} in row {row}; {format_options(columns={'labels': name})} says that it tells the class of each "
+            f"row, {format_options(columns={'keys': name})} what each row is called, {format_options(columns={'views': ...})} "
             "which columns are the views."
         )
     return files
@@ -207,7 +207,7 @@ def _numbers(column: pa.ChunkedArray, name: str, where: str) -> np.ndarray:
     _check_whole(column, name, "a number", where)
     if _is_text(column.type):
         values = column.to_pylist()
-        row = next((row for row, value in enumerate(values) if not tells_number(value)), 0)
+        row = next((row for row, value in enumerate(values) if not is_number_text(value)), 0)
         raise UsageError(f"{_at(where, name)}: expected numbers, got the text {values[row]!r} in row {row}.")
     check(_is_numeric(column.type), f"{_at(where, name)}: expected numbers, got {column.type}.")
     numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy())
@@ -289,7 +289,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def tells_number(text: str) -> bool:
+def is_number_text(text: str) -> bool:
     """Return whether a text is a number."""
     try:
         float(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contraport.data.dataset import Dataset
-from contraport.data.formats.roles import check_no_columns
+from contraport.data.formats.column_roles import check_no_columns
 from contraport.errors import check
 
 Wish = Literal["image_size", "columns", "test_fraction", "ignore_labels"]
@@ -29,7 +29,7 @@ class Format:
 
     name: str
     suffixes: tuple[str, ...]
-    recognises: Callable[[str], bool]
+    recognizes: Callable[[str], bool]
     read: Callable[..., Dataset]
     takes: tuple[Wish, ...]
     rest: bool
@@ -54,7 +54,7 @@ def data_format(
     name: str,
     *,
     suffixes: Sequence[str] = (),
-    recognises: Callable[[str], bool] | None = None,
+    recognizes: Callable[[str], bool] | None = None,
     takes: Sequence[Wish] = ("test_fraction",),
     rest: bool = False,
 ) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
@@ -81,20 +81,20 @@ def data_format(
 
     def enter(read: Callable[..., Dataset]) -> Callable[..., Dataset]:
         check(name not in FORMATS, f"data_format: there is a format {name!r} already.")
-        FORMATS[name] = Format(name, endings, recognises or is_such_a_file, read, tuple(takes), rest)
+        FORMATS[name] = Format(name, endings, recognizes or is_such_a_file, read, tuple(takes), rest)
         return read
 
     return enter
 
 
-def format_of(data: str) -> Format | None:
+def find_format(data: str) -> Format | None:
     """Return the format of the data at a path, or none where no format is recognised.
 
-    >>> format_of("no/such/folder") is None
+    >>> find_format("no/such/folder") is None
     True
     """
     ordered = sorted(FORMATS.values(), key=lambda entry: entry.rest)
-    return next((entry for entry in ordered if entry.recognises(data)), None)
+    return next((entry for entry in ordered if entry.recognizes(data)), None)
 
 
 def suffixes() -> list[str]:

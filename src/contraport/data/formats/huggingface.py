@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from contraport.data.dataset import Dataset
-from contraport.data.formats.arrow import dataset_of_rows
+from contraport.data.formats.arrow import dataset_from_rows
 from contraport.data.formats.format import data_format
 from contraport.data.splits import TEST_NAMES, Positions
-from contraport.errors import cannot_read, check, check_regular, require
+from contraport.errors import check, check_regular_file, require, unreadable_error
 
 _MARKS = ("dataset_dict.json", "dataset_info.json", "state.json")
 
@@ -59,7 +59,7 @@ class HuggingFaceRows:
 
 @data_format(
     "a dataset of Hugging Face",
-    recognises=is_huggingface_folder,
+    recognizes=is_huggingface_folder,
     takes=["image_size", "columns", "test_fraction"],
 )
 def load_huggingface(
@@ -73,7 +73,7 @@ def load_huggingface(
 
     A `DatasetDict` brings its splits, ``train`` and ``test`` (or ``validation``); of each class of a `Dataset`
     `test_fraction` is held out, a fifth by default.
-    `contraport.data.formats.roles.assign_roles` says what the columns are for; a `ClassLabel` keeps its names.
+    `contraport.data.formats.column_roles.infer_roles` says what the columns are for; a `ClassLabel` keeps its names.
 
     Raises:
         UsageError: the package `datasets` is missing, the folder is corrupt, or a column is not what it should be.
@@ -83,13 +83,13 @@ def load_huggingface(
         _validate(Path(folder))
         loaded = datasets.load_from_disk(folder)
     except Exception as error:  # on hostile files it raises whatever its parsers do
-        raise cannot_read(f"data: {folder}", "a dataset of Hugging Face", error) from error
-    return dataset_of_huggingface(
+        raise unreadable_error(f"data: {folder}", "a dataset of Hugging Face", error) from error
+    return dataset_from_huggingface(
         loaded, split, Path(folder), image_size=image_size, columns=columns, test_fraction=test_fraction
     )
 
 
-def dataset_of_huggingface(
+def dataset_from_huggingface(
     loaded: Any,
     split: str,
     path: Path,
@@ -115,7 +115,7 @@ def dataset_of_huggingface(
     train, test = _splits(loaded, str(path)) if isinstance(loaded, datasets.DatasetDict) else (loaded, None)
     whole = train if test is None else datasets.concatenate_datasets([train, test])
     names = {name: tuple(kind.names) for name, kind in whole.features.items() if isinstance(kind, datasets.ClassLabel)}
-    return dataset_of_rows(
+    return dataset_from_rows(
         HuggingFaceRows(whole.with_format("arrow")),
         split,
         path=path,
@@ -133,7 +133,7 @@ def _validate(folder: Path) -> None:
     Only offsets and texts are read, so this takes little for images and numbers.
     """
     for file in _tables(folder):
-        check_regular("data", file)
+        check_regular_file("data", file)
         with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as batches:
             for batch in batches:
                 batch.validate(full=True)
@@ -145,13 +145,13 @@ def _tables(folder: Path) -> Iterator[Path]:
         for split in _read_json(folder / "dataset_dict.json")["splits"]:
             yield from _tables(_inside(folder, split))
     else:
-        check_regular("data", folder / "dataset_info.json")
+        check_regular_file("data", folder / "dataset_info.json")
         for file in _read_json(folder / "state.json")["_data_files"]:
             yield _inside(folder, file["filename"])
 
 
 def _read_json(file: Path) -> Any:
-    check_regular("data", file)
+    check_regular_file("data", file)
     return json.loads(file.read_text("utf-8"))
 
 

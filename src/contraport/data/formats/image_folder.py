@@ -10,16 +10,16 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from contraport.data.arrays import codes_of
+from contraport._utils.formatting import format_options
+from contraport._utils.text_tensors import check_nonempty_texts
+from contraport.data.arrays import factorize
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import SUFFIXES, FileImages
+from contraport.data.decoding import SUFFIXES, ImageFiles
 from contraport.data.formats.format import data_format
-from contraport.data.items import Items, View
+from contraport.data.source_items import Items, View
 from contraport.data.splits import TEST_NAMES, Marks
 from contraport.data.text_store import Texts
-from contraport.errors import cannot_read, check, check_regular
-from contraport.formatting import written_as
-from contraport.text_tensors import check_full
+from contraport.errors import check, check_regular_file, unreadable_error
 
 TEXTS = frozenset((".txt",))
 _SPLITS = frozenset(("train", *TEST_NAMES))
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @data_format(
     "a folder of images or texts",
-    recognises=os.path.isdir,
+    recognizes=os.path.isdir,
     takes=["image_size", "test_fraction", "ignore_labels"],
     rest=True,
 )
@@ -69,18 +69,18 @@ def load_folder(
     items = replace(meant, is_test=is_test, keys=files, test_fraction=test_fraction)
     if _suffix(files[0]) in TEXTS:
         texts = [read_text(file) for file in files]
-        check_full(f"data: {folder}", texts)
+        check_nonempty_texts(f"data: {folder}", texts)
         return items.dataset(split, [Texts(texts)], image_size=None, view_names=["text"])
     captions = _captions(files, others, folder)
     if captions is None:
-        return items.dataset(split, [FileImages(tuple(files))], image_size=image_size)
+        return items.dataset(split, [ImageFiles(tuple(files))], image_size=image_size)
     there = np.array([bool(caption) for caption in captions])
     present = None if there.all() else np.stack([np.ones_like(there), there], axis=1)
-    views: list[View] = [FileImages(tuple(files)), Texts(captions)]
+    views: list[View] = [ImageFiles(tuple(files)), Texts(captions)]
     return replace(items, present=present).dataset(split, views, image_size=image_size, view_names=["image", "text"])
 
 
-def folders_of_splits(folder: Path) -> tuple[Path, Path | None]:
+def split_folders(folder: Path) -> tuple[Path, Path | None]:
     """Return where the training items lie and where the test items, if they are apart.
 
     Raises:
@@ -107,8 +107,8 @@ def _check_others(folder: Path, train: Path, held_out: list[Path], others: list[
     Raises:
         UsageError: there are such folders, and none of the test split.
     """
-    alike = SUFFIXES if files_below(train, SUFFIXES) else TEXTS
-    full = [path.name for path in others if not path.name.startswith(".") and files_below(path, alike)]
+    alike = SUFFIXES if list_files(train, SUFFIXES) else TEXTS
+    full = [path.name for path in others if not path.name.startswith(".") and list_files(path, alike)]
     told = ", ".join(full[:3]) + (", ..." if len(full) > 3 else "")
     check(
         not full or len(held_out) > 0,
@@ -119,7 +119,7 @@ def _check_others(folder: Path, train: Path, held_out: list[Path], others: list[
         _log.warning("%s: beside the splits there are files in %s, which are left out", folder, told)
 
 
-def files_below(folder: Path, suffixes: Collection[str]) -> list[str]:
+def list_files(folder: Path, suffixes: Collection[str]) -> list[str]:
     """Return the files below a folder with certain suffixes, as sorted paths within it; the hidden are left out.
 
     Links are followed, but for those that lead back to a folder that they are in.
@@ -150,20 +150,20 @@ def read_text(file: str) -> str:
     Raises:
         UsageError: the file is not UTF-8, or no regular file.
     """
-    return read_whole(file).strip()
+    return read_text_file(file).strip()
 
 
-def read_whole(file: str) -> str:
+def read_text_file(file: str) -> str:
     """Return all of the text in a file.
 
     Raises:
         UsageError: the file is not UTF-8, or no regular file.
     """
-    check_regular("data", file)
+    check_regular_file("data", file)
     try:
         return Path(file).read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise cannot_read(f"data: {file}", "a text of UTF-8", error) from error
+        raise unreadable_error(f"data: {file}", "a text of UTF-8", error) from error
 
 
 def _found(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Marks | None]:
@@ -171,8 +171,8 @@ def _found(folder: Path) -> tuple[list[tuple[str, ...]], list[str], set[str], Ma
 
     Where there is no image it is the texts.
     """
-    parts = folders_of_splits(folder)
-    found = [[] if part is None else files_below(part, SUFFIXES | TEXTS) for part in parts]
+    parts = split_folders(folder)
+    found = [[] if part is None else list_files(part, SUFFIXES | TEXTS) for part in parts]
     suffixes = SUFFIXES if any(_suffix(file) in SUFFIXES for files in found for file in files) else TEXTS
     around, chosen, others, is_test = [], [], set[str](), list[bool]()
     for number, (part, files) in enumerate(zip(parts, found, strict=True)):
@@ -217,13 +217,13 @@ def _meaning(around: list[tuple[str, ...]], root: str) -> Items:
     check(
         all(named),
         f"data: {root} has files both in class folders and outside of them, {named.count(False)} of {len(named)} "
-        f"outside; move these, or pass {written_as(ignore_labels=True)} to take all without classes.",
+        f"outside; move these, or pass {format_options(ignore_labels=True)} to take all without classes.",
     )
     if not _have_domains(around):
-        labels, class_names = codes_of("labels", [folders[0] for folders in around])
+        labels, class_names = factorize("labels", [folders[0] for folders in around])
         return Items(root, len(around), labels, class_names)
-    domains, domain_names = codes_of("domains", [folders[0] for folders in around])
-    labels, class_names = codes_of("labels", [folders[1] for folders in around])
+    domains, domain_names = factorize("domains", [folders[0] for folders in around])
+    labels, class_names = factorize("labels", [folders[1] for folders in around])
     _log.info("%s: read as domain/class, %d domains of %d classes", root, len(domain_names), len(class_names))
     return Items(root, len(around), labels, class_names, domains, domain_names)
 

@@ -18,18 +18,18 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from contraport.data.arrays import as_view, codes_of
+from contraport._utils.text_tensors import TEXT, encoded
+from contraport.data.arrays import as_view_tensor, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.decoding import SUFFIXES
 from contraport.data.digests import digest_encoded
+from contraport.data.formats.column_roles import DOMAIN_NAMES, LABEL_NAMES
 from contraport.data.formats.format import data_format
-from contraport.data.formats.image_folder import files_below
-from contraport.data.formats.roles import DOMAIN_NAMES, LABEL_NAMES
+from contraport.data.formats.image_folder import list_files
 from contraport.data.formats.tar_index import Members, members
-from contraport.data.items import Items, View
+from contraport.data.source_items import Items, View
 from contraport.data.splits import TEST_NAMES
-from contraport.errors import cannot_read, check, check_regular
-from contraport.text_tensors import TEXT, encoded
+from contraport.errors import check, check_regular_file, unreadable_error
 
 _IMAGE, _ARRAY, _TEXT, _CLASS, _JSON = "image", "npy", "txt", "cls", "json"
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -55,7 +55,7 @@ def is_shards(data: str) -> bool:
     return any(child.suffix == ".tar" for child in shown) and not any(others)
 
 
-@data_format("shards", suffixes=[".tar"], recognises=is_shards, takes=["image_size", "test_fraction"])
+@data_format("shards", suffixes=[".tar"], recognizes=is_shards, takes=["image_size", "test_fraction"])
 def load_shards(data: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Return one split of webdataset shards.
 
@@ -99,14 +99,14 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     known = (labels, class_names, domains, domain_names)
     items = Items(data, len(whole), *known, is_test, rows=rows, keys=keys, test_fraction=test_fraction)
     views = [_view(archives, whole, field) for field in sorted(fields)]
-    names = names_of_fields(sorted(fields))
+    names = name_field_views(sorted(fields))
     return items.dataset(split, views, image_size=image_size, view_names=names)
 
 
-def names_of_fields(fields: Sequence[str]) -> list[str]:
+def name_field_views(fields: Sequence[str]) -> list[str]:
     """Return what views are called that are fields: by what stands before the suffix, else by the suffix.
 
-    >>> names_of_fields(["image", "left.npy", "txt"])
+    >>> name_field_views(["image", "left.npy", "txt"])
     ['image', 'left', 'text']
     """
     fields = ["text" if field == _TEXT else field for field in fields]
@@ -176,13 +176,13 @@ class TextMembers:
         try:
             return self.members[position].decode("utf-8-sig").strip()
         except UnicodeDecodeError as error:
-            raise cannot_read(f"data: {self.members.name(position)}", "a text of UTF-8", error) from error
+            raise unreadable_error(f"data: {self.members.name(position)}", "a text of UTF-8", error) from error
 
 
 def _archives(data: str) -> list[str]:
     path = Path(data)
     if path.is_dir():
-        return [str(path / file) for file in files_below(path, {".tar"})]
+        return [str(path / file) for file in list_files(path, {".tar"})]
     names = list(expanded(data))
     missing = [name for name in names if not Path(name).is_file()]
     check(not missing, f"data: {len(missing)} of {len(names)} archives of {data} are missing, first {missing[:1]}.")
@@ -231,7 +231,7 @@ def _held_out_name(archive: str) -> str | None:
 
 def _samples(number: int, archive: str, ignored: Counter[str]) -> Iterator[_Sample]:
     """Yield the samples of one archive that have a view, and count the fields that are no one's concern."""
-    check_regular("data", archive)
+    check_regular_file("data", archive)
     shown = (member for member in members(archive, ignored) if not PurePath(member.path).name.startswith("."))
     with open(archive, "rb") as file:
         for key, group in itertools.groupby(shown, key=lambda member: _key_and_field(member.path)[0]):
@@ -272,7 +272,7 @@ def _parsed(field: str, content: bytes, where: str) -> dict[str, str]:
             return {"label": content.decode().strip()}
         told = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise cannot_read(f"data: {where}", f".{field}", error) from error
+        raise unreadable_error(f"data: {where}", f".{field}", error) from error
     check(isinstance(told, dict), f"data: {where}: expected an object, got {type(told).__name__}.")
     found = {}
     for role, names in (("label", LABEL_NAMES), ("domain", DOMAIN_NAMES)):
@@ -305,7 +305,7 @@ def _codes(samples: list[_Sample], role: str, data: str) -> tuple[np.ndarray | N
         return None, None
     check(lacking is None, f"data: {data}: the sample {lacking and lacking.key!r} has no {role}, others have.")
     whole = all(_WHOLE.fullmatch(value) for value in values)
-    return codes_of(f"data: {data}: {role}", [int(value) for value in values] if whole else values)
+    return factorize(f"data: {data}: {role}", [int(value) for value in values] if whole else values)
 
 
 def _view(archives: list[str], samples: list[_Sample], field: str) -> View:
@@ -330,13 +330,13 @@ def _stacked(arrays: Members, positions: list[int]) -> Tensor:
         odd is None,
         f"data: {arrays.name(odd or 0)}: expected an array of shape {read[0].shape} as {arrays.name(positions[0])}.",
     )
-    return as_view(f"data: {arrays.name(positions[0])}", np.stack(read))
+    return as_view_tensor(f"data: {arrays.name(positions[0])}", np.stack(read))
 
 
 def _array(arrays: Members, position: int) -> np.ndarray:
     try:
         array: np.ndarray = np.load(io.BytesIO(arrays[position]), allow_pickle=False)
     except Exception as error:  # on hostile bytes the parser raises whatever it likes
-        raise cannot_read(f"data: {arrays.name(position)}", "an array", error) from error
+        raise unreadable_error(f"data: {arrays.name(position)}", "an array", error) from error
     check(isinstance(array, np.ndarray), f"data: {arrays.name(position)}: expected an array, got an archive.")
     return array

@@ -17,13 +17,13 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from contraport._utils.files import replacing
 from contraport.data.dataset import Dataset
-from contraport.data.formats.arrow import TableRows, dataset_of_rows, one_text_each, roles_of
-from contraport.data.formats.columns import holds_strings, holds_texts, tells_number
+from contraport.data.formats.arrow import TableRows, dataset_from_rows, explode_text_lists, resolve_roles
+from contraport.data.formats.column_roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES
+from contraport.data.formats.columns import holds_strings, holds_texts, is_number_text
 from contraport.data.formats.format import data_format
-from contraport.data.formats.roles import DOMAIN_NAMES, KEY_NAMES, LABEL_NAMES
-from contraport.errors import UsageError, cannot_read, check
-from contraport.files import replacing
+from contraport.errors import UsageError, check, unreadable_error
 
 _LARGEST_BLOCK = 2**31 - 1
 _LONGEST_HEADING = 100_000
@@ -51,7 +51,7 @@ def load_table(
 ) -> Dataset:
     """Return one split of a `.csv`, `.jsonl` or `.parquet` file.
 
-    `contraport.data.formats.roles.assign_roles` says what its columns are for. Without a column of splits
+    `contraport.data.formats.column_roles.infer_roles` says what its columns are for. Without a column of splits
     `test_fraction` of each class is held out, a fifth by default. Columns may name image files, relative to the table's
     folder; those that cannot be read are left out, logged, and listed in ``skipped``.
 
@@ -59,7 +59,7 @@ def load_table(
         UsageError: the file is corrupt, or a column or its values are not what they should be.
     """
     rows = TableRows(read_table(path, columns))
-    return dataset_of_rows(
+    return dataset_from_rows(
         rows, split, path=Path(path), columns=columns, image_size=image_size, test_fraction=test_fraction
     )
 
@@ -69,7 +69,7 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
 
     Args:
         path: the file.
-        columns: what its columns are for; see `roles_of`. Of `.csv`, where all is text, those of names (of classes,
+        columns: what its columns are for; see `resolve_roles`. Of `.csv`, where all is text, those of names (of classes,
             domains, sequences and rows) are texts unless they are whole numbers as one writes them: 007 is no 7.
 
     Raises:
@@ -82,7 +82,7 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
     except UsageError:
         raise
     except Exception as error:  # on hostile bytes the parsers raise whatever they like
-        raise cannot_read(f"data: {path}", file.suffix, error) from error
+        raise unreadable_error(f"data: {path}", file.suffix, error) from error
     return table
 
 
@@ -101,19 +101,19 @@ def write_table(table: pa.Table, path: Path) -> None:
             temporary.write_text("".join(lines), encoding="utf-8")
 
 
-def a_text_each(table: pa.Table, columns: Mapping[str, Any] | None, where: str) -> tuple[pa.Table, np.ndarray]:
+def explode_texts(table: pa.Table, columns: Mapping[str, Any] | None, where: str) -> tuple[pa.Table, np.ndarray]:
     """Return a table with a row for each text where a column holds lists of them, and of which row each is.
 
     Args:
         table: with all rows.
-        columns: what its columns are for; see `roles_of`.
+        columns: what its columns are for; see `resolve_roles`.
         where: what messages call it.
     """
-    rows, sources = one_text_each(TableRows(table), roles_of(TableRows(table), columns, where).views)
+    rows, sources = explode_text_lists(TableRows(table), resolve_roles(TableRows(table), columns, where).views)
     return rows.read(), sources
 
 
-def rearranged(
+def rewrite_rows(
     table: pa.Table,
     written: pa.Table,
     columns: Mapping[str, Any] | None,
@@ -130,7 +130,7 @@ def rearranged(
     Args:
         table: with all rows.
         written: the same as it stands in its file, which is changed: of `.csv`, texts.
-        columns: what its columns are for; see `roles_of`.
+        columns: what its columns are for; see `resolve_roles`.
         where: what messages call it.
         view: the number of the view.
         partners: the row whose view each row gets, int64 ``(rows,)``.
@@ -138,7 +138,7 @@ def rearranged(
         here: where it was; names of files are relative to that.
         there: where it will be.
     """
-    roles = roles_of(TableRows(table), columns, where)
+    roles = resolve_roles(TableRows(table), columns, where)
     check(roles.sequence is None, f"data: {where}: expected an item in each row, got sequences of rows.")
     for name in roles.views[view]:
         place = written.schema.get_field_index(name)
@@ -151,13 +151,13 @@ def rearranged(
     return written.filter(pa.array(kept))
 
 
-def with_numbers(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
+def add_number_column(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
     """Return a table with a further column, which takes the place of one of that name."""
     rest = table.drop_columns([name]) if name in table.schema.names else table
     return rest.append_column(name, pa.array(numbers))
 
 
-def read_texts_of_csv(path: Path) -> pa.Table:
+def read_csv_as_text(path: Path) -> pa.Table:
     """Return the table in a `.csv` file, each cell the text that stands there."""
     return _parsed(path, dict.fromkeys(_parsed(path, {}).schema.names, pa.string()))
 
@@ -177,7 +177,7 @@ def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
         "commas, or read it with pandas and pass the data frame.",
     )
     table = _parsed(path, {})
-    headed = not all(tells_number(name) for name in table.schema.names)
+    headed = not all(is_number_text(name) for name in table.schema.names)
     check(headed, f"data: {path}: expected the names of the columns in the first line, got {table.schema.names[:5]}.")
     foreign = next((field.name for field in table.schema if pa.types.is_binary(field.type)), None)
     told = f"data: {path}: column {foreign!r}: expected text of UTF-8, got other bytes; save the file as UTF-8."

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from contraport.data.splits import Positions
-from contraport.errors import UsageError, cannot_read, check
+from contraport.errors import UsageError, check, unreadable_error
 
 _BLOCK = tarfile.BLOCKSIZE
 
@@ -47,7 +47,7 @@ def members(archive: str, ignored: Counter[str]) -> Iterator[Member]:
     except UsageError:
         raise
     except Exception as error:  # on hostile bytes the parser raises whatever it likes
-        raise cannot_read(f"data: {archive}", "an uncompressed tar archive", error) from error
+        raise unreadable_error(f"data: {archive}", "an uncompressed tar archive", error) from error
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Members:
         """Return the archive and the path of a member."""
         return f"{self.archives[self.numbers[position]]}: {self.keys[position]}.{self.field}"
 
-    def read_from(self) -> Sequence[str]:
+    def source_files(self) -> Sequence[str]:
         """Return the files whose content they are."""
         return self.archives
 

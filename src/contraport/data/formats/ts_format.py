@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contraport.errors import UsageError, cannot_read, check, check_regular
+from contraport.errors import UsageError, check, check_regular_file, unreadable_error
 
 
 class LabelledSeries(NamedTuple):
@@ -27,10 +27,10 @@ def read_ts(path: Path) -> LabelledSeries:
         UsageError: the file is missing or is not of this format, or a value is missing.
     """
     try:
-        check_regular("data", path)
+        check_regular_file("data", path)
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise cannot_read(f"data: {path}", "text", error) from error
+        raise unreadable_error(f"data: {path}", "text", error) from error
     header = [line.strip().lower() for line in lines]
     check("@data" in header, f"data: {path}: expected a line @data before the series, found none.")
     first = header.index("@data") + 1

@@ -10,9 +10,9 @@ import torch
 
 from contraport.data.arrays import ArrayStore, from_arrays, take
 from contraport.data.dataset import Dataset
-from contraport.data.sources.vision import download_root
+from contraport.data.sources.vision import download_folder
 from contraport.data.splits import split_positions
-from contraport.errors import UsageError, check_regular
+from contraport.errors import UsageError, check_regular_file
 
 DIGITS_HELD_OUT = 0.25
 FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")
@@ -39,7 +39,7 @@ def fashion_mnist(split: str, root: Path | None) -> Dataset:
     Raises:
         UsageError: it was found nowhere; the message says where and why.
     """
-    torchvision_root = download_root(root)
+    torchvision_root = download_folder(root)
     folders = [FASHION_FOLDER, torchvision_root / "FashionMNIST" / "raw"]
     failures = []
     for folder in folders:
@@ -82,7 +82,7 @@ def _read_idx(path: Path, *, dimensions: int) -> np.ndarray:
     packed = path.with_name(path.name + ".gz")
     if not path.exists() and not packed.exists():
         raise FileNotFoundError(f"no file {path.name} or {packed.name}")
-    check_regular("data", path if path.exists() else packed)
+    check_regular_file("data", path if path.exists() else packed)
     content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
     header = np.frombuffer(content, ">u4", count=1 + dimensions)
     sizes = header[1:].astype(int)

@@ -48,7 +48,7 @@ def docstrings(split: str, root: Path | None) -> Dataset:
     Raises:
         UsageError: this Python has its library without sources.
     """
-    functions = told_apart()
+    functions = unique_functions()
     modules = [function.module for function in functions]
     texts = {
         "name": [function.called for function in functions],
@@ -59,7 +59,7 @@ def docstrings(split: str, root: Path | None) -> Dataset:
 
 
 @lru_cache(maxsize=1)
-def told_apart() -> tuple[Function, ...]:
+def unique_functions() -> tuple[Function, ...]:
     """Return the functions of which each is told by its name, and by its sentence, of modules that have many."""
     library = Path(sysconfig.get_paths()["stdlib"])
     found = {function.called: function for function in _functions(library)}

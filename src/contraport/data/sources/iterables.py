@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from contraport._utils.text_tensors import concatenated, item_shape
 from contraport.data.arrays import ArrayStore
 from contraport.data.dataset import Dataset
-from contraport.data.sources.one_item import has_pictures, names_of, read_item
-from contraport.data.streams import HEAD, Stream, StreamBroke, StreamItem
+from contraport.data.sources.item_parser import has_images, item_view_names, parse_item
+from contraport.data.streams import HEAD, Stream, StreamError, StreamItem
 from contraport.errors import UsageError, check, reason
-from contraport.text_tensors import concatenated, shape_of
 
 
 def from_stream(
@@ -60,10 +60,10 @@ def from_stream(
     except UsageError:
         raise
     except Exception as error:  # a stranger's code
-        raise StreamBroke(f"data: {name} broke at its beginning: {reason(error)}") from error
+        raise StreamError(f"data: {name} broke at its beginning: {reason(error)}") from error
     check(len(given) > 0, f"data: {name} gives no item.")
     items = [read(item, position) for position, item in enumerate(given)]
-    shapes = [tuple(map(shape_of, item.views)) for item in items]
+    shapes = [tuple(map(item_shape, item.views)) for item in items]
     odd = next((position for position, shape in enumerate(shapes) if shape != shapes[0]), None)
     check(
         odd is None,
@@ -79,8 +79,8 @@ def from_stream(
         split="train",
         labels=torch.tensor(known) if labelled else None,
         class_names=tuple(map(str, range(max(known) + 1))) if labelled else None,
-        flips=flips or has_pictures(given[0]),
-        view_names=names_of(given[0]),
+        flips=flips or has_images(given[0]),
+        view_names=item_view_names(given[0]),
     )
     return Stream(source, read, head)
 
@@ -94,7 +94,7 @@ class _Reading:
     labels: bool
 
     def __call__(self, item: Any, position: int) -> StreamItem:
-        views, label, key = read_item(item, f"data: {self.name}: item {position}", self.image_size)
+        views, label, key = parse_item(item, f"data: {self.name}: item {position}", self.image_size)
         if isinstance(label, str):
             label = int(label) if label.strip().isdecimal() else None
         return StreamItem(views, label if self.labels else None, key)

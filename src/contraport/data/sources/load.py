@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
+from contraport._utils.formatting import describe_item_shape, listed
+from contraport._utils.lazy import imported
 from contraport.catalog import SOURCES
 from contraport.data.dataset import Dataset
-from contraport.data.formats import format_of, suffixes
-from contraport.data.formats.roles import check_no_columns
+from contraport.data.formats import find_format, suffixes
+from contraport.data.formats.column_roles import check_no_columns
 from contraport.data.sources.iterables import from_stream
 from contraport.data.sources.objects import from_object
 from contraport.data.sources.remote import fetched, is_remote
 from contraport.data.sources.torch_datasets import from_torch
-from contraport.data.sources.vision import download_root
+from contraport.data.sources.vision import download_folder
 from contraport.data.splits import check_fraction, check_split
-from contraport.data.stores import StoreOver
-from contraport.errors import UsageError, check, explained, unknown_name
-from contraport.formatting import items_told, listed
-from contraport.lazy import imported
+from contraport.data.stores import StoreWrapper
+from contraport.errors import UsageError, check, explained, unknown_name_error
 
 _LARGEST_IMAGE = 2**14
 
@@ -44,7 +44,7 @@ def load(
     """Return one split of some data.
 
     Args:
-        data: a name of `contraport.catalog.list_sources`; a folder of images, of webdataset shards or of a Hugging
+        data: a name of `contraport.catalog.list_datasets`; a folder of images, of webdataset shards or of a Hugging
             Face dataset; the path of an ``.npz``, ``.npy``, ``.csv``, ``.jsonl``, ``.parquet`` or ``.tar`` file, the
             last also with braces as in ``train-{000..003}.tar``. A name wins over a folder of the same name; write
             ``./digits`` for the folder. Or a URL of one of these, which fsspec fetches once. Or what a program holds: a
@@ -94,7 +94,7 @@ def load(
     return dataset if image_size is None else _resized(dataset, image_size)
 
 
-def load_undivided(data: Any, split: str = "train", **how: Any) -> Dataset:
+def load_unsplit(data: Any, split: str = "train", **how: Any) -> Dataset:
     """Return one split of data that have a test split of their own, and all items of data that have none.
 
     A dataset is one split already, and comes back as it is.
@@ -107,7 +107,7 @@ def load_undivided(data: Any, split: str = "train", **how: Any) -> Dataset:
     Raises:
         UsageError: as `load`.
 
-    >>> len(load([f"text {i}" for i in range(10)])), len(load_undivided([f"text {i}" for i in range(10)]))
+    >>> len(load([f"text {i}" for i in range(10)])), len(load_unsplit([f"text {i}" for i in range(10)]))
     (8, 10)
     """
     dataset = load(data, split, **how)
@@ -132,7 +132,7 @@ def _load(
     ignore_labels: bool,
 ) -> Dataset:
     if is_remote(data):
-        copy = fetched(data, download_root(None if root is None else Path(root)) / "remote")
+        copy = fetched(data, download_folder(None if root is None else Path(root)) / "remote")
         dataset = _load(copy, split, root, image_size, columns, test_fraction, ignore_labels)
         dataset.name = data  # where the copy is says nothing to anyone
         return dataset
@@ -145,7 +145,7 @@ def _load(
         check(test_fraction is None, f"test_fraction: the test split of {data!r} is fixed, got {test_fraction}.")
         own: Dataset = imported(named.reader)(split, None if root is None else Path(root))
         return own
-    found = format_of(data)
+    found = find_format(data)
     if found is not None:
         wishes = {"image_size": image_size, "columns": columns, "test_fraction": test_fraction}
         return found.load(data, split, ignore_labels=ignore_labels, **wishes)
@@ -153,11 +153,11 @@ def _load(
     check(not path.is_file(), f"data: expected a folder of images or a file {', '.join(read)}, got {data!r}.")
     if path.suffix in read or len(path.parts) > 1 or data.endswith(("/", os.sep)):
         raise UsageError(f"data: there is no file or folder {data!r}.")
-    raise UsageError(f"{unknown_name('data', data, SOURCES)} There is no file or folder of that name either.")
+    raise UsageError(f"{unknown_name_error('data', data, SOURCES)} There is no file or folder of that name either.")
 
 
 @dataclass(frozen=True)
-class _ResizedStore(StoreOver):
+class _ResizedStore(StoreWrapper):
     """Another store's views, of which the images are resized to a square when they are fetched."""
 
     size: int
@@ -179,7 +179,7 @@ def _resized(dataset: Dataset, size: int) -> Dataset:
     check(
         len(images) > 0,
         f"data: expected images, to be made {size} x {size} pixels (image_size), got {dataset.name!r}, which has no "
-        f"images: an item of it is {listed([items_told(shape) for shape in dataset.shapes])}.",
+        f"images: an item of it is {listed([describe_item_shape(shape) for shape in dataset.shapes])}.",
     )
     if all(shape[1:] == (size, size) for shape in images):
         return dataset

@@ -13,18 +13,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from contraport.data.arrays import ArrayStore, array_of
+from contraport._utils.text_tensors import check_nonempty_texts
+from contraport.data.arrays import ArrayStore, as_array
 from contraport.data.dataset import Dataset
-from contraport.data.decoding import SUFFIXES, FileImages, as_pixels, median_size
-from contraport.data.formats.array_files import dataset_of_arrays
-from contraport.data.formats.arrow import TableRows, dataset_of_rows
-from contraport.data.formats.huggingface import dataset_of_huggingface
-from contraport.data.formats.roles import check_no_columns
-from contraport.data.items import Items
+from contraport.data.decoding import SUFFIXES, ImageFiles, median_size, square_pixels
+from contraport.data.formats.array_files import dataset_from_arrays
+from contraport.data.formats.arrow import TableRows, dataset_from_rows
+from contraport.data.formats.column_roles import check_no_columns
+from contraport.data.formats.huggingface import dataset_from_huggingface
+from contraport.data.source_items import Items
 from contraport.data.splits import Positions
 from contraport.data.text_store import Texts
-from contraport.errors import UsageError, cannot_read, check
-from contraport.text_tensors import check_full
+from contraport.errors import UsageError, check, unreadable_error
 
 
 def from_object(
@@ -63,23 +63,23 @@ def from_object(
     kind = _library(data)
     if kind == "datasets":
         where = Path(type(data).__name__)
-        return dataset_of_huggingface(
+        return dataset_from_huggingface(
             data, split, where, image_size=image_size, columns=columns, test_fraction=test_fraction
         )
     if kind in _TABLES:
         rows = TableRows(_arrow(data, kind))
         where = Path(type(data).__name__)
-        return dataset_of_rows(
+        return dataset_from_rows(
             rows, split, path=where, columns=columns, image_size=image_size, test_fraction=test_fraction
         )
     check_no_columns(columns, f"a {type(data).__name__}")
     if isinstance(data, Mapping):
-        return dataset_of_arrays(data, "arrays", split, test_fraction)
+        return dataset_from_arrays(data, "arrays", split, test_fraction)
     if isinstance(data, np.ndarray | Tensor):
-        return dataset_of_arrays({"x": data}, "arrays", split, test_fraction)
+        return dataset_from_arrays({"x": data}, "arrays", split, test_fraction)
     if isinstance(data, tuple) and data and all(isinstance(view, np.ndarray | Tensor) for view in data):
         views = {f"view{place}": view for place, view in enumerate(data)}
-        return dataset_of_arrays(views if len(data) > 1 else {"x": data[0]}, "arrays", split, test_fraction)
+        return dataset_from_arrays(views if len(data) > 1 else {"x": data[0]}, "arrays", split, test_fraction)
     if isinstance(data, list | tuple) and len(data) > 0:
         return _of_list(data, split, image_size, test_fraction)
     came = f"{'an empty ' if isinstance(data, list | tuple) else ''}{type(data).__name__}"
@@ -110,18 +110,18 @@ def _arrow(frame: Any, library: str) -> pa.Table:
             return frame
         return frame.to_arrow() if library == "polars" else pa.Table.from_pandas(frame, preserve_index=False)
     except Exception as error:  # of columns of objects it raises as its parts do
-        raise cannot_read("data: the data frame", "a table of numbers, lists, texts or bytes", error) from error
+        raise unreadable_error("data: the data frame", "a table of numbers, lists, texts or bytes", error) from error
 
 
 def _of_list(data: Sequence[Any], split: str, size: int | None, test_fraction: float | None) -> Dataset:
     if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in SUFFIXES:
-        check_full("data", data)
+        check_nonempty_texts("data", data)
         items = Items("texts", len(data), test_fraction=test_fraction)
         return items.dataset(split, [Texts(data)], image_size=None)
     if all(isinstance(item, str | Path) for item in data):
         files = [str(item) for item in data]
         items = Items("files", len(files), keys=files, test_fraction=test_fraction)
-        return items.dataset(split, [FileImages(tuple(files))], image_size=size)
+        return items.dataset(split, [ImageFiles(tuple(files))], image_size=size)
     if all(isinstance(item, Image.Image) for item in data):
         items = Items("images", len(data), test_fraction=test_fraction)
         return items.dataset(
@@ -137,7 +137,9 @@ def _of_list(data: Sequence[Any], split: str, size: int | None, test_fraction: f
         len(shapes) == 1,
         f"data: expected a list of items of one shape, got {' and '.join(map(str, shapes[:2]))}; views are a tuple.",
     )
-    return dataset_of_arrays({"x": np.stack([array_of("data", item) for item in data])}, "arrays", split, test_fraction)
+    return dataset_from_arrays(
+        {"x": np.stack([as_array("data", item) for item in data])}, "arrays", split, test_fraction
+    )
 
 
 @dataclass(frozen=True)
@@ -149,4 +151,4 @@ class _Pictures:
 
     def __call__(self, positions: Positions) -> ArrayStore:
         chosen = (self.images[position] for position in positions.tolist())
-        return ArrayStore((torch.stack([as_pixels(image, self.size) for image in chosen]),))
+        return ArrayStore((torch.stack([square_pixels(image, self.size) for image in chosen]),))

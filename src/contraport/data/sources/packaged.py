@@ -10,8 +10,8 @@ import numpy as np
 from contraport.data.arrays import from_arrays, take
 from contraport.data.dataset import Dataset
 from contraport.data.formats.ts_format import padded, read_ts
-from contraport.data.splits import items_of, split_positions
-from contraport.errors import UsageError, cannot_read, check
+from contraport.data.splits import select_split, split_positions
+from contraport.errors import UsageError, check, unreadable_error
 
 UCI_VIEWS = ("fou", "fac", "kar", "pix", "zer", "mor")
 UCI_CLASSES, UCI_OBJECTS = 10, 2_000
@@ -66,7 +66,7 @@ def _series(name: str, files: str, split: str, root: Path | None) -> Dataset:
     labels = np.array(train.labels + test.labels)
     is_test = np.arange(len(labels)) >= len(train.labels)
     whole = from_arrays(series, labels, name=name)
-    return take(whole, items_of(split, len(labels), is_test=is_test, labels=None), split)
+    return take(whole, select_split(split, len(labels), is_test=is_test, labels=None), split)
 
 
 def _folder(name: str, root: Path | None, pattern: str, package: str, requirement: str, inside: str) -> Path:
@@ -99,6 +99,6 @@ def _uci_view(folder: Path, name: str) -> np.ndarray:
     try:
         table = np.loadtxt(path) if path == plain else np.loadtxt(path, delimiter=",", skiprows=1)[:, :-1]
     except ValueError as error:
-        raise cannot_read(f"data: {path}", "a table of numbers", error) from error
+        raise unreadable_error(f"data: {path}", "a table of numbers", error) from error
     check(len(table) == UCI_OBJECTS, f"data: {path}: expected {UCI_OBJECTS} rows, got {len(table)}.")
     return table

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from contraport._utils.files import read_json, replacing, write_json
+from contraport._utils.formatting import counted
+from contraport._utils.progress import ProgressBars, StepCallback
 from contraport.data.formats.shards import expanded
 from contraport.errors import UsageError, check, reason, require
-from contraport.files import read_json, replacing, write_json
-from contraport.formatting import counted
-from contraport.progress import Bars, NextStep
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::[A-Za-z][A-Za-z0-9+.-]*)*://.+")
 
@@ -68,7 +68,7 @@ def fetched(url: str, cache: Path) -> str:
     lacking = [file for file in found if not _is_there(*file)]
     if lacking:  # a warning, as it is seen before a run speaks, and may take long
         log.warning("fetching %s of %s into %s, where it is kept", counted(len(lacking), "file"), url, place)
-        bars = Bars(shown=True)
+        bars = ProgressBars(shown=True)
         for file in bars.track(lacking, f"files of {url}", total=len(lacking)):
             _fetch(*file, bars)
     return str(place / last)
@@ -108,7 +108,7 @@ def _is_there(system: Any, file: str, local: Path, url: str) -> bool:
     return False
 
 
-def _fetch(system: Any, file: str, local: Path, url: str, bars: Bars) -> None:
+def _fetch(system: Any, file: str, local: Path, url: str, bars: ProgressBars) -> None:
     """Put a file in its place, and show how much of it is there."""
     now = _state(system, file)
     try:
@@ -122,7 +122,7 @@ def _fetch(system: Any, file: str, local: Path, url: str, bars: Bars) -> None:
     log.info("fetched %s into %s: %.1f MB", file, local.parent, local.stat().st_size / 1e6)
 
 
-def _megabytes(step: NextStep, told: str) -> Any:
+def _megabytes(step: StepCallback, told: str) -> Any:
     """Return what fsspec is to call as bytes come, which makes a step of each megabyte."""
     seen = 0
 

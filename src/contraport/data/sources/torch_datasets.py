@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, Subset
 
-from contraport.data.arrays import tensor_codes_of
+from contraport._utils.text_tensors import concatenated, item_shape
+from contraport.data.arrays import factorize_tensor
 from contraport.data.dataset import Dataset
-from contraport.data.sources.one_item import label_of, names_of, read_item
+from contraport.data.sources.item_parser import item_label, item_view_names, parse_item
 from contraport.errors import UsageError, check
-from contraport.text_tensors import concatenated, shape_of
 
 _log = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ class TorchStore:
 
     def _views(self, position: int) -> tuple[Tensor, ...]:
         where = f"data: item {position}"
-        views = read_item(self.dataset[position], where, self.image_size).views
-        found = tuple(map(shape_of, views))
+        views = parse_item(self.dataset[position], where, self.image_size).views
+        found = tuple(map(item_shape, views))
         check(
             found == self.shapes,
             f"{where}: expected views of shapes {self.shapes} as those of item 0, got {found}; "
@@ -98,7 +98,7 @@ def from_torch(
     length = len(cast(Sized, dataset))
     check(length > 0, f"data: {name} has no item.")
     item = dataset[0]
-    first = read_item(item, "data: item 0", image_size)
+    first = parse_item(item, "data: item 0", image_size)
     if labels is None and first.label is not None:
         labels = _labels(dataset, length, name)
     label_codes, class_names = _named(dataset, labels)
@@ -108,9 +108,9 @@ def from_torch(
             "tables and data frames, by names such as caption",
             name,
         )
-    domain_codes, domain_names = tensor_codes_of("domains", domains)
+    domain_codes, domain_names = factorize_tensor("domains", domains)
     return Dataset(
-        TorchStore(dataset, tuple(map(shape_of, first.views)), image_size),
+        TorchStore(dataset, tuple(map(item_shape, first.views)), image_size),
         name=name,
         split=split,
         labels=label_codes,
@@ -118,7 +118,7 @@ def from_torch(
         class_names=class_names,
         domain_names=domain_names,
         flips=flips,
-        view_names=names_of(item),
+        view_names=item_view_names(item),
     )
 
 
@@ -126,7 +126,7 @@ def _named(
     dataset: TorchDataset[Any], labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
     """Return labels as numbers and their names, the dataset's own where it has a name for each."""
-    codes, names = tensor_codes_of("labels", labels)
+    codes, names = factorize_tensor("labels", labels)
     if codes is None or names is None or names == ("-1",):
         return None, None
     classes = getattr(dataset, "classes", None)
@@ -138,10 +138,10 @@ def _named(
 
 def _labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
     known = _known_labels(dataset)
-    if known is not None and len(known) == length and str(known[0]) == str(label_of(dataset[0])):
+    if known is not None and len(known) == length and str(known[0]) == str(item_label(dataset[0])):
         return known
     _log.info("%s: reading each item once for its label; labels= saves that", name)
-    labels = [label_of(dataset[position]) for position in range(length)]
+    labels = [item_label(dataset[position]) for position in range(length)]
     lacking = next((position for position, label in enumerate(labels) if label is None), None)
     if lacking is not None:
         raise UsageError(f"data: item {lacking} of {name} has no label, others have.")

@@ -17,7 +17,7 @@ DOWNLOAD_FOLDER = Path("~/.cache/contraport")
 SVHN_CLASSES = tuple("0123456789")
 
 
-def download_root(root: Path | None) -> Path:
+def download_folder(root: Path | None) -> Path:
     """Return the folder in which torchvision looks and to which it downloads."""
     return (root or DOWNLOAD_FOLDER).expanduser()
 
@@ -30,7 +30,7 @@ def cifar10(split: str, root: Path | None) -> Dataset:
     """
     from torchvision.datasets import CIFAR10
 
-    found = _find("cifar10", CIFAR10, download_root(root), train=split == "train")
+    found = _find("cifar10", CIFAR10, download_folder(root), train=split == "train")
     return _dataset("cifar10", split, np.moveaxis(found.data, 3, 1), found.targets, tuple(found.classes))
 
 
@@ -38,7 +38,7 @@ def cifar100(split: str, root: Path | None) -> Dataset:
     """Return CIFAR-100, 60,000 photographs, 32 x 32 pixels, in 100 classes."""
     from torchvision.datasets import CIFAR100
 
-    found = _find("cifar100", CIFAR100, download_root(root), train=split == "train")
+    found = _find("cifar100", CIFAR100, download_folder(root), train=split == "train")
     return _dataset("cifar100", split, np.moveaxis(found.data, 3, 1), found.targets, tuple(found.classes))
 
 
@@ -46,7 +46,7 @@ def svhn(split: str, root: Path | None) -> Dataset:
     """Return SVHN, 99,289 cut-out digits of house numbers, 32 x 32 pixels; a mirrored digit is another one."""
     from torchvision.datasets import SVHN
 
-    found = _find("svhn", SVHN, download_root(root), split=split)
+    found = _find("svhn", SVHN, download_folder(root), split=split)
     return _dataset("svhn", split, found.data, found.labels, SVHN_CLASSES, flips=False)
 
 
@@ -54,7 +54,7 @@ def stl10(split: str, root: Path | None) -> Dataset:
     """Return the labelled part of STL-10: 5,000 and 8,000 photographs, 96 x 96 pixels, in 10 classes."""
     from torchvision.datasets import STL10
 
-    found = _find("stl10", STL10, download_root(root), split=split)
+    found = _find("stl10", STL10, download_folder(root), split=split)
     return _dataset("stl10", split, found.data, found.labels, tuple(found.classes))
 
 
@@ -67,7 +67,7 @@ def stl10_unlabeled(split: str, root: Path | None) -> Dataset:
 
     if split == "test":
         return stl10(split, root)
-    folder = download_root(root)
+    folder = download_folder(root)
     _find("stl10", STL10, folder, split="test")  # all files are there and whole
     file = folder / STL10.base_folder / STL10.train_list[2][0]
     images = np.memmap(file, np.uint8, mode="c").reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contraport import distributed
-from contraport.data.loading import Share
+from contraport.data.data_loader import Share
 from contraport.errors import check
 
 

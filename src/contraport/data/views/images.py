@@ -81,12 +81,12 @@ def image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
     return (SMALL_IMAGES if min(size) <= LARGEST_SMALL_SIDE else LARGE_IMAGES)[name]
 
 
-def images_changed(
+def image_transform(
     strength: ImageStrength, size: tuple[int, int], *, flips: bool, range_: tuple[list[float], list[float]] | None
 ) -> nn.Module:
     """Return the random change of images to views of a size, of pixels in [0, 1] or in other ranges, by channel."""
     change = ImageTransform(strength, size, flips=flips)
-    return change if range_ is None else InRange(change, *range_)
+    return change if range_ is None else WithUnitRange(change, *range_)
 
 
 class ImageTransform(nn.Module):
@@ -111,7 +111,7 @@ class ImageTransform(nn.Module):
         return views.clamp(0, 1)
 
 
-class InRange(nn.Module):
+class WithUnitRange(nn.Module):
     """A change of images in [0, 1], of images whose channels have other ranges."""
 
     low: Tensor

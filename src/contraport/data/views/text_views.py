@@ -44,7 +44,7 @@ class TextTransform(nn.Module):
 
     def forward(self, texts: Tensor, draws: Draws) -> Tensor:
         """Return one random view of each text."""
-        words = word_of(texts)
+        words = word_index(texts)
         count = words.amax(1, keepdim=True) + 1
         share, place = draws.uniform(self.strength.kept, 1, 1), draws.uniform(0, 1, 1)
         length = (share * count).ceil().long().clamp(min=1)
@@ -56,11 +56,11 @@ class TextTransform(nn.Module):
         return _packed(texts, inside & ~left_out & (texts > 0))
 
 
-def word_of(texts: Tensor) -> Tensor:
+def word_index(texts: Tensor) -> Tensor:
     """Return the number of the word that each byte belongs to, from 0 on; blanks belong to the word before them.
 
-    >>> from contraport.text_tensors import encoded
-    >>> word_of(encoded(["to be 日本"])).tolist()
+    >>> from contraport._utils.text_tensors import encoded
+    >>> word_index(encoded(["to be 日本"])).tolist()
     [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]]
     """
     inside = texts > _BLANK

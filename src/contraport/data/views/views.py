@@ -10,20 +10,20 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from contraport.catalog.augments import ISOTROPIC_NOISE, SCALED_NOISE, SUITED, Augment, parse_augment
+from contraport._utils.spec import parse_spec
+from contraport._utils.text_tensors import is_text, is_text_batch
+from contraport.catalog.augment_specs import AUGMENT_STRENGTHS, ISOTROPIC_NOISE, SCALED_NOISE, Augment, parse_augment
+from contraport.data.data_loader import Share
 from contraport.data.dataset import Dataset
-from contraport.data.loading import Share
-from contraport.data.stores import StoreOver
+from contraport.data.stores import StoreWrapper
+from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, parse_custom_transform
 from contraport.data.views.draws import Draws
-from contraport.data.views.images import image_strength, images_changed, lab
-from contraport.data.views.mixing import Mixup, Noise, isotropic
-from contraport.data.views.own import OnBatches, OwnChange, own_change
+from contraport.data.views.images import image_strength, image_transform, lab
+from contraport.data.views.noise_mixup import Mixup, Noise, isotropic
 from contraport.data.views.series import SERIES, SeriesTransform, Windows
 from contraport.data.views.text_views import TEXTS, TextTransform
 from contraport.data.views.vectors import VECTORS, VectorTransform
-from contraport.errors import UsageError, check, is_whole, unknown_name
-from contraport.spec import parse_named
-from contraport.text_tensors import are_texts, is_text
+from contraport.errors import UsageError, check, is_integer, unknown_name_error
 
 COLOUR = "colour"
 FRAMES = "frames"
@@ -54,7 +54,7 @@ class Views(nn.Module):
               far as mixup does), in "mixup:0.3" the largest lambda, at most 1 (default: 0.5).
             - "none": nothing.
             - a callable: on each item, as it is stored, where items are fetched (torchvision's v2, albumentations, a
-              function); or on batches of floats, as modules of kornia and what `OnBatches` says. What it gives is taken
+              function); or on batches of floats, as modules of kornia and what `BatchTransform` says. What it gives is taken
               as it comes: uint8 stands for [0, 1], and floats are not changed.
 
             Default: "standard" for data of one view, "none" for several given ones and for "frames", whose differences
@@ -92,11 +92,11 @@ class Views(nn.Module):
         self,
         dataset: Dataset,
         *,
-        augment: str | Callable[..., Any] | OnBatches | None = None,
+        augment: str | Callable[..., Any] | BatchTransform | None = None,
         views: int | str | None = None,
     ) -> None:
         super().__init__()
-        self.own = own_change(augment)
+        self.own = parse_custom_transform(augment)
         self.forgotten: str | None = None
         if self.own is not None:
             self._of_own(dataset, self.own, views)
@@ -139,7 +139,7 @@ class Views(nn.Module):
         """How many views are made of each given one."""
         return len(self._sources) // len(self.plain_shapes)
 
-    def _of_own(self, dataset: Dataset, own: OwnChange, views: int | str | None) -> None:
+    def _of_own(self, dataset: Dataset, own: CustomTransform, views: int | str | None) -> None:
         check(
             not isinstance(views, str),
             f"views: {own.name} of augment makes the views; expected a number, got {views!r}.",
@@ -157,7 +157,7 @@ class Views(nn.Module):
             tried = self._made_by_own(own, first, None)
         self.shapes = tuple(tuple(view.shape[1:]) for view in tried)
 
-    def _made_by_own(self, own: OwnChange, views: tuple[Tensor, ...], share: Share | None) -> tuple[Tensor, ...]:
+    def _made_by_own(self, own: CustomTransform, views: tuple[Tensor, ...], share: Share | None) -> tuple[Tensor, ...]:
         if own.on_batches:
             floats = _floats(views)
             return tuple(own.of_batch(floats[source], share) for source in self._sources)
@@ -229,7 +229,7 @@ class _Same(nn.Module):
 
 
 @dataclass(frozen=True)
-class _ColourStore(StoreOver):
+class _ColourStore(StoreWrapper):
     """Lightness and colours of the RGB images of a store."""
 
     @property
@@ -247,7 +247,7 @@ class _ColourStore(StoreOver):
 
 
 def _floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(view / 255.0 if view.dtype == torch.uint8 and not are_texts(view) else view for view in views)
+    return tuple(view / 255.0 if view.dtype == torch.uint8 and not is_text_batch(view) else view for view in views)
 
 
 def _split_colours(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -259,7 +259,7 @@ def _numbered(dataset: Dataset, augment: Augment, views: int | None) -> list[_Ma
     """Return so many views of one given view, or all the given ones."""
     given = len(dataset.shapes)
     number = max(2, given) if views is None else views
-    good = is_whole(number) and 1 <= number <= MOST_VIEWS
+    good = is_integer(number) and 1 <= number <= MOST_VIEWS
     check(good, f"views: expected a number from 1 to {MOST_VIEWS}, or a name, got {views!r}.")
     check(given in (1, number), f"views: expected the {given} that {dataset.name!r} gives, got {views}.")
     made = [_Made(view, _change(dataset, view, augment), shape) for view, shape in enumerate(dataset.shapes)]
@@ -276,7 +276,7 @@ def _window(dataset: Dataset, views: str) -> int:
     check(one, f"views: {views!r} cuts one time series, the items of {dataset.name!r} have the shapes {shapes}.")
     longest = shapes[0][1] // 2
     check(longest > 0, f"views: {views!r} cuts series of two steps or more, those of {dataset.name!r} have one.")
-    given = parse_named("views", views, {FRAMES: ("length",)}, alone={FRAMES: "length"}).settings
+    given = parse_spec("views", views, {FRAMES: ("length",)}, alone={FRAMES: "length"}).settings
     length = given.get("length", max(1, shapes[0][1] // 4))
     good = isinstance(length, int) and 1 <= length <= longest
     check(good, f"views: expected windows of 1 to {longest} steps, two of which fit into a series, got {views!r}.")
@@ -291,18 +291,18 @@ def _change(dataset: Dataset, view: int, augment: Augment, *, greys: bool = True
         return _Same()
     if is_text(shape):
         check(
-            augment.name in SUITED,
+            augment.name in AUGMENT_STRENGTHS,
             f"augment: {augment.name!r} changes numbers, and view {view} of {dataset.name!r} is a text; expected none, "
-            f"{', '.join(SUITED)}.",
+            f"{', '.join(AUGMENT_STRENGTHS)}.",
         )
         return TextTransform(TEXTS[augment.name])
     if augment.name == "mixup":
         return Mixup(**strength)
-    if augment.name in SUITED and len(shape) == 3:
+    if augment.name in AUGMENT_STRENGTHS and len(shape) == 3:
         size = shape[1], shape[2]
         suited = image_strength(augment.name, size)
         suited = suited if greys else replace(suited, grey=0)
-        return images_changed(suited, size, flips=dataset.flips, range_=dataset.pixel_range(view))
+        return image_transform(suited, size, flips=dataset.flips, range_=dataset.pixel_range(view))
     over_places = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(over_places) for values in dataset.statistics(view))
     if augment.name == ISOTROPIC_NOISE:
@@ -330,14 +330,16 @@ def _crops(dataset: Dataset, augment: Augment, views: str) -> list[_Made]:
     """Return the large crops, then the small ones."""
     numbers = _NUMBERS_OF_CROPS.fullmatch("2+6" if views == MULTI_CROP else views)
     if numbers is None:
-        raise UsageError(f"{unknown_name('views', views, (COLOUR, FRAMES, MULTI_CROP))} Or a number, or such as '2+6'.")
+        raise UsageError(
+            f"{unknown_name_error('views', views, (COLOUR, FRAMES, MULTI_CROP))} Or a number, or such as '2+6'."
+        )
     shapes = dataset.shapes
     check(
         len(shapes) == 1 and dataset.is_image,
         f"views: {views!r} crops one image, the items of {dataset.name!r} have the shapes {shapes}.",
     )
-    crops = augment.name in SUITED
-    check(crops, f"augment: {views!r} needs one that crops, {', '.join(SUITED)}; got {augment.name!r}.")
+    crops = augment.name in AUGMENT_STRENGTHS
+    check(crops, f"augment: {views!r} needs one that crops, {', '.join(AUGMENT_STRENGTHS)}; got {augment.name!r}.")
     channels, height, width = shapes[0]
     strength = image_strength(augment.name, (height, width))
     kinds = (
@@ -346,7 +348,7 @@ def _crops(dataset: Dataset, augment: Augment, views: str) -> list[_Made]:
     )
     known = dataset.pixel_range()
     return [
-        _Made(0, images_changed(kind, size, flips=dataset.flips, range_=known), (channels, *size))
+        _Made(0, image_transform(kind, size, flips=dataset.flips, range_=known), (channels, *size))
         for number, kind, size in kinds
         for _ in range(number)
     ]

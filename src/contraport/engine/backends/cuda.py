@@ -31,8 +31,8 @@ from torch import Tensor
 
 from contraport.distributed import Processes
 from contraport.engine.backends.tiled import REACH
-from contraport.engine.geometry import Geometry, Mask
-from contraport.engine.links import Doubled, Link, LogDecay, PowerDecay
+from contraport.engine.geometry import Geometry, LabelMask
+from contraport.engine.links import Link, LogDecay, PowerDecay, SquaredKernelLink
 from contraport.engine.log_kernels import AffineLogKernel
 from contraport.engine.passes import Passes, Term
 from contraport.errors import check
@@ -90,7 +90,7 @@ class Cuda(Passes):
         zeros = torch.zeros_like(row_bias), torch.zeros_like(column_bias)
         # Without a link the biases are exponents like any other, and the kernels need not know them.
         inner, self.outer = (zeros, self.biases) if log_kernel.link is None else (self.biases, zeros)
-        masks = [mask for mask in geometry.masks if isinstance(mask, Mask)]
+        masks = [mask for mask in geometry.masks if isinstance(mask, LabelMask)]
         row_labels, column_labels = (_labels(masks, side, v) for side, v in enumerate(zeros))
         kept = sum(1 << k for k, mask in enumerate(masks) if mask.kept is not None)
         described = _describe(log_kernel.link)
@@ -183,7 +183,7 @@ def obstacle(geometry: Geometry) -> str | None:
     log_kernel = geometry.log_kernel
     if not isinstance(log_kernel, AffineLogKernel):
         return "its kernels know functions of inner products alone"
-    if not all(isinstance(mask, Mask) for mask in geometry.masks):
+    if not all(isinstance(mask, LabelMask) for mask in geometry.masks):
         return "its kernels know masks of equal labels alone"
     if _describe(log_kernel.link) is None:
         return f"its kernels have no link {type(log_kernel.link).__name__}"
@@ -493,7 +493,7 @@ def _places(z: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 
-def _labels(masks: Sequence[Mask], side: int, like: Tensor) -> Tensor:
+def _labels(masks: Sequence[LabelMask], side: int, like: Tensor) -> Tensor:
     """Return the labels of one side and those of its exceptions, mask after mask: (2 masks, n), 64-bit integers."""
     pairs = [(mask.labels, mask.labels if mask.kept is None else mask.kept) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
@@ -509,7 +509,7 @@ def _describe(link: Link | None) -> tuple[str, float, float] | None:
             return "log-decay", power, 1.0
         case PowerDecay(power):
             return "power-decay", 1.0, power
-        case Doubled(inner):
+        case SquaredKernelLink(inner):
             described = _describe(inner)
             return None if described is None else (described[0], 2 * described[1], described[2])
     return None

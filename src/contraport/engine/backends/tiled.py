@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine.geometry import Geometry, Mask
+from contraport.engine.geometry import Geometry, LabelMask
 from contraport.engine.half_steps import MODERATE
 from contraport.engine.passes import Passes, Term
 
@@ -91,7 +91,7 @@ class Streamed(Passes):
 
     @cached_property
     def _labels(self) -> list[_Ranges | None]:
-        return [_Ranges(mask.labels) if isinstance(mask, Mask) else None for mask in self.geometry.masks]
+        return [_Ranges(mask.labels) if isinstance(mask, LabelMask) else None for mask in self.geometry.masks]
 
     def log_sum_exp(self, over_columns: Tensor | None, over_rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         q = None if over_columns is None else self.column_bias + over_columns

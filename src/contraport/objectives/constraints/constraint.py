@@ -8,15 +8,15 @@ from typing import ClassVar, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from contraport.engine import Axis, Geometry, log_of, log_sums
-from contraport.objectives.answer import Answer
+from contraport.engine import Axis, Geometry, log_size, log_sums
 from contraport.objectives.plan import Plan
+from contraport.objectives.repr_mixin import Answer
 
 Marginals: TypeAlias = tuple[Tensor, Tensor]
 """log a, (N,), and log b, (M,): the masses that rows and columns should have; each adds up to 1."""
 
 
-class Asked(NamedTuple):
+class PlanRequest(NamedTuple):
     """What is asked of a plan beside the pairs.
 
     Attributes:
@@ -32,7 +32,7 @@ class Asked(NamedTuple):
     log_weights: Tensor | None = None
 
 
-ASKED = Asked()
+ASKED = PlanRequest()
 """Uniform marginals, one direction, no reference measure."""
 
 
@@ -48,7 +48,7 @@ class Constraint(Answer, ABC):
     marginals: str = "uniform"
 
     @property
-    def has_zeros(self) -> bool:
+    def has_exact_zeros(self) -> bool:
         """Whether its plan has exact zeros, on which a logarithm is infinite."""
         return False
 
@@ -58,7 +58,7 @@ class Constraint(Answer, ABC):
         return self.marginals == "weights"
 
     @abstractmethod
-    def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
         """Return the plan of the rows with the columns and, if asked for, that of the columns with the rows.
 
         Args:
@@ -73,10 +73,10 @@ class Constraint(Answer, ABC):
 def uniform_marginals(geometry: Geometry) -> Marginals:
     """Return log 1/N, (N,), and log 1/M, (M,)."""
     like, (n, m) = geometry.log_kernel.inputs[0], geometry.shape
-    return like.new_zeros(n) - log_of(n, like), like.new_zeros(m) - log_of(m, like)
+    return like.new_zeros(n) - log_size(n, like), like.new_zeros(m) - log_size(m, like)
 
 
-def directions(geometry: Geometry, asked: Asked) -> list[tuple[Geometry, Marginals]]:
+def directions(geometry: Geometry, asked: PlanRequest) -> list[tuple[Geometry, Marginals]]:
     """Return the pairs with their marginals and, if reciprocal, both with rows and columns exchanged."""
     log_a, log_b = asked.marginals or uniform_marginals(geometry)
     forth = geometry, (log_a, log_b)
@@ -94,7 +94,7 @@ class Free(Constraint):
             [0.1839, 0.5000]])
     """
 
-    def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
         """Return the plan of each direction."""
         plans = []
         for pairs, (log_a, log_b) in directions(geometry, asked):
@@ -116,7 +116,7 @@ class Simplex(Constraint):
             [0.1345, 0.3655]])
     """
 
-    def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
         """Return the plan of each direction."""
         g, zero = _start(geometry.shape[1], geometry.log_kernel.inputs[0], asked.log_weights)
         by_row = log_sums(geometry, "rows", g)

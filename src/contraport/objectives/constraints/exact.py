@@ -10,7 +10,7 @@ import torch
 
 from contraport.engine import Geometry, MatrixLogKernel
 from contraport.errors import check, require
-from contraport.objectives.constraints.constraint import ASKED, Asked, Constraint, uniform_marginals
+from contraport.objectives.constraints.constraint import ASKED, Constraint, PlanRequest, uniform_marginals
 from contraport.objectives.plan import Plan
 
 
@@ -33,11 +33,11 @@ class Exact(Constraint):
     differentiable: ClassVar[bool] = False
 
     @property
-    def has_zeros(self) -> bool:
+    def has_exact_zeros(self) -> bool:
         return True
 
     @torch.no_grad()
-    def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
         """Return the plan of each direction."""
         check(asked.log_weights is None, f"column_weights: {self!r} has no reference measure; expected none.")
         optimize = require("scipy.optimize", "train", "The constraint Exact")

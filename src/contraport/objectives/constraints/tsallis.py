@@ -14,14 +14,14 @@ from contraport.engine import (
     LogDecay,
     LogHinge,
     LogKernel,
-    by_row_blocks,
+    is_in_torch_func,
     log_sums,
-    run_loop,
-    within_transform,
+    map_row_blocks,
+    run_host_loop,
 )
-from contraport.errors import check, is_number, unknown_name
-from contraport.objectives.constraints.constraint import ASKED, Asked, Constraint, Simplex, directions
-from contraport.objectives.constraints.scaling import Rows
+from contraport.errors import check, is_number, unknown_name_error
+from contraport.objectives.constraints.constraint import ASKED, Constraint, PlanRequest, Simplex, directions
+from contraport.objectives.constraints.sinkhorn import Rows
 from contraport.objectives.plan import Plan
 from contraport.objectives.targets import TargetPlan
 
@@ -60,11 +60,11 @@ class TsallisPlan(Plan):
             plan = self.restrict(rows).dense()
             return ((plan.detach() if held else plan) * kernel.restrict(rows).dense()).sum(1)
 
-        return -kernel.unit * torch.cat(by_row_blocks(cost, self.shape))
+        return -kernel.unit * torch.cat(map_row_blocks(cost, self.shape))
 
     def row_inner_logits(self, target: TargetPlan) -> Tensor:
         """Return sum_j target_ij theta_ij, (N,)."""
-        return target.row_inner(self.logits.log_kernel)
+        return target.row_inner_products(self.logits.log_kernel)
 
     def conjugate(self) -> Tensor:
         """Return Omega*(theta) of the quadratic regulariser for each potential: (N,) per row, else ().
@@ -158,14 +158,14 @@ class Tsallis(Constraint):
     def __post_init__(self) -> None:
         check(is_number(self.order) and self.order <= 2, f"order: expected a number of at most 2, got {self.order!r}.")
         if self.over not in ("rows", "simplex"):
-            raise unknown_name("over", self.over, ("rows", "simplex"))
+            raise unknown_name_error("over", self.over, ("rows", "simplex"))
         check(self.over == "rows" or not self.conditional, "conditional: belongs to over='rows'.")
 
     @property
-    def has_zeros(self) -> bool:
+    def has_exact_zeros(self) -> bool:
         return self.order > 1
 
-    def __call__(self, geometry: Geometry, asked: Asked = ASKED) -> list[Plan]:
+    def __call__(self, geometry: Geometry, asked: PlanRequest = ASKED) -> list[Plan]:
         """Return the plan of each direction."""
         if self.order == 1:
             entropic = Rows() if self.over == "rows" else Simplex()
@@ -181,7 +181,7 @@ class Tsallis(Constraint):
         logits = geometry.with_link(None, scale=1.0 if self.conditional else share ** (1 - self.order))
         like = logits.log_kernel.inputs[0]
         _check_range(self.order, count, like.dtype)
-        potential, empty = run_loop(_Potentials(self, logits.for_passes(), family))
+        potential, empty = run_host_loop(_Potentials(self, logits.for_passes(), family))
         potential = potential.detach()  # forward mode takes no notice of no_grad
         # A further step, differentiated, carries the potential's own gradient; where the slopes change too, a second
         # one carries that of the gradient. They change no value: what rounding leaves in the sums is divided off.
@@ -194,7 +194,7 @@ class Tsallis(Constraint):
             compared=geometry,
             f=(log_scale - log_total.detach()).masked_fill(empty, log_scale),
             g=like.new_zeros(m),
-            known_log_row_mass=like.new_full((n,), math.log(share)) if per_row else None,
+            cached_log_row_mass=like.new_full((n,), math.log(share)) if per_row else None,
             logits=logits,
             potential=potential,
             family=family,
@@ -259,11 +259,11 @@ class _Potentials(HostLoop):
             step, _ = self.constraint.newton_step(logits, potential, family)
             potential = potential + step.clamp_min(0)  # below it only by rounding
             # What is no number stays none. Within a transform nothing can be looked at: all steps are made.
-            if within_transform() or (step > rounding * (potential.abs() + biases + least)).any():
+            if is_in_torch_func() or (step > rounding * (potential.abs() + biases + least)).any():
                 continue
             break
         else:
-            settled = within_transform()
+            settled = is_in_torch_func()
             check(settled, f"constraint: the potentials of Tsallis did not settle in {_NEWTON_STEPS} steps.")
         return [potential, empty]
 

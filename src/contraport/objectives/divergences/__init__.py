@@ -1,22 +1,29 @@
 """How far is the plan that came out from the plan that is wanted?"""
 
+from contraport.objectives.divergences.attraction_repulsion import (
+    KernelAlignment,
+    LogKernelAlignment,
+    LogSumKernel,
+    MeanKernel,
+    MeanSquaredCost,
+    VarianceHinge,
+)
 from contraport.objectives.divergences.costs import Cost, Energy
-from contraport.objectives.divergences.debiased import Debiased
-from contraport.objectives.divergences.decoupled import Affinity, Agreement, LogSum, LowVariance, MeanKernel, MeanSquare
+from contraport.objectives.divergences.debiased_negatives import Debiased
 from contraport.objectives.divergences.distances import Hellinger, JensenShannon, TotalVariation
 from contraport.objectives.divergences.divergence import Divergence
-from contraport.objectives.divergences.logistic import Logistic, NoiseContrast
-from contraport.objectives.divergences.moving import MovingLogSum
-from contraport.objectives.divergences.of_plans import KL, ReverseKL, Rince, SquaredL2
+from contraport.objectives.divergences.logistic import Logistic, NoiseContrastiveEstimation
+from contraport.objectives.divergences.moving_average import MovingAverageLogSum
 from contraport.objectives.divergences.pairwise import PRESETS, Pairwise, SignedPairwise
-from contraport.objectives.divergences.penalties import LogMean, MarginalPenalty, PlanUniformity
+from contraport.objectives.divergences.penalties import LogMeanKernel, MarginalPenalty, PlanUniformity
+from contraport.objectives.divergences.plan_divergences import KL, ReverseKL, Rince, SquaredL2
 from contraport.objectives.divergences.quadratic import ClosedFormQuadratic, FenchelYoung
 
 __all__ = [
     "KL",
     "PRESETS",
-    "Affinity",
-    "Agreement",
+    "KernelAlignment",
+    "LogKernelAlignment",
     "ClosedFormQuadratic",
     "Cost",
     "Debiased",
@@ -25,15 +32,15 @@ __all__ = [
     "FenchelYoung",
     "Hellinger",
     "JensenShannon",
-    "LogMean",
-    "LogSum",
+    "LogMeanKernel",
+    "LogSumKernel",
     "Logistic",
-    "LowVariance",
+    "VarianceHinge",
     "MarginalPenalty",
     "MeanKernel",
-    "MeanSquare",
-    "MovingLogSum",
-    "NoiseContrast",
+    "MeanSquaredCost",
+    "MovingAverageLogSum",
+    "NoiseContrastiveEstimation",
     "Pairwise",
     "PlanUniformity",
     "ReverseKL",

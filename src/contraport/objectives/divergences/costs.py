@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from contraport.engine import Geometry
-from contraport.errors import check_whole
-from contraport.objectives.answer import Answer
+from contraport.errors import check_integer
 from contraport.objectives.constraints import Constraint, Rows
-from contraport.objectives.divergences.divergence import Divergence, need_negatives
+from contraport.objectives.divergences.divergence import Divergence, require_negatives
 from contraport.objectives.plan import Outcome, Plan
+from contraport.objectives.repr_mixin import Answer
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,20 +33,20 @@ class Cost(Answer, Divergence):
     1.0
     """
 
-    by_constraint: ClassVar[bool] = False
+    depends_on_constraint: ClassVar[bool] = False
     repels: ClassVar[bool] = False
-    tempers: ClassVar[bool] = False
+    has_temperature_gradient: ClassVar[bool] = False
 
     power: int = 1
 
     def __post_init__(self) -> None:
-        check_whole("power", self.power)
+        check_integer("power", self.power)
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the cost of each row."""
         cost_kernel = outcome.plan.cost_kernel
         if self.power == 1:
-            return -cost_kernel.unit * outcome.target.row_inner(cost_kernel)
+            return -cost_kernel.unit * outcome.target.row_inner_products(cost_kernel)
         return by_cost(outcome, lambda t: (-cost_kernel.unit * t) ** self.power)
 
 
@@ -94,7 +94,7 @@ class Energy(Answer, Divergence):
         return None
 
     @property
-    def tempers(self) -> bool:
+    def has_temperature_gradient(self) -> bool:
         """Whether it has a gradient in the temperature, which the plan alone knows."""
         return not self.detach
 
@@ -103,8 +103,8 @@ class Energy(Answer, Divergence):
         pattern = outcome.block.pattern
         if pattern.compares_positives:
             return self._difference(outcome)
-        need_negatives(outcome)
-        if pattern.crowded:
+        require_negatives(outcome)
+        if pattern.no_empty_rows:
             return self._difference(outcome)
         alone = pattern.compared().counts(outcome.plan.f) == 0
         return self._difference(outcome).masked_fill(alone, 0)
@@ -113,7 +113,7 @@ class Energy(Answer, Divergence):
         attraction, plan = Cost()(outcome), outcome.plan
         pull = attraction
         if self.paired:
-            share = torch.exp(plan.log_row_mass() - plan.log_wanted_row_mass)
+            share = torch.exp(plan.log_row_mass() - plan.log_row_marginal)
             pull = (share.detach() if self.detach else share) * attraction
         difference = pull - plan.row_cost(held=self.detach)
         if self.phi is None:
@@ -121,7 +121,7 @@ class Energy(Answer, Divergence):
         wanted = outcome.target.row_mass()
         distance = attraction / torch.where(wanted > 0, wanted, 1)
         temperature = plan.cost_kernel.temperature
-        log_xi = distance / temperature + plan.log_wanted_row_mass - plan.f
+        log_xi = distance / temperature + plan.log_row_marginal - plan.f
         mass = self._mass(log_xi.exp()) / temperature
         return (mass.detach() if self.detach else mass) * difference
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contraport.objectives.answer import Answer
 from contraport.objectives.divergences.divergence import Divergence
 from contraport.objectives.plan import Outcome
+from contraport.objectives.repr_mixin import Answer
 
 
 class Distance(Answer, Divergence):

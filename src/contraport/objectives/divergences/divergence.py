@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from contraport.engine import check_outside
+from contraport.engine import check_not_in_torch_func
 from contraport.errors import check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.plan import Outcome
@@ -27,17 +27,17 @@ class Divergence:
     Attributes:
         repels: whether it pushes anything apart.
         by_plan: whether it sums over pairs as the plan does, so that a reference measure of the columns is in it.
-        by_constraint: whether it sees which plans are allowed, rather than the kernel alone.
+        depends_on_constraint: whether it sees which plans are allowed, rather than the kernel alone.
         by_item: whether it keeps something of each item between calls, and needs ``ids``.
     """
 
     repels: ClassVar[bool] = True
     by_plan: ClassVar[bool] = True
-    by_constraint: ClassVar[bool] = True
+    depends_on_constraint: ClassVar[bool] = True
     by_item: ClassVar[bool] = False
 
     @property
-    def tempers(self) -> bool:
+    def has_temperature_gradient(self) -> bool:
         """Whether its value has a gradient in the temperature, so that one can be learned."""
         return True
 
@@ -50,7 +50,7 @@ class Divergence:
         """Return the value of each row, (N,), whose sum is meant; or a tensor without dimensions, which is no sum."""
 
 
-def moves_averages(divergence: nn.Module) -> bool:
+def updates_averages(divergence: nn.Module) -> bool:
     """Return whether a divergence moves its averages over the calls: it does in training, where gradients are taken.
 
     Raises:
@@ -58,11 +58,11 @@ def moves_averages(divergence: nn.Module) -> bool:
     """
     moves = divergence.training and torch.is_grad_enabled()
     if moves:
-        check_outside("averages: those over the calls do not move", "the objective in evaluation, .eval()")
+        check_not_in_torch_func("averages: those over the calls do not move", "the objective in evaluation, .eval()")
     return moves
 
 
-def need_negatives(outcome: Outcome) -> None:
+def require_negatives(outcome: Outcome) -> None:
     """Raise `UsageError` where there is one item and nothing else to compare it with."""
     pattern = outcome.block.pattern
     good = pattern.size > 1 or pattern.strangers > 0

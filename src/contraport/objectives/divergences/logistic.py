@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from contraport.distributed import world
-from contraport.engine import LogSoftplus, learned_number, log_sums, number_of
+from contraport.engine import LogSoftplus, log_sums, parameter_value, scalar_parameter
 from contraport.errors import check, is_number
-from contraport.objectives.divergences.divergence import Divergence, moves_averages
+from contraport.objectives.divergences.divergence import Divergence, updates_averages
 from contraport.objectives.divergences.penalties import log_mean
 from contraport.objectives.plan import Outcome
 
@@ -41,23 +41,23 @@ class Logistic(nn.Module, Divergence):
     1.5671
     """
 
-    by_constraint: ClassVar[bool] = False
+    depends_on_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     def __init__(self, bias: float = 0.0) -> None:
         super().__init__()
         check(is_number(bias) and math.isfinite(bias), f"bias: expected a finite number, got {bias!r}.")
-        self.bias = learned_number(self, float(bias))
+        self.bias = scalar_parameter(self, float(bias))
 
     def forward(self, outcome: Outcome) -> Tensor:
         """Return the cross-entropy of each row."""
         return _cross_entropy(outcome, world().shared(self.bias))
 
     def __repr__(self) -> str:
-        return f"Logistic({number_of(self.bias):g})"
+        return f"Logistic({parameter_value(self.bias):g})"
 
 
-class NoiseContrast(nn.Module, Divergence):
+class NoiseContrastiveEstimation(nn.Module, Divergence):
     """The cross-entropy of telling each row's positive from the K others that it is compared with, taken as noise.
 
     A pair's odds of being matched are K_ij / (K Z), Z the mean of the kernel over the compared pairs. A single batch
@@ -74,12 +74,12 @@ class NoiseContrast(nn.Module, Divergence):
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.2; Gutmann and Hyvärinen (2010).
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.NoiseContrast())
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.NoiseContrastiveEstimation())
     >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
     1.3209
     """
 
-    by_constraint: ClassVar[bool] = False
+    depends_on_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     log_normalizer: Tensor
@@ -100,7 +100,7 @@ class NoiseContrast(nn.Module, Divergence):
     def _average(self, outcome: Outcome) -> Tensor:
         """Return log Z."""
         past = self.log_normalizer
-        training = moves_averages(self)
+        training = updates_averages(self)
         with torch.no_grad():
             present = log_mean(outcome)
             moved = past if not training else log_mix(past.to(present), present, self.momentum)
@@ -110,7 +110,7 @@ class NoiseContrast(nn.Module, Divergence):
         return average.detach()  # forward mode takes no notice of no_grad
 
     def __repr__(self) -> str:
-        return f"NoiseContrast({self.momentum!r})"
+        return f"NoiseContrastiveEstimation({self.momentum!r})"
 
 
 def log_mix(past: Tensor, present: Tensor, momentum: float) -> Tensor:
@@ -128,4 +128,4 @@ def _cross_entropy(outcome: Outcome, bias: Tensor) -> Tensor:
     a = target.row_mass()
     by_row = bias.to(a).expand_as(a)
     every = log_sums(geometry.with_link(LogSoftplus(), row_bias=by_row), "rows").exp()
-    return a * (every - by_row) - target.row_inner(geometry.log_kernel)
+    return a * (every - by_row) - target.row_inner_products(geometry.log_kernel)

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Link, LogOf, LogPower, log_sums
-from contraport.objectives.answer import Answer
-from contraport.objectives.divergences.divergence import Divergence, need_negatives
+from contraport.engine import Link, LogFunction, LogPower, log_sums
+from contraport.objectives.divergences.divergence import Divergence, require_negatives
 from contraport.objectives.plan import Outcome
+from contraport.objectives.repr_mixin import Answer
 
 Pointwise = Callable[[Tensor], Tensor]
 
@@ -43,7 +43,7 @@ class Pairwise(Answer, Divergence):
     Source: Tian (2022), Understanding deep contrastive learning via coordinate-wise optimization, eq. 1 and table 1.
     """
 
-    by_constraint: ClassVar[bool] = False
+    depends_on_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     name: str
@@ -69,7 +69,7 @@ class SignedPairwise(Answer, Divergence):
         UsageError: in the call, where there are no negatives (one item).
     """
 
-    by_constraint: ClassVar[bool] = False
+    depends_on_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     phi: Pointwise
@@ -77,8 +77,8 @@ class SignedPairwise(Answer, Divergence):
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the loss of each row."""
-        above = _log_sum(outcome, LogOf(_Part(self.psi, 1)), 0.0).exp()
-        below = _log_sum(outcome, LogOf(_Part(self.psi, -1)), 0.0).exp()
+        above = _log_sum(outcome, LogFunction(_Part(self.psi, 1)), 0.0).exp()
+        below = _log_sum(outcome, LogFunction(_Part(self.psi, -1)), 0.0).exp()
         return _rows(outcome, self.phi(above - below))
 
 
@@ -94,10 +94,10 @@ class _Part:
 
 
 def _log_sum(outcome: Outcome, psi: Link | None, shift: float) -> Tensor:
-    need_negatives(outcome)
+    require_negatives(outcome)
     geometry = outcome.plan.geometry
     a = outcome.target.row_mass()
-    positive = -outcome.target.row_inner(geometry.log_kernel) / torch.where(a > 0, a, 1)
+    positive = -outcome.target.row_inner_products(geometry.log_kernel) / torch.where(a > 0, a, 1)
     return log_sums(geometry.with_link(psi, row_bias=positive + shift), "rows")
 
 
@@ -147,7 +147,7 @@ class Preset(NamedTuple):
         make: the divergence for the constants e and c.
     """
 
-    tempered: bool
+    accepts_temperature: bool
     make: Callable[[float, float], Pairwise | SignedPairwise]
 
 
@@ -158,7 +158,9 @@ PRESETS: dict[str, Preset] = {
     "soft_triplet": Preset(True, lambda e, c: Pairwise("soft_triplet", _tempered_softplus, shift=e)),
     "n_plus_1_tuplet": Preset(False, lambda e, c: Pairwise("n_plus_1_tuplet", _softplus)),
     "lifted_structured": Preset(False, lambda e, c: Pairwise("lifted_structured", _positive_square, shift=e)),
-    "sigmoid_pairs": Preset(False, lambda e, c: Pairwise("sigmoid_pairs", _sum, LogOf(partial(_sigmoid, slope=c)))),
+    "sigmoid_pairs": Preset(
+        False, lambda e, c: Pairwise("sigmoid_pairs", _sum, LogFunction(partial(_sigmoid, slope=c)))
+    ),
     "linear_pairs": Preset(False, lambda e, c: SignedPairwise(torch.clone, torch.clone)),
 }
 """phi and psi of the losses of the paper's table."""

@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contraport.objectives.answer import Answer
-from contraport.objectives.divergences.divergence import Divergence, need_negatives
+from contraport.objectives.divergences.divergence import Divergence, require_negatives
 from contraport.objectives.plan import Outcome, kl
+from contraport.objectives.repr_mixin import Answer
 
 
 @dataclass(frozen=True, repr=False)
-class LogMean(Answer, Divergence):
+class LogMeanKernel(Answer, Divergence):
     """log of the mean of the kernel over the compared pairs: low where the embeddings spread out.
 
     Raises:
@@ -23,17 +23,17 @@ class LogMean(Answer, Divergence):
     Source: the uniformity of Wang and Isola (2020), eq. 2, with a kernel exp(-2 |x - y|^2).
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.LogMean())
+    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.LogMeanKernel())
     >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
     -0.5472
     """
 
-    by_constraint: ClassVar[bool] = False
+    depends_on_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return log mean K."""
-        need_negatives(outcome)
+        require_negatives(outcome)
         return log_mean(outcome)
 
 
@@ -60,7 +60,7 @@ class PlanUniformity(Answer, Divergence):
         count = by_row.sum()
         # A difference of nearly equal masses, where positives have almost all: below 0 it is rounding alone.
         mean = (plan.mass() - on_positives).clamp_min(0) / count.clamp_min(1)
-        log_total = plan.geometry.log_kernel.row_inner(negatives).sum()
+        log_total = plan.geometry.log_kernel.row_inner_products(negatives).sum()
         log_total = log_total + by_row @ plan.f + by_column @ plan.g
         # With no negatives, or none that has mass, there is nothing to spread: 0, without gradient.
         return mean * (count * torch.where(mean > 0, mean, 1).log() - log_total)
@@ -81,8 +81,8 @@ class MarginalPenalty(Answer, Divergence):
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return KL(P 1 | a) + KL(P^T 1 | b)."""
         plan = outcome.plan
-        rows = kl(plan.log_row_mass(), plan.log_wanted_row_mass)
-        return rows + kl(plan.log_column_mass(), plan.log_wanted_column_mass)
+        rows = kl(plan.log_row_mass(), plan.log_row_marginal)
+        return rows + kl(plan.log_column_mass(), plan.log_column_marginal)
 
 
 def log_mean(outcome: Outcome) -> Tensor:

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contraport.errors import UsageError, check_positive, unknown_name
-from contraport.objectives.answer import Answer
+from contraport.errors import UsageError, check_positive, unknown_name_error
 from contraport.objectives.constraints import Constraint, Tsallis, TsallisPlan
 from contraport.objectives.divergences.divergence import Divergence
 from contraport.objectives.plan import Outcome, Plan
+from contraport.objectives.repr_mixin import Answer
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,7 +75,7 @@ class ClosedFormQuadratic(Answer, Divergence):
     7.9078
     """
 
-    by_constraint: ClassVar[bool] = False
+    depends_on_constraint: ClassVar[bool] = False
     by_plan: ClassVar[bool] = False
 
     over: str = "rows"
@@ -83,13 +83,13 @@ class ClosedFormQuadratic(Answer, Divergence):
 
     def __post_init__(self) -> None:
         if self.over not in ("rows", "simplex"):
-            raise unknown_name("over", self.over, ("rows", "simplex"))
+            raise unknown_name_error("over", self.over, ("rows", "simplex"))
         check_positive("floor", self.floor)
 
     def __call__(self, outcome: Outcome) -> Tensor:
         """Return the loss of each row."""
         plan, compared = outcome.plan, outcome.block.pattern.compared()
-        totals, counts = -plan.geometry.log_kernel.row_inner(compared), compared.counts(plan.f)
+        totals, counts = -plan.geometry.log_kernel.row_inner_products(compared), compared.counts(plan.f)
         mass = 1.0
         if self.over == "simplex":
             totals, counts, mass = totals.sum(), counts.sum(), float(len(plan.f))

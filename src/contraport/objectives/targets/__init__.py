@@ -4,13 +4,13 @@ A target (`Pairs`, `Labels`, ...) is a rule; on the block of a batch it becomes 
 structured or a matrix, has total mass 1 and never enters a pass over the pairs.
 """
 
-from contraport.objectives.targets.explicit import Alike, Listed, Matrix
-from contraport.objectives.targets.features import Neighbors, Soft
+from contraport.objectives.targets.explicit import Listed, Matrix, SimilarityMatrix
+from contraport.objectives.targets.feature_targets import Neighbors, Soft
 from contraport.objectives.targets.labels import Domains, Labels, Pairs, Shown
 from contraport.objectives.targets.target import DenseTarget, SparseTarget, StructuredTarget, Target, TargetPlan
 
 __all__ = [
-    "Alike",
+    "SimilarityMatrix",
     "DenseTarget",
     "Domains",
     "Labels",

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes, gather
-from contraport.errors import check, in_short
+from contraport.errors import check, describe_value
 from contraport.objectives.inputs import Attributes, Call, as_numbers, check_values
-from contraport.objectives.layouts import Block, Pattern
-from contraport.objectives.targets.target import DenseTarget, SparseTarget, Target, TargetPlan, shared_out
+from contraport.objectives.layouts import Block, PairPattern
+from contraport.objectives.targets.target import DenseTarget, SparseTarget, Target, TargetPlan, normalize_row_masses
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,7 +49,7 @@ class Listed(Target):
     def __post_init__(self) -> None:
         pairs = as_numbers("target", self.pairs)
         good = pairs.ndim == 2 and pairs.shape[1] == 2 and len(pairs) > 0 and not pairs.is_floating_point()
-        check(good, f"target: expected a list of pairs of whole numbers, (k, 2), got {in_short(pairs)}.")
+        check(good, f"target: expected a list of pairs of whole numbers, (k, 2), got {describe_value(pairs)}.")
         if self.shares is not None:
             shares = as_numbers("shares", self.shares)
             got = tuple(shares.shape)
@@ -105,7 +105,7 @@ class Listed(Target):
         return Listed(self.pairs, self.shares, not self._turned)
 
 
-def _places_of(pairs: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor, Tensor]:
+def _places_of(pairs: Tensor, pattern: PairPattern) -> tuple[Tensor, Tensor, Tensor]:
     """Return every row and column that show a pair of items, and the number of that pair."""
     shown = [
         _places_by_item(items, pattern.size)[side] for side, items in zip(pairs.unbind(1), pattern.items, strict=True)
@@ -154,7 +154,7 @@ class Matrix(Target):
         matrix = self.matrix
         check(
             isinstance(matrix, Tensor) and matrix.ndim == 2,
-            f"target: expected a tensor with two dimensions, got {in_short(matrix)}.",
+            f"target: expected a tensor with two dimensions, got {describe_value(matrix)}.",
         )
         values = matrix
         if _is_sparse(matrix):
@@ -197,7 +197,7 @@ class Matrix(Target):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Alike(Target):
+class SimilarityMatrix(Target):
     """Each row is wanted where its item is wanted, by a matrix between all items: mass 1/N a row.
 
     Every view of one item is wanted at every view of the other, its own other view by the diagonal. Pairs that the
@@ -217,7 +217,7 @@ class Alike(Target):
     >>> from contraport.objectives import Cross
     >>> (block,) = Cross()(torch.zeros(2, 1), torch.zeros(2, 1))
     >>> friends = torch.tensor([[1.0, 0.0, 3.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> Alike(friends, torch.tensor([2, 0]))(block, {}).dense()
+    >>> SimilarityMatrix(friends, torch.tensor([2, 0]))(block, {}).dense()
     tensor([[0.5000, 0.0000],
             [0.3750, 0.1250]])
     """
@@ -228,14 +228,14 @@ class Alike(Target):
     def __post_init__(self) -> None:
         matrix, items = self.matrix, self.items
         square = isinstance(matrix, Tensor) and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
-        check(square, f"target: expected a matrix between items, (items, items), got {in_short(matrix)}.")
+        check(square, f"target: expected a matrix between items, (items, items), got {describe_value(matrix)}.")
         whole = isinstance(items, Tensor) and items.ndim == 1 and not items.is_floating_point()
         expected = "the number of each item of the batch, (n,) whole numbers"
-        check(whole, f"target: expected {expected}, got {in_short(items)}.")
+        check(whole, f"target: expected {expected}, got {describe_value(items)}.")
 
-    def among(self, processes: Processes, call: Call) -> Alike:
+    def among(self, processes: Processes, call: Call) -> SimilarityMatrix:
         """Return the rule for the items of all processes."""
-        return Alike(self.matrix, processes.gather(self.items))
+        return SimilarityMatrix(self.matrix, processes.gather(self.items))
 
     def __call__(self, block: Block, attributes: Attributes) -> DenseTarget:
         """Return the target plan of a block."""
@@ -247,7 +247,7 @@ class Alike(Target):
         good = (wanted >= 0) & wanted.isfinite()
         check_values("target", wanted, good, "nonnegative finite numbers between the items of the batch")
         between = wanted[block.pattern.row_items][:, block.pattern.column_items]
-        return DenseTarget(shared_out(block.pattern.masked(between, 0)))
+        return DenseTarget(normalize_row_masses(block.pattern.masked(between, 0)))
 
 
 def _between(matrix: Tensor, items: Tensor) -> Tensor:

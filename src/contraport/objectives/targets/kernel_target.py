@@ -12,11 +12,11 @@ from torch import Tensor
 
 from contraport.engine import (
     Geometry,
-    by_row_blocks,
     constant,
-    log_of,
+    is_in_torch_func,
+    log_size,
     log_sums,
-    within_transform,
+    map_row_blocks,
     without_autocast,
 )
 from contraport.errors import check
@@ -33,14 +33,14 @@ class KernelTarget(TargetPlan):
         geometry: the pairs under S.
         f: (N,); minus infinity on rows that want nothing.
         g: (M,).
-        known_row_mass: the mass of the rows, (N,), where it is known.
+        cached_row_mass: the mass of the rows, (N,), where it is known.
         further: how many columns without mass stand beside these.
     """
 
     geometry: Geometry
     f: Tensor
     g: Tensor
-    known_row_mass: Tensor | None = None
+    cached_row_mass: Tensor | None = None
     further: int = 0
 
     @classmethod
@@ -51,7 +51,7 @@ class KernelTarget(TargetPlan):
         with torch.no_grad():
             log_sum = log_sums(geometry, "rows", zeros)
         wants = log_sum > -torch.inf
-        f = torch.where(wants, -log_sum - log_of(n, like), -torch.inf)
+        f = torch.where(wants, -log_sum - log_size(n, like), -torch.inf)
         return cls(geometry, f, zeros, wants.to(f) / n)
 
     @property
@@ -65,18 +65,18 @@ class KernelTarget(TargetPlan):
             return function(torch.exp(self.geometry.restrict(rows).dense() + self.f[rows, None] + self.g))
 
         with torch.no_grad(), without_autocast(self.f):
-            return torch.cat(by_row_blocks(of, self.geometry.shape))
+            return torch.cat(map_row_blocks(of, self.geometry.shape))
 
     def apply(self, y: Tensor) -> Tensor:
         y = y[: self._columns]
-        if within_transform():
+        if is_in_torch_func():
             return self._of_rows(lambda plan: plan).to(y.dtype) @ y
         applied: Tensor = _Applied.apply(self, y)
         return applied
 
     def row_mass(self) -> Tensor:
-        if self.known_row_mass is not None:
-            return self.known_row_mass
+        if self.cached_row_mass is not None:
+            return self.cached_row_mass
         return self._of_rows(lambda plan: plan.sum(1))
 
     def row_entropy(self) -> Tensor:
@@ -94,12 +94,12 @@ class KernelTarget(TargetPlan):
         return KernelTarget(self.geometry.T, self.g, self.f)
 
     def restrict(self, rows: slice) -> KernelTarget:
-        mass = None if self.known_row_mass is None else self.known_row_mass[rows]
-        return replace(self, geometry=self.geometry.restrict(rows), f=self.f[rows], known_row_mass=mass)
+        mass = None if self.cached_row_mass is None else self.cached_row_mass[rows]
+        return replace(self, geometry=self.geometry.restrict(rows), f=self.f[rows], cached_row_mass=mass)
 
     def times(self, factors: Tensor) -> KernelTarget:
-        mass = None if self.known_row_mass is None else factors * self.known_row_mass
-        return replace(self, f=self.f + factors.to(self.f).log(), known_row_mass=mass)
+        mass = None if self.cached_row_mass is None else factors * self.cached_row_mass
+        return replace(self, f=self.f + factors.to(self.f).log(), cached_row_mass=mass)
 
     def beside(self, columns: int) -> KernelTarget:
         return replace(self, further=self.further + columns)

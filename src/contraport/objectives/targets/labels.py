@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine import constant, log_of
-from contraport.errors import MissingFactError, check, in_short
-from contraport.objectives.equality import Indicator
+from contraport.engine import constant, log_size
+from contraport.errors import MissingInputError, check, describe_value
 from contraport.objectives.inputs import Attributes, Call, check_values
-from contraport.objectives.layouts import Block, Pattern
+from contraport.objectives.layouts import Block, PairPattern
+from contraport.objectives.pair_masks import PairIndicator
 from contraport.objectives.targets.target import (
     DenseTarget,
     SparseTarget,
     StructuredTarget,
     Target,
     TargetPlan,
-    shared_out,
+    normalize_row_masses,
 )
 
 
@@ -36,7 +36,7 @@ class Pairs(Target):
             [0.0000, 0.5000]])
     """
 
-    from_views: ClassVar[bool] = True
+    positives_from_views: ClassVar[bool] = True
     complete: ClassVar[bool] = True
 
     def __call__(self, block: Block, attributes: Attributes) -> SparseTarget:
@@ -70,7 +70,7 @@ class Labels(Target):
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         """Return the target plan of a block."""
         if "labels" not in attributes:
-            raise MissingFactError(
+            raise MissingInputError(
                 "labels",
                 "labels: this needs a label of each item: the keyword labels in a call of the loss, data with labels "
                 "in a training, classes as y in fit.",
@@ -111,7 +111,7 @@ class Shown(Target):
     def __post_init__(self) -> None:
         numbers = self.numbers
         whole = isinstance(numbers, Tensor) and numbers.ndim in (1, 2) and not numbers.is_floating_point()
-        check(whole, f"target: expected whole numbers of what is shown, (n, views), got {in_short(numbers)}.")
+        check(whole, f"target: expected whole numbers of what is shown, (n, views), got {describe_value(numbers)}.")
 
     def check_call(self, call: Call) -> None:
         """Raise `UsageError` where there is not one row for each item."""
@@ -165,7 +165,7 @@ class Domains(Target):
 
     def __call__(self, block: Block, attributes: Attributes) -> StructuredTarget:
         """Return the target plan of a block."""
-        same_item = Indicator.equal(block.pattern.items)
+        same_item = PairIndicator.equal(block.pattern.items)
         same_domain = block.pattern.equal(_attribute("domains", attributes))
         others = block.pattern.compared().without(same_item)
         levels = (
@@ -181,32 +181,32 @@ def _shared_classes(block: Block, labels: Tensor) -> DenseTarget:
     expected = "zeros and ones, (n, classes), of items that are of several classes"
     check_values("labels", labels, (labels == 0) | (labels == 1), expected)
     rows, columns = block.pattern.spread(labels.to(block.precision))
-    return DenseTarget(shared_out(block.pattern.masked(rows @ columns.T, 0)))
+    return DenseTarget(normalize_row_masses(block.pattern.masked(rows @ columns.T, 0)))
 
 
-def _pairs(pattern: Pattern, dtype: torch.dtype) -> SparseTarget:
+def _pairs(pattern: PairPattern, dtype: torch.dtype) -> SparseTarget:
     """Return the plan of the positives; a row that has none wants nothing."""
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
-    if pattern.one_each:
-        return SparseTarget(rows, columns, values, pattern.shape, True, values * log_of(n, values))
+    if pattern.one_positive_per_row:
+        return SparseTarget(rows, columns, values, pattern.shape, True, values * log_size(n, values))
     per_row = torch.zeros_like(pattern.row_items).index_add(0, rows, torch.ones_like(rows))
     return SparseTarget(rows, columns, values / per_row[rows], pattern.shape)
 
 
-def _by_rows(block: Block, levels: tuple[tuple[float, Indicator], ...]) -> StructuredTarget:
+def _by_rows(block: Block, levels: tuple[tuple[float, PairIndicator], ...]) -> StructuredTarget:
     """Return the plan with the given levels, each row scaled to 1/N, rows that want nothing to zero."""
     n, like = block.shape[0], torch.empty(0, dtype=block.precision, device=block.x.device)
     counts = [pairs.counts(like) if level == 1 else level * pairs.counts(like) for level, pairs in levels]
     totals = sum(counts[1:], counts[0]) if counts else constant(n, 0.0, like)
     wants = (totals > 0).to(like.dtype)
     row_scale = (totals.clamp_min(1e-30) * n).reciprocal() * wants
-    return StructuredTarget(levels, row_scale, known_row_mass=wants / n)
+    return StructuredTarget(levels, row_scale, cached_row_mass=wants / n)
 
 
 def _attribute(name: str, attributes: Attributes) -> Tensor:
     if name not in attributes:
-        raise MissingFactError(
+        raise MissingInputError(
             name, f"{name}: this target needs them; expected the keyword {name}, one per item, in the call."
         )
     value = attributes[name]

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine import LogKernel, by_row_blocks, constant, products_without_autocast
+from contraport.engine import LogKernel, constant, disable_autocast_in_backward, map_row_blocks
 from contraport.errors import UsageError
-from contraport.objectives.answer import Answer
-from contraport.objectives.equality import Indicator
 from contraport.objectives.inputs import Attributes, Call
 from contraport.objectives.layouts import Block
+from contraport.objectives.pair_masks import PairIndicator
+from contraport.objectives.repr_mixin import Answer
 
 
 class LogPlan(Protocol):
@@ -78,13 +78,13 @@ class TargetPlan(ABC):
     def beside(self, columns: int) -> TargetPlan:
         """Return the plan with so many further columns, on which it has no mass."""
 
-    def row_inner(self, log_kernel: LogKernel) -> Tensor:
+    def row_inner_products(self, log_kernel: LogKernel) -> Tensor:
         """Return sum_j p_ij log K_ij, (N,), masks aside."""
-        return log_kernel.row_inner(self)
+        return log_kernel.row_inner_products(self)
 
     def row_log(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
         """Return sum_j p_ij (log K_ij + f_i + g_j), (N,), masks aside; None is zero."""
-        inner = self.row_inner(log_kernel)
+        inner = self.row_inner_products(log_kernel)
         inner = inner if f is None else inner + self.row_mass() * f
         return inner if g is None else inner + self.apply(g)
 
@@ -97,7 +97,7 @@ class TargetPlan(ABC):
             log_plan = torch.where(wanted, plan.restrict(rows).log_dense(), 0)
             return torch.where(wanted, function(torch.where(wanted, matrix, 1), log_plan), 0).sum(1)
 
-        return torch.cat(by_row_blocks(summed, plan.shape))
+        return torch.cat(map_row_blocks(summed, plan.shape))
 
     def row_expectation(self, plan: LogPlan, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Return sum_j p_ij function(log P_ij), (N,), P another plan, where this one has mass."""
@@ -108,15 +108,15 @@ class Target(Answer, ABC):
     """A rule that says which plan is wanted on a block, from what is known of the items.
 
     Attributes:
-        from_views: whether the views alone say what is wanted, so that there must be several, of the same items.
+        positives_from_views: whether the views alone say what is wanted, so that there must be several, of the same items.
         complete: whether the plan has all its mass where all views are there: no row may turn out to want nothing.
     """
 
-    from_views: ClassVar[bool] = False
+    positives_from_views: ClassVar[bool] = False
     complete: ClassVar[bool] = False
 
     @property
-    def asks_features(self) -> bool:
+    def requires_features(self) -> bool:
         """Whether it needs ``features=`` of the call."""
         return False
 
@@ -155,7 +155,7 @@ class SparseTarget(TargetPlan):
 
     Attributes:
         in_order: whether entry k is the one of row k.
-        known_row_entropy: -sum_j p_ij log p_ij, (N,), where it is known.
+        cached_row_entropy: -sum_j p_ij log p_ij, (N,), where it is known.
     """
 
     rows: Tensor
@@ -163,7 +163,7 @@ class SparseTarget(TargetPlan):
     values: Tensor
     shape: tuple[int, int]
     in_order: bool = False
-    known_row_entropy: Tensor | None = None
+    cached_row_entropy: Tensor | None = None
 
     def _by_row(self, values: Tensor) -> Tensor:
         if self.in_order:
@@ -177,14 +177,14 @@ class SparseTarget(TargetPlan):
         return self._by_row(self.values)
 
     def row_entropy(self) -> Tensor:
-        if self.known_row_entropy is not None:
-            return self.known_row_entropy
+        if self.cached_row_entropy is not None:
+            return self.cached_row_entropy
         return -self._by_row(torch.xlogy(self.values, self.values))
 
     def row_square_mass(self) -> Tensor:
         return self._by_row(self.values.square())
 
-    def row_inner(self, log_kernel: LogKernel) -> Tensor:
+    def row_inner_products(self, log_kernel: LogKernel) -> Tensor:
         return self.row_log(log_kernel, None, None)
 
     def row_log(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
@@ -220,7 +220,7 @@ class SparseTarget(TargetPlan):
         return SparseTarget(self.rows[here] - top, self.columns[here], self.values[here], shape)
 
     def times(self, factors: Tensor) -> SparseTarget:
-        return replace(self, values=self.values * factors[self.rows], known_row_entropy=None)
+        return replace(self, values=self.values * factors[self.rows], cached_row_entropy=None)
 
     def beside(self, columns: int) -> SparseTarget:
         return replace(self, shape=(self.shape[0], self.shape[1] + columns))
@@ -233,7 +233,7 @@ class DenseTarget(TargetPlan):
     matrix: Tensor
 
     def apply(self, y: Tensor) -> Tensor:
-        return products_without_autocast(self.matrix.to(y.dtype) @ y)
+        return disable_autocast_in_backward(self.matrix.to(y.dtype) @ y)
 
     def row_mass(self) -> Tensor:
         return self.matrix.sum(1)
@@ -269,13 +269,13 @@ class StructuredTarget(TargetPlan):
         levels: each set, disjoint from the others, with its level, positive.
         row_scale: r, (N,).
         column_scale: c, (M,); None is 1 throughout.
-        known_row_mass: the mass of the rows, (N,), where it is known.
+        cached_row_mass: the mass of the rows, (N,), where it is known.
     """
 
-    levels: tuple[tuple[float, Indicator], ...]
+    levels: tuple[tuple[float, PairIndicator], ...]
     row_scale: Tensor
     column_scale: Tensor | None = None
-    known_row_mass: Tensor | None = None
+    cached_row_mass: Tensor | None = None
 
     def apply(self, y: Tensor) -> Tensor:
         if self.column_scale is not None:
@@ -294,8 +294,8 @@ class StructuredTarget(TargetPlan):
         return constant(self.levels[0][1].shape[1], 1.0, self.row_scale)
 
     def row_mass(self) -> Tensor:
-        if self.known_row_mass is not None:
-            return self.known_row_mass
+        if self.cached_row_mass is not None:
+            return self.cached_row_mass
         return self.row_scale * self._spread(self._of_columns())
 
     def row_entropy(self) -> Tensor:
@@ -327,19 +327,19 @@ class StructuredTarget(TargetPlan):
         return StructuredTarget(levels, self.row_scale[rows], self.column_scale)
 
     def times(self, factors: Tensor) -> StructuredTarget:
-        mass = None if self.known_row_mass is None else self.known_row_mass * factors
-        return replace(self, row_scale=self.row_scale * factors, known_row_mass=mass)
+        mass = None if self.cached_row_mass is None else self.cached_row_mass * factors
+        return replace(self, row_scale=self.row_scale * factors, cached_row_mass=mass)
 
     def beside(self, columns: int) -> StructuredTarget:
         levels = tuple((level, indicator.beside(columns)) for level, indicator in self.levels)
-        return StructuredTarget(levels, self.row_scale, F.pad(self._of_columns(), (0, columns)), self.known_row_mass)
+        return StructuredTarget(levels, self.row_scale, F.pad(self._of_columns(), (0, columns)), self.cached_row_mass)
 
 
 def _times(weights: Tensor, rows: Tensor) -> Tensor:
     return weights.view(-1, *[1] * (rows.ndim - 1)) * rows
 
 
-def shared_out(wanted: Tensor) -> Tensor:
+def normalize_row_masses(wanted: Tensor) -> Tensor:
     """Return what is wanted, (N, M), with each row scaled to mass 1/N; a row that wants nothing stays so."""
     total = wanted.sum(1, keepdim=True)
     return wanted / (torch.where(total > 0, total, 1) * len(wanted))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from contraport.reporting.page_canvas import Canvas, Section
+from contraport.reporting.page_builder import Canvas, Section
 from contraport.reporting.sections.confusion import confusion
 from contraport.reporting.sections.embeddings import embeddings
 from contraport.reporting.sections.epochs import epochs

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from contraport import pages
-from contraport.reporting.drawing import COLORSCALE, Figure, escaped, figure, heatmap, short, titled
-from contraport.reporting.page_canvas import Canvas, Section
-from contraport.reporting.shown import ShownRun
+from contraport.reporting.page_builder import Canvas, Section
+from contraport.reporting.plotly_figures import COLORSCALE, Figure, escaped, figure, heatmap, short, titled
+from contraport.reporting.report_run import ReportRun
 
 CLASSES_WRITTEN = 12
 """With more classes than this the shares are not written into the cells."""
@@ -20,7 +20,7 @@ MOST_CLASSES = 120
 WORST, WORST_ALONE = 3, 12
 
 
-class Mistaken(NamedTuple):
+class Misclassified(NamedTuple):
     """A test item that the probe is sure of and wrong about.
 
     Attributes:
@@ -54,11 +54,11 @@ def confusion(canvas: Canvas) -> Section | None:
         plot = canvas.draw(f"confusion-{run.position}", table(counts, names), label, "square") if drawn else None
         assert run.samples is not None
         views = [str(name) for name in run.samples.get("mistaken_views", ())]
-        shown.append((run, plot, worst, views, mistakes_shown(canvas, run, names)))
+        shown.append((run, plot, worst, views, collect_misclassified(canvas, run, names)))
     return Section("confusion", "What the probe mistakes", {"shown": shown}) if shown else None
 
 
-def mistakes_shown(canvas: Canvas, run: ShownRun, names: list[str]) -> list[Mistaken]:
+def collect_misclassified(canvas: Canvas, run: ReportRun, names: list[str]) -> list[Misclassified]:
     """Keep for the page what the items show that the probe mistakes most surely, and return these."""
     samples = run.samples or {}
     if "mistaken" not in samples:
@@ -72,7 +72,7 @@ def mistakes_shown(canvas: Canvas, run: ShownRun, names: list[str]) -> list[Mist
     keys = samples.get("mistaken_keys", [""] * len(samples["mistaken"]))
     of_items = zip(*(samples[f"mistaken{of}"] for of in ("", "_true", "_told", "_sure")), keys, *places, strict=True)
     return [
-        Mistaken(int(item), str(key), names[int(true)], names[int(told)], float(sure), tuple(views))
+        Misclassified(int(item), str(key), names[int(true)], names[int(told)], float(sure), tuple(views))
         for item, true, told, sure, key, *views in of_items
     ]
 
@@ -116,6 +116,6 @@ def most_confused(counts: np.ndarray, names: list[str], most: int = WORST) -> li
     ]
 
 
-def _names(run: ShownRun, classes: int) -> list[str]:
+def _names(run: ReportRun, classes: int) -> list[str]:
     names = run.class_names
     return [names[k] if k < len(names) else str(k) for k in range(classes)]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from contraport.plots.colors import class_colors
-from contraport.plots.names import places_of_names
-from contraport.reporting.drawing import INK, MUTED, Figure, escaped, figure, short
-from contraport.reporting.page_canvas import Canvas, Plot, Section
-from contraport.reporting.shown import ShownRun
+from contraport.plots.label_placement import place_labels
+from contraport.reporting.page_builder import Canvas, Plot, Section
+from contraport.reporting.plotly_figures import INK, MUTED, Figure, escaped, figure, short
+from contraport.reporting.report_run import ReportRun
 
 CLASSES_IN_LEGEND = 24
 """With more classes than this the colours have no legend, only the hover text."""
@@ -24,7 +24,7 @@ COLORED_BY = {"label": "class", "domain": "domain", "loss": "loss", "suspicion":
 
 def embeddings(canvas: Canvas) -> Section | None:
     """Return a map of each run; nothing where none has points."""
-    maps: list[tuple[ShownRun, Plot, str]] = []
+    maps: list[tuple[ReportRun, Plot, str]] = []
     for run in canvas.runs:
         if run.samples is None or "points" not in run.samples:
             continue
@@ -32,7 +32,7 @@ def embeddings(canvas: Canvas) -> Section | None:
         colored = "coloured by class" if run.class_names else "without labels"
         label = f"{run.name}: {points:,} test items of {run.data} in the plane ({method}), {colored}."
         plot = canvas.draw(f"map-{run.position}", scatter(run), label, "map", ratio=_ratio(run.samples["points"]))
-        canvas.data.setdefault("maps", {})[plot.key] = known_of_items(
+        canvas.data.setdefault("maps", {})[plot.key] = describe_points(
             run, canvas.pictures(run.samples.get("thumbnails"))
         )
         maps.append((run, plot, method))
@@ -53,7 +53,7 @@ def _ratio(points: np.ndarray) -> float | None:
     return float(np.clip(wide / high, *RATIOS)) if high > 0 else None
 
 
-def scatter(run: ShownRun) -> Figure:
+def scatter(run: ReportRun) -> Figure:
     """Draw the test embeddings of a run in the plane, one trace a class; hovering is the page's."""
     assert run.samples is not None
     points = run.samples["points"].astype(np.float32).round(3)
@@ -81,19 +81,19 @@ def scatter(run: ShownRun) -> Figure:
     return figure(traces, margin=4, x={"visible": False}, y=y, annotations=_names_of_classes(run, points, labels))
 
 
-def _names_of_classes(run: ShownRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
+def _names_of_classes(run: ReportRun, points: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
     """Return the names of the classes where most of their points are, so that no one needs to tell colours apart."""
     if not 1 < len(run.class_names) <= CLASSES_IN_LEGEND:
         return []
     style = {"showarrow": False, "font": {"size": 11, "color": INK}, "bgcolor": "var(--veil)", "borderpad": 1}
-    places = zip(np.unique(labels).tolist(), places_of_names(points, labels).tolist(), strict=True)
+    places = zip(np.unique(labels).tolist(), place_labels(points, labels).tolist(), strict=True)
     return [
         style | {"name": str(label), "text": escaped(short(run.class_names[label])), "x": x, "y": y}
         for label, (x, y) in places
     ]
 
 
-def known_of_items(run: ShownRun, sheet: str) -> dict[str, Any]:
+def describe_points(run: ReportRun, sheet: str) -> dict[str, Any]:
     """Return what the page tells of each point: its item, its class, its neighbours, and by what it may be coloured."""
     samples = run.samples or {}
     found: dict[str, Any] = {"name": run.name, "sheet": sheet, "classes": run.class_names, "data": run.data}
@@ -112,7 +112,7 @@ def known_of_items(run: ShownRun, sheet: str) -> dict[str, Any]:
     return found
 
 
-def legends(runs: Iterable[ShownRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
+def legends(runs: Iterable[ReportRun]) -> list[tuple[str, Sequence[tuple[str, str]]]]:
     """Return the classes and colours of each data set that has few enough to name."""
     names = {run.data: run.class_names for run in runs if run.class_names}
     return [

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from contraport.measures import Measure
-from contraport.measures.baselines import BEFORE
-from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, Figure, figure, line, over
+from contraport.metrics import Metric
+from contraport.metrics.baselines import BEFORE
 from contraport.reporting.numbers import measured
-from contraport.reporting.page_canvas import Canvas, Section
+from contraport.reporting.page_builder import Canvas, Section
+from contraport.reporting.plotly_figures import CURVE_HEIGHT, MUTED, PERCENT, Figure, figure, line, over
+from contraport.reporting.report_run import ReportRun
 from contraport.reporting.sections.robustness import ROBUSTNESS
-from contraport.reporting.shown import ShownRun
 
 SHOWN = ("accuracy", "few-labels", "retrieval", "clustering", "geometry", "domains")
 MOST = 6
@@ -20,20 +20,20 @@ MOST = 6
 
 def epochs(canvas: Canvas) -> Section | None:
     """Return measures over epochs, of runs that kept some models and were evaluated with them."""
-    runs = [run for run in canvas.runs if len(measured_epochs(run)) > 2]
+    runs = [run for run in canvas.runs if len(list_epoch_rows(run)) > 2]
     known = [measure for measure in measured(runs) if measure.group in SHOWN and measure.group != ROBUSTNESS]
     known.sort(key=lambda measure: SHOWN.index(measure.group))
     first = {measure.key.partition("@")[0]: measure for measure in reversed(known)}  # of those that differ in a number
     curves = []
     for measure in [measure for measure in known if measure in first.values()][:MOST]:
-        drawing = measured_over_epochs(runs, measure)
+        drawing = draw_epoch_curves(runs, measure)
         ends = [f"{run.name}: {measure.written(values[-1])}" for run in runs if (values := _values(run, measure)[1])]
         label = f"{measure.title} over the epochs; last values: {'; '.join(ends)}."
         curves.append((measure, canvas.draw(f"epochs-{measure.key.replace('@', '-')}", drawing, label)))
     return Section("epochs", "Epoch by epoch", {"curves": curves}) if curves else None
 
 
-def measured_epochs(run: ShownRun) -> list[tuple[int, str]]:
+def list_epoch_rows(run: ReportRun) -> list[tuple[int, str]]:
     """Return the epochs that were measured, with the names of their rows; epoch 0 is before training."""
     evaluation = run.evaluation or {}
     rows, last = evaluation.get("rows", {}), evaluation.get("epochs")
@@ -42,7 +42,7 @@ def measured_epochs(run: ShownRun) -> list[tuple[int, str]]:
     return sorted(ends)
 
 
-def measured_over_epochs(runs: Sequence[ShownRun], measure: Measure) -> Figure:
+def draw_epoch_curves(runs: Sequence[ReportRun], measure: Metric) -> Figure:
     """Draw a measure over the epochs, one line a run, with intervals where it has them and the raw inputs beside."""
     traces: list[dict[str, Any]] = []
     for run in runs:
@@ -63,17 +63,17 @@ def measured_over_epochs(runs: Sequence[ShownRun], measure: Measure) -> Figure:
             {"type": "scatter", "x": [0], "y": [raw], "mode": "markers", "marker": {"opacity": 0}, "hoverinfo": "skip"}
         )
     ticks = {"tickformat": PERCENT} if measure.pattern.endswith("%}") else {}
-    x_axis = over("epoch", max(measured_epochs(run)[-1][0] for run in runs))
+    x_axis = over("epoch", max(list_epoch_rows(run)[-1][0] for run in runs))
     drawing = figure(traces, height=CURVE_HEIGHT, hovermode="x unified", x=x_axis, y=ticks, shapes=shapes)
     drawing["layout"] |= {"annotations": words, "margin": {**drawing["layout"]["margin"], "r": 46 if words else 8}}
     return drawing
 
 
-def _values(run: ShownRun, measure: Measure) -> tuple[list[int], list[float], list[float], list[float]]:
+def _values(run: ReportRun, measure: Metric) -> tuple[list[int], list[float], list[float], list[float]]:
     """Return the epochs of a run, the values, and how far their intervals reach up and down."""
     evaluation = run.evaluation or {}
     x, y, high, low = [], [], [], []
-    for epoch, row in measured_epochs(run):
+    for epoch, row in list_epoch_rows(run):
         value = evaluation["rows"][row].get(measure.key)
         if value is None:
             continue

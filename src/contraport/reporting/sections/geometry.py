@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from contraport.measures.baselines import BEFORE
-from contraport.measures.embedding_geometry import rank_of
-from contraport.reporting.drawing import (
+from contraport.metrics.baselines import BEFORE
+from contraport.metrics.embedding_geometry import entropy_rank
+from contraport.reporting.page_builder import Canvas, Plot, Section
+from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT,
     MUTED,
@@ -24,9 +25,8 @@ from contraport.reporting.drawing import (
     short,
     titled,
 )
-from contraport.reporting.page_canvas import Canvas, Plot, Section
-from contraport.reporting.sections.epochs import measured_epochs
-from contraport.reporting.shown import ShownRun
+from contraport.reporting.report_run import ReportRun
+from contraport.reporting.sections.epochs import list_epoch_rows
 
 LEAST = 1e-7
 """A singular value that is less of the largest is rounding, and not drawn."""
@@ -38,10 +38,10 @@ LETTER = 0.0125
 """How wide a letter of a class's name is beside a heatmap, of the width of both."""
 
 
-class Likeness(NamedTuple):
+class CosineSummary(NamedTuple):
     """The cosines of items of a run, with their means within a class and between two."""
 
-    run: ShownRun
+    run: ReportRun
     plot: Plot
     within: float | None
     between: float | None
@@ -54,7 +54,7 @@ def geometry(canvas: Canvas) -> Section | None:
     sampled = [run for run in canvas.runs if run.samples is not None and "spectrum" in run.samples]
     spectrum = canvas.draw("spectrum", *spectra(sampled)) if sampled else None
     paths = [run for run in canvas.runs if len(_path(run)) > 1]
-    plane = canvas.draw("sphere", *on_the_sphere(paths)) if paths else None
+    plane = canvas.draw("sphere", *draw_alignment_uniformity(paths)) if paths else None
     if not likeness and spectrum is None and plane is None:
         return None
     return Section(
@@ -62,7 +62,7 @@ def geometry(canvas: Canvas) -> Section | None:
     )
 
 
-def _lowest(runs: Sequence[ShownRun]) -> float:
+def _lowest(runs: Sequence[ReportRun]) -> float:
     """Return where the colour scale of the cosines begins: a tenth below nearly all of them."""
     found = [
         float(np.quantile(run.samples["cosines"], 0.01)) for run in runs if run.samples and "cosines" in run.samples
@@ -70,7 +70,7 @@ def _lowest(runs: Sequence[ShownRun]) -> float:
     return min(0.9, math.floor(10 * min(found, default=0.0)) / 10)
 
 
-def _likeness(canvas: Canvas, run: ShownRun, lowest: float) -> Likeness | None:
+def _likeness(canvas: Canvas, run: ReportRun, lowest: float) -> CosineSummary | None:
     if run.samples is None or "cosines" not in run.samples:
         return None
     cosines, labels = run.samples["cosines"], run.samples.get("cosine_labels")
@@ -86,7 +86,7 @@ def _likeness(canvas: Canvas, run: ShownRun, lowest: float) -> Likeness | None:
     named = drawing["layout"]["yaxis"].get("ticktext", [""])
     ratio = 1 / (1 - LETTER * max(map(len, named)))  # so much room do the names take beside a square
     plot = canvas.draw(f"cosines-{run.position}", drawing, f"{run.name}: {said}.", "square", ratio)
-    return Likeness(run, plot, within, between)
+    return CosineSummary(run, plot, within, between)
 
 
 def similarity(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest: float) -> Figure:
@@ -113,7 +113,7 @@ def similarity(cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[s
     return figure([trace], x={**axis, "showticklabels": False}, y=y, shapes=shapes)
 
 
-def spectra(runs: Sequence[ShownRun]) -> tuple[Figure, str]:
+def spectra(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
     """Draw the singular values over the largest, one line a run, and say what they come to."""
     lines, said = [], []
     for run in runs:
@@ -126,12 +126,12 @@ def spectra(runs: Sequence[ShownRun]) -> tuple[Figure, str]:
                 run, range(1, len(shares) + 1), shares.tolist(), hovertemplate="%{y:.2e}<extra>%{fullData.name}</extra>"
             )
         )
-        said.append(f"{run.name}: effective rank {rank_of(torch.from_numpy(values)):.1f} of {len(values)}")
+        said.append(f"{run.name}: effective rank {entropy_rank(torch.from_numpy(values)):.1f} of {len(values)}")
     x, y = over("direction"), {"type": "log", "tickvals": list(POWERS), "ticktext": list(POWERS.values())}
     return figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y=y), f"Singular values. {'; '.join(said)}."
 
 
-def on_the_sphere(runs: Sequence[ShownRun]) -> tuple[Figure, str]:
+def draw_alignment_uniformity(runs: Sequence[ReportRun]) -> tuple[Figure, str]:
     """Draw alignment beside uniformity, from the encoder before training to the trained one, one path a run."""
     lines, said = [], []
     for run in runs:
@@ -154,8 +154,8 @@ def on_the_sphere(runs: Sequence[ShownRun]) -> tuple[Figure, str]:
     return drawing, f"Alignment beside uniformity. {'; '.join(said)}."
 
 
-def _path(run: ShownRun) -> list[tuple[str, float, float]]:
+def _path(run: ReportRun) -> list[tuple[str, float, float]]:
     rows = (run.evaluation or {}).get("rows", {})
-    names = measured_epochs(run) or [(0, name) for name in (*BEFORE, "trained") if name in rows]
+    names = list_epoch_rows(run) or [(0, name) for name in (*BEFORE, "trained") if name in rows]
     found = [(name, rows[name].get("uniformity"), rows[name].get("alignment")) for _, name in names]
     return [(name, x, y) for name, x, y in found if x is not None and y is not None]

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contraport.reporting.page_canvas import Canvas, Section
-from contraport.reporting.shown import ShownRun
+from contraport.reporting.page_builder import Canvas, Section
+from contraport.reporting.report_run import ReportRun
 
 ITEMS = 10
 NEIGHBORS = 8
@@ -34,7 +34,7 @@ class Near(NamedTuple):
 class Strips(NamedTuple):
     """Some items of a run, each with its neighbours, and how many of all points' neighbours are of their class."""
 
-    run: ShownRun
+    run: ReportRun
     sheet: str
     rows: list[tuple[Near, list[Near]]]
     of_class: float | None
@@ -51,7 +51,7 @@ def neighbors(canvas: Canvas) -> Section | None:
     return Section("neighbors", "Nearest neighbours", {"strips": strips, "by_class": by_class}) if strips else None
 
 
-def _strips(run: ShownRun, sheet: str) -> Strips:
+def _strips(run: ReportRun, sheet: str) -> Strips:
     assert run.samples is not None
     nearest, labels = run.samples["neighbors"], run.samples.get("labels")
     ids, texts = run.samples.get("ids", np.arange(len(nearest))), run.samples.get("texts")

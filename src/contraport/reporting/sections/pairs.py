@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from contraport import pages
-from contraport.pairs import false_discovery
-from contraport.reporting.drawing import CURVE_HEIGHT, MUTED, PERCENT, figure, titled
-from contraport.reporting.page_canvas import Canvas, Plot, Section
-from contraport.reporting.shown import ShownRun
+from contraport.auditing.pairs import estimate_fdr
+from contraport.reporting.page_builder import Canvas, Plot, Section
+from contraport.reporting.plotly_figures import CURVE_HEIGHT, MUTED, PERCENT, figure, titled
+from contraport.reporting.report_run import ReportRun
 
 WORST = 10
 BINS = 40
@@ -42,7 +42,7 @@ class Judged(NamedTuple):
         views: the names of the two views.
     """
 
-    run: ShownRun
+    run: ReportRun
     pairs: int
     rate: float
     low: float
@@ -58,7 +58,7 @@ def pairs(canvas: Canvas) -> Section | None:
     return Section("pairs", "Audit of the pairs", {"judged": judged}) if judged else None
 
 
-def _judged(canvas: Canvas, run: ShownRun) -> Judged:
+def _judged(canvas: Canvas, run: ReportRun) -> Judged:
     assert run.pairs is not None
     scores, mismatched = run.pairs["scores"].astype(float), run.pairs["mismatched"].astype(float)
     rate, low, high = (float(run.pairs[name]) for name in ("rate", "low", "high"))
@@ -93,7 +93,7 @@ def _judged(canvas: Canvas, run: ShownRun) -> Judged:
     )
     beside = f"{len(scores):,} pairs beside {len(mismatched):,} known mismatches"
     label = f"{run.name}: scores of {beside}; {rate:.1%} seem wrong."
-    fdr = false_discovery(scores, mismatched, rate)
+    fdr = estimate_fdr(scores, mismatched, rate)
     order = np.argsort(scores, kind="stable")[:WORST]
     shown = _sketched(canvas, run, order)
     worst = [
@@ -111,7 +111,7 @@ def _judged(canvas: Canvas, run: ShownRun) -> Judged:
     return Judged(run, len(scores), rate, low, high, plot, worst, (str(first), str(second)))
 
 
-def _sketched(canvas: Canvas, run: ShownRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
+def _sketched(canvas: Canvas, run: ReportRun, worst: np.ndarray) -> list[tuple[int, int, int]]:
     """Keep for the page what the views of the worst pairs show, and return where; nothing of other pairs."""
     samples = run.samples or {}
     if not np.array_equal(samples.get("worst", ()), worst):  # not evaluated since, or not on its own data

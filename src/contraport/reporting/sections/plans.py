@@ -6,24 +6,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contraport.plots.masses import DECADES, Masses, Scale, excludes_self, share_on_target
-from contraport.reporting.drawing import (
+from contraport.plots.mass_scale import DECADES, Masses, Scale, excludes_self_pairs, share_on_target
+from contraport.reporting.page_builder import Canvas, Plot, Section
+from contraport.reporting.plotly_figures import (
     COLORSCALE,
     CURVE_HEIGHT,
     MUTED,
     PERCENT,
     Figure,
+    encode_byte_matrix,
     escaped,
     figure,
     heatmap,
-    in_letters,
     line,
     over,
     short,
     titled,
 )
-from contraport.reporting.page_canvas import Canvas, Plot, Section
-from contraport.reporting.shown import ShownRun
+from contraport.reporting.report_run import ReportRun
 
 ROUNDING = 1e-3
 """A plan whose mass is this close to 1 has let nothing go."""
@@ -34,7 +34,7 @@ LINES = 16
 LEAST_KEPT = 6
 
 
-class Moment(NamedTuple):
+class PlanSnapshot(NamedTuple):
     """A plan and its target after an epoch."""
 
     epoch: int | None
@@ -55,26 +55,26 @@ class Moment(NamedTuple):
     def unevenness(self) -> float | None:
         """Which share of the mass on negatives would have to move for all of them to have as much."""
         negative = self.target == 0
-        if self.excludes_self:
+        if self.excludes_self_pairs:
             negative = negative & ~np.eye(len(self.plan), dtype=bool)
         masses = self.plan[negative]
         total = masses.sum()
         return None if total == 0 else float(np.abs(masses / total - 1 / masses.size).sum() / 2)
 
     @property
-    def excludes_self(self) -> bool:
+    def excludes_self_pairs(self) -> bool:
         """Whether no pair of an embedding with itself is compared."""
-        return excludes_self(self.plan, self.target)
+        return excludes_self_pairs(self.plan, self.target)
 
 
-class PlanShown(NamedTuple):
+class RunPlan(NamedTuple):
     """What is shown of a run's plan: its last moment, its figures, and whether there are others to slide to."""
 
-    run: ShownRun
-    last: Moment
+    run: ReportRun
+    last: PlanSnapshot
     plan: Plot
     target: Plot
-    moments: list[Moment]
+    moments: list[PlanSnapshot]
     items: int
     least_kept: list[tuple[int, str, float]]
     sheets: tuple[str, str]
@@ -83,7 +83,7 @@ class PlanShown(NamedTuple):
 
 def plans(canvas: Canvas) -> Section | None:
     """Return the plan of each run that has one; nothing where none has."""
-    moments = {run.position: moments_of(run) for run in canvas.runs}
+    moments = {run.position: load_snapshots(run) for run in canvas.runs}
     scale = Scale.of(
         matrix for found in moments.values() for moment in found for matrix in (moment.plan, moment.target)
     )
@@ -91,30 +91,30 @@ def plans(canvas: Canvas) -> Section | None:
         return None
     shown = [_shown(canvas, run, moments[run.position], scale) for run in canvas.runs if moments[run.position]]
     longer = [one for one in shown if len(one.moments) > 1]
-    course = canvas.draw("on-target", *mass_over_epochs(longer)) if longer else None
+    course = canvas.draw("on-target", *draw_on_target_curves(longer)) if longer else None
     return Section(
         "plans", "Plans", {"shown": shown, "scale": scale, "decades": DECADES, "course": course, "lines": LINES}
     )
 
 
-def moments_of(run: ShownRun) -> list[Moment]:
+def load_snapshots(run: ReportRun) -> list[PlanSnapshot]:
     """Return the plans of a run that were kept, the last one last."""
     samples = run.samples or {}
     if "plan" not in samples:
         return []
     if "plans" in samples:
         found = zip(samples["plan_epochs"], samples["plans"], samples["targets"], strict=True)
-        return [Moment(int(epoch), plan.astype(float), target.astype(float)) for epoch, plan, target in found]
+        return [PlanSnapshot(int(epoch), plan.astype(float), target.astype(float)) for epoch, plan, target in found]
     epoch = (run.evaluation or {}).get("epochs")
-    return [Moment(epoch, samples["plan"].astype(float), samples["target"].astype(float))]
+    return [PlanSnapshot(epoch, samples["plan"].astype(float), samples["target"].astype(float))]
 
 
-def _shown(canvas: Canvas, run: ShownRun, moments: list[Moment], scale: Scale) -> PlanShown:
+def _shown(canvas: Canvas, run: ReportRun, moments: list[PlanSnapshot], scale: Scale) -> RunPlan:
     assert run.samples is not None
     items, last = int(run.samples["plan_items"]), moments[-1]
     labels = run.samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
-    kept = kept_of_items(last, items)
+    kept = mass_kept_per_item(last, items)
     least = [(int(k), classes[k], float(kept[k])) for k in _let_go(last, kept)]
     key = f"plan-{run.position}"
     first, second = (str(name) for name in run.samples.get("plan_view_names", ("view 1", "view 2")))
@@ -129,14 +129,14 @@ def _shown(canvas: Canvas, run: ShownRun, moments: list[Moment], scale: Scale) -
     sheets = tuple(canvas.pictures(run.samples.get(f"plan_view_{side}")) for side in (1, 2))
     canvas.data.setdefault("plans", {})[key] = {
         "epochs": [moment.epoch for moment in moments],
-        "plans": [in_letters(in_bytes(moment.plan, scale)) for moment in moments],
-        "targets": [in_letters(in_bytes(moment.target, scale)) for moment in _different(moments)],
+        "plans": [encode_byte_matrix(quantize_masses(moment.plan, scale)) for moment in moments],
+        "targets": [encode_byte_matrix(quantize_masses(moment.target, scale)) for moment in _different(moments)],
         "onTarget": [round(moment.on_target, 4) for moment in moments],
         "mass": [round(moment.mass, 4) for moment in moments],
         "said": said,
         "ofLines": of_lines,
         "scale": [scale.low, scale.high],
-        "withoutSelf": last.excludes_self,
+        "withoutSelf": last.excludes_self_pairs,
         "items": items,
         "classes": classes,
         "sheets": sheets,
@@ -144,22 +144,22 @@ def _shown(canvas: Canvas, run: ShownRun, moments: list[Moment], scale: Scale) -
     names = [f" ({name})" if name else "" for name in classes]
     views = first, second
     plan = canvas.draw(
-        key, _heatmap(last.plan, scale, names, views, without_self=last.excludes_self), said[-1], "square"
+        key, _heatmap(last.plan, scale, names, views, without_self=last.excludes_self_pairs), said[-1], "square"
     )
-    wanted = _heatmap(last.target, scale, names, views, without_self=last.excludes_self)
+    wanted = _heatmap(last.target, scale, names, views, without_self=last.excludes_self_pairs)
     target = canvas.draw(
         f"target-{run.position}", wanted, f"target of {run.name}: mass {last.target.sum():.3f}", "square"
     )
-    return PlanShown(run, last, plan, target, moments, items, least, (sheets[0], sheets[1]), of_lines[-1])
+    return RunPlan(run, last, plan, target, moments, items, least, (sheets[0], sheets[1]), of_lines[-1])
 
 
-def in_bytes(mass: Masses, scale: Scale) -> np.ndarray[Any, Any]:
+def quantize_masses(mass: Masses, scale: Scale) -> np.ndarray[Any, Any]:
     """Return masses as bytes, 0 to 255 along the logarithmic scale; what is below it is 0."""
     logs = np.log10(np.maximum(mass, 10**scale.low))
     return ((logs - scale.low) / ((scale.high - scale.low) or 1) * 255).round().clip(0, 255).astype(np.uint8)
 
 
-def kept_of_items(moment: Moment, items: int) -> np.ndarray[Any, Any]:
+def mass_kept_per_item(moment: PlanSnapshot, items: int) -> np.ndarray[Any, Any]:
     """Return for each item which share of the mass that it was wanted to have its rows have, `(items,)`."""
     found, wanted = moment.plan.sum(axis=1), moment.target.sum(axis=1)
     if len(found) % items:
@@ -168,7 +168,7 @@ def kept_of_items(moment: Moment, items: int) -> np.ndarray[Any, Any]:
     return np.asarray(of_items[0] / np.maximum(of_items[1], 1e-12))
 
 
-def mass_over_epochs(shown: list[PlanShown]) -> tuple[Figure, str]:
+def draw_on_target_curves(shown: list[RunPlan]) -> tuple[Figure, str]:
     """Draw the share of mass on target over the epochs, one line a run, and say where it ends."""
     lines = []
     for one in shown:
@@ -184,13 +184,13 @@ def mass_over_epochs(shown: list[PlanShown]) -> tuple[Figure, str]:
     return drawing, f"Share of the plan’s mass on target over the epochs; at the end {ends}."
 
 
-def _let_go(moment: Moment, kept: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _let_go(moment: PlanSnapshot, kept: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the few items of which most was let go, where the plan lets any go."""
     least = np.argsort(kept, kind="stable")[:LEAST_KEPT]
     return least[(kept[least] < 1 - ROUNDING) & (moment.mass < 1 - ROUNDING)]
 
 
-def _different(moments: list[Moment]) -> list[Moment]:
+def _different(moments: list[PlanSnapshot]) -> list[PlanSnapshot]:
     """Return the moments of different targets: the first alone where all have the same."""
     same = all(np.array_equal(moment.target, moments[0].target) for moment in moments)
     return moments[:1] if same else moments
@@ -205,7 +205,7 @@ def _kept(mass: float) -> str:
 
 def _heatmap(mass: Masses, scale: Scale, names: list[str], views: tuple[str, str], *, without_self: bool) -> Figure:
     rows, columns = mass.shape
-    trace = heatmap(in_bytes(mass, scale), colorscale=COLORSCALE)
+    trace = heatmap(quantize_masses(mass, scale), colorscale=COLORSCALE)
     trace["z"]["withoutSelf"] = without_self
     trace["meta"] = {
         "rows": _places(rows, names, views, view=0),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from contraport.measures import Measure, measures_of
-from contraport.measures.intervals import Difference
-from contraport.reporting.drawing import GRID, MUTED, escaped, figure, titled
-from contraport.reporting.numbers import MISSING, Number, interval_in_words, measured, settings, table
-from contraport.reporting.page_canvas import Canvas, Plot, Section
+from contraport.metrics import Metric, metrics_of_rows
+from contraport.metrics.intervals import Difference
+from contraport.reporting.numbers import MISSING, Number, format_interval, measured, settings, table
+from contraport.reporting.page_builder import Canvas, Plot, Section
+from contraport.reporting.plotly_figures import GRID, MUTED, escaped, figure, titled
+from contraport.reporting.report_run import ReportRun
 from contraport.reporting.sections.robustness import ROBUSTNESS
-from contraport.reporting.shown import ShownRun
-from contraport.reporting.words import notes_on
+from contraport.reporting.summary_text import list_missing_parts
 
 ROW_HEIGHT = 24
 
@@ -27,7 +27,7 @@ def results(canvas: Canvas) -> Section:
         {
             "groups": table(runs, measures),
             "measures": measures,
-            "notes": notes_on(runs),
+            "notes": list_missing_parts(runs),
             "differing": differing,
             "differences": _differences(canvas, measures),
             "directions": _directions(runs),
@@ -35,7 +35,7 @@ def results(canvas: Canvas) -> Section:
     )
 
 
-def _differences(canvas: Canvas, measures: Sequence[Measure]) -> list[tuple[ShownRun, Plot]]:
+def _differences(canvas: Canvas, measures: Sequence[Metric]) -> list[tuple[ReportRun, Plot]]:
     """Draw of the runs on each data by how many points each is ahead of the first, with the intervals."""
     shares = [m for m in measures if m.in_percent and m.better != "neither"]
     drawn = []
@@ -86,21 +86,21 @@ def _differences(canvas: Canvas, measures: Sequence[Measure]) -> list[tuple[Show
     return drawn
 
 
-def _directions(runs: Sequence[ShownRun]) -> tuple[list[Measure], list[tuple[ShownRun, dict[str, list[Number]]]]]:
+def _directions(runs: Sequence[ReportRun]) -> tuple[list[Metric], list[tuple[ReportRun, dict[str, list[Number]]]]]:
     """Return the measures of what was found from one given view to another, and of each run its cells by direction."""
     found = [(run, known) for run in runs if (known := (run.evaluation or {}).get("directions"))]
-    measures = measures_of(values for _, known in found for values in known.values())
+    measures = metrics_of_rows(values for _, known in found for values in known.values())
     return measures, [
         (run, {way: [_cell(measure, values) for measure in measures] for way, values in known.items()})
         for run, known in found
     ]
 
 
-def _cell(measure: Measure, values: Mapping[str, Mapping[str, float]]) -> Number:
+def _cell(measure: Metric, values: Mapping[str, Mapping[str, float]]) -> Number:
     found = values.get(measure.key)
     if found is None:
         return Number(MISSING, False)
-    return Number(measure.written(found["value"]), False, interval_in_words(measure, found["low"], found["high"]))
+    return Number(measure.written(found["value"]), False, format_interval(measure, found["low"], found["high"]))
 
 
 def _written(gain: Difference) -> str:

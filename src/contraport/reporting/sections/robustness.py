@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from contraport.measures import Measure
-from contraport.measures.baselines import BASELINES
-from contraport.reporting.drawing import MUTED, PERCENT, Figure, figure, line, titled
+from contraport.metrics import Metric
+from contraport.metrics.baselines import BASELINES
 from contraport.reporting.numbers import measured, table
-from contraport.reporting.page_canvas import Canvas, Section
-from contraport.reporting.shown import ShownRun
+from contraport.reporting.page_builder import Canvas, Section
+from contraport.reporting.plotly_figures import MUTED, PERCENT, Figure, figure, line, titled
+from contraport.reporting.report_run import ReportRun
 
 ROBUSTNESS = "robustness"
 HEIGHT = 210
@@ -35,7 +35,7 @@ def robustness(canvas: Canvas) -> Section | None:
         worst = of_kind[-1]
         ends = [f"{run.name} {worst.written(v)}" for run in canvas.runs if (v := _value(run, worst.key)) is not None]
         label = f"{name}: accuracy over the severity; at severity {_severity(worst)}: {'; '.join(ends)}."
-        curves.append((name, canvas.draw(f"robust-{kind}", over_severity(canvas.runs, of_kind, lowest), label)))
+        curves.append((name, canvas.draw(f"robust-{kind}", draw_severity_curves(canvas.runs, of_kind, lowest), label)))
     if not curves:
         return None
     values = {"curves": curves, "measures": measures, "groups": table(canvas.runs, measures)}
@@ -43,7 +43,7 @@ def robustness(canvas: Canvas) -> Section | None:
     return Section("robustness", "Robustness", values)
 
 
-def over_severity(runs: Sequence[ShownRun], measures: Sequence[Measure], lowest: float) -> Figure:
+def draw_severity_curves(runs: Sequence[ReportRun], measures: Sequence[Metric], lowest: float) -> Figure:
     """Draw the accuracy over the severity of one corruption, from none on, a line a run and the baselines in grey."""
     places = [(0, "linear_probe"), *((_severity(measure), measure.key) for measure in measures)]
     shown = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
@@ -62,21 +62,21 @@ def over_severity(runs: Sequence[ShownRun], measures: Sequence[Measure], lowest:
     return figure(lines, height=HEIGHT, hovermode="x unified", x=titled("severity", dtick=1), y=shares)
 
 
-def _severity(measure: Measure) -> int:
+def _severity(measure: Metric) -> int:
     return int(measure.key.partition("@")[2])
 
 
-def _baselines(runs: Sequence[ShownRun]) -> list[str]:
+def _baselines(runs: Sequence[ReportRun]) -> list[str]:
     """Return the rows beside the runs that are the same for all of these, as they have the same data and encoder."""
     found = {row: {_value(run, "linear_probe", row) for run in runs} for row in _DASHES}
     same = [row for row, values in found.items() if len(values) == 1 and None not in values]
     return same if len({run.data for run in runs}) == 1 else []
 
 
-def _known(run: ShownRun, places: Sequence[tuple[int, str]], row: str = "trained") -> list[tuple[int, float]]:
+def _known(run: ReportRun, places: Sequence[tuple[int, str]], row: str = "trained") -> list[tuple[int, float]]:
     return [(at, value) for at, key in places if (value := _value(run, key, row)) is not None]
 
 
-def _value(run: ShownRun, key: str, row: str = "trained") -> float | None:
+def _value(run: ReportRun, key: str, row: str = "trained") -> float | None:
     value = (run.evaluation or {}).get("rows", {}).get(row, {}).get(key)
     return None if value is None else float(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contraport.reporting import numbers
-from contraport.reporting.page_canvas import Canvas, Section
+from contraport.reporting.page_builder import Canvas, Section
 
 
 def settings(canvas: Canvas) -> Section:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contraport.measures import measures_of
-from contraport.plots.curves import POINTS_PER_LINE, is_share, thinned, title_of
-from contraport.reporting.drawing import CURVE_HEIGHT, PERCENT, Figure, figure, line, over
-from contraport.reporting.page_canvas import Canvas, Section
-from contraport.reporting.shown import ShownRun
+from contraport.metrics import metrics_of_rows
+from contraport.plots.curves import POINTS_PER_LINE, column_title, is_percent_column, subsample_rows
+from contraport.reporting.page_builder import Canvas, Section
+from contraport.reporting.plotly_figures import CURVE_HEIGHT, PERCENT, Figure, figure, line, over
+from contraport.reporting.report_run import ReportRun
 
 AXES = {
     "step": "step",
@@ -35,21 +35,21 @@ _MONITORED = "Measured on training items while it was trained; no test item is i
 
 def training(canvas: Canvas) -> Section | None:
     """Return the curves of what was logged; nothing where nothing was."""
-    monitored = measures_of(row for run in canvas.runs for row in run.metrics)
+    monitored = metrics_of_rows(row for run in canvas.runs for row in run.metrics)
     columns = ["loss", *(measure.key for measure in monitored), "mi_bound", "lr", *_SCHEDULED]
     curves = []
     for key in columns:
-        title = title_of(key)
+        title = column_title(key)
         values = [{round(row[key], DIGITS) for row in run.metrics if row.get(key) is not None} for run in canvas.runs]
         if not any(len(of_run) > (key in _SCHEDULED) for of_run in values):
             continue
         label = f"{title} over the training steps; last values: {'; '.join(_ends(canvas.runs, key))}."
         drawing = curve(canvas.runs, key)
-        if is_share(key):
+        if is_percent_column(key):
             drawing["layout"]["yaxis"] |= {"tickformat": PERCENT}
         plot = canvas.draw(f"curve-{key}", drawing, label)
         canvas.data.setdefault("along", {})[plot.key] = [
-            along for run in canvas.runs if (along := _along(run, thinned(run.metrics, key)))
+            along for run in canvas.runs if (along := _along(run, subsample_rows(run.metrics, key)))
         ]
         curves.append((title, plot, _GLOSSARY.get(key, _MONITORED)))
     if not curves:
@@ -57,15 +57,15 @@ def training(canvas: Canvas) -> Section | None:
     return Section("training", "Training", {"curves": curves, "points_per_line": POINTS_PER_LINE, "axes": AXES})
 
 
-def curve(runs: Sequence[ShownRun], key: str) -> Figure:
+def curve(runs: Sequence[ReportRun], key: str) -> Figure:
     """Draw one column of the metrics over the steps, one line a run."""
-    rows = [(run, thinned(run.metrics, key)) for run in runs]
+    rows = [(run, subsample_rows(run.metrics, key)) for run in runs]
     lines = [line(run, [r["step"] for r in found], [r[key] for r in found]) for run, found in rows if found]
     x = over("step")
     return figure(lines, height=CURVE_HEIGHT, hovermode="x unified", x=x, y={"exponentformat": "power"})
 
 
-def _along(run: ShownRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _along(run: ReportRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return for each axis where the rows of a run are on it, where the run has it."""
     if not rows:
         return {}
@@ -83,6 +83,6 @@ def _along(run: ShownRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[A
     return found
 
 
-def _ends(runs: Sequence[ShownRun], key: str) -> list[str]:
+def _ends(runs: Sequence[ReportRun], key: str) -> list[str]:
     last = {run.name: [row[key] for row in run.metrics if row.get(key) is not None] for run in runs}
     return [f"{name}: {values[-1]:.3g}" for name, values in last.items() if values]

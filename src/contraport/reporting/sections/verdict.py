@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contraport.reporting.page_canvas import Canvas, Section
+from contraport.reporting.page_builder import Canvas, Section
 from contraport.reporting.verdict import verdict
 
 

@@ -8,12 +8,12 @@ from typing import Any, BinaryIO
 
 import torch
 
-from contraport.data.streams import StreamBroke
-from contraport.distributed import anywhere, is_first, together
-from contraport.files import replacing
+from contraport._utils.files import replacing
+from contraport.data.streams import StreamError
+from contraport.distributed import anywhere, is_main_process, together
 from contraport.runs import Run
 from contraport.training.loop import Callback, Loop
-from contraport.training.restore import state_of
+from contraport.training.restore import checkpoint_state
 from contraport.training.signals import Stopped, StopRequest
 
 
@@ -34,14 +34,14 @@ class CheckpointFile:
             UsageError: it cannot be written.
         """
         with together():
-            state = state_of(loop)
-            if not is_first():
+            state = checkpoint_state(loop)
+            if not is_main_process():
                 return
             with self._run.writing():
                 with replacing(path, checksum=True) as temporary, temporary.open("wb") as file:
                     _save(state, file)
                 if self._run.last_checkpoint.exists():
-                    self._run.replaced.let_go()
+                    self._run.replaced.delete_backup()
 
 
 def _save(checkpoint: dict[str, Any], file: BinaryIO) -> None:
@@ -107,7 +107,7 @@ class Checkpoints(Callback):
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
         """Save where a stream broke between two steps, so that the run continues at its place."""
-        if isinstance(error, StreamBroke) and loop.step > 0 and loop.part == 0:
+        if isinstance(error, StreamError) and loop.step > 0 and loop.part == 0:
             self._save(loop)
 
     def _save(self, loop: Loop, name: str = "last.ckpt") -> None:

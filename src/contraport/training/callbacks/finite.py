@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from contraport import distributed
+from contraport._utils.files import checksum_path, write_arrays, write_json
 from contraport.data import Batch
-from contraport.distributed import is_first, raise_once
+from contraport.distributed import is_main_process, raise_on_one_rank
 from contraport.errors import UsageError, explained
-from contraport.files import checksum_of, write_arrays, write_json
 from contraport.runs import Run
 from contraport.training.callbacks.checkpoints import CheckpointFile
 from contraport.training.loop import Callback, Loop
 
 
-class FoundLate(Exception):  # noqa: N818 - the training goes back and meets it again
+class NonFiniteEarlierStep(Exception):  # noqa: N818 - the training goes back and meets it again
     """A step that was taken already was not finite."""
 
 
@@ -63,7 +63,7 @@ class FiniteGuard(Callback):
         )
 
 
-class RunGuard(FiniteGuard):
+class RunFiniteGuard(FiniteGuard):
     """Stops a run before a step that is not finite, and keeps what replays it.
 
     `nonfinite.json` has step, seed and loss; `checkpoints/nonfinite.ckpt` the weights before the step and
@@ -71,7 +71,7 @@ class RunGuard(FiniteGuard):
 
     To read a number from a GPU the host waits until all queued work is done. So on a GPU the numbers of many steps are
     read at once, and before each checkpoint. When one of them is not finite the training goes back to the last
-    checkpoint (`FoundLate`), and from there each step is checked before it is taken.
+    checkpoint (`NonFiniteEarlierStep`), and from there each step is checked before it is taken.
 
     Args:
         run: the folder.
@@ -93,9 +93,9 @@ class RunGuard(FiniteGuard):
     def on_start(self, loop: Loop) -> None:
         """Remove what an earlier failure left."""
         self._has_checkpoint = loop.step > 0
-        if is_first():
+        if is_main_process():
             kept = self._run.nonfinite_checkpoint
-            for file in (self._run.nonfinite_path, kept, checksum_of(kept), self._run.nonfinite_items):
+            for file in (self._run.nonfinite_path, kept, checksum_path(kept), self._run.nonfinite_items):
                 file.unlink(missing_ok=True)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
@@ -109,7 +109,7 @@ class RunGuard(FiniteGuard):
 
         Raises:
             FloatingPointError: the step is not finite; the weights are those before it.
-            FoundLate: an earlier step was not.
+            NonFiniteEarlierStep: an earlier step was not.
         """
         if self._reads_each_step:
             super().before_step(loop)
@@ -133,7 +133,7 @@ class RunGuard(FiniteGuard):
     def _read(self) -> None:
         steps, self._unread = self._unread, []
         if steps and not bool(torch.cat([step.numbers() for step in steps]).isfinite().all()):
-            raise FoundLate
+            raise NonFiniteEarlierStep
 
     def report(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
         """Write what replays the step, and raise `FloatingPointError` in the first process."""
@@ -141,7 +141,7 @@ class RunGuard(FiniteGuard):
         step, epoch = loop.step + 1, loop.epoch + 1
         batch = _gathered(self._batches[part])
         self._file.write(loop, self._run.nonfinite_checkpoint)
-        if is_first():
+        if is_main_process():
             with self._run.writing():
                 write_arrays(self._run.nonfinite_items, {name: value.cpu().numpy() for name, value in batch.items()})
                 write_json(
@@ -162,7 +162,7 @@ class RunGuard(FiniteGuard):
             "A lower lr or a higher temperature may help."
         )
         with explained("contraport docs troubleshooting the-loss-is-not-finite"):
-            raise_once(FloatingPointError(message), status=1)
+            raise_on_one_rank(FloatingPointError(message), status=1)
 
 
 def _gathered(batch: Batch) -> dict[str, Tensor]:

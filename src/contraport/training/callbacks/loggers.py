@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from contraport._utils.files import write_json
 from contraport.errors import UsageError, require
-from contraport.files import write_json
 from contraport.runs import MetricsRow, Run
 
 _PROJECT = "contraport"
@@ -144,7 +144,7 @@ def check_loggers(names: Iterable[str]) -> None:
         require(name, "loggers", f"logger {name!r}")
 
 
-def make_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, step: int) -> list[Logger]:
+def open_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, step: int) -> list[Logger]:
     """Return the loggers of a run; a new one gets the settings, a resumed run continues with those it had.
 
     Args:
@@ -170,7 +170,7 @@ def make_loggers(names: Iterable[str], run: Run, config: Mapping[str, Any], *, s
     return list(loggers.values())
 
 
-def log_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
+def send_row(loggers: Iterable[Logger], run: Run, row: MetricsRow) -> None:
     """Send the numbers of a row to the loggers that do not have it.
 
     Raises:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contraport._utils.formatting import counted
 from contraport.data import Batch
-from contraport.distributed import is_first
-from contraport.formatting import counted
+from contraport.distributed import is_main_process
 from contraport.objectives import Loss
 from contraport.runs import MetricsRow, Run
-from contraport.training.callbacks.loggers import Logger, log_row
+from contraport.training.callbacks.loggers import Logger, send_row
 from contraport.training.loop import Callback, Loop
 
 log = logging.getLogger("contraport.training")
@@ -147,10 +147,10 @@ class Meter(Callback):
         self._new.clear()
         self._losses.clear()
         self._steps_of_row = 0
-        if is_first():
+        if is_main_process():
             with self._run.writing():
                 self._run.append_metrics(self.row)
-            log_row(self._loggers, self._run, self.row)
+            send_row(self._loggers, self._run, self.row)
 
 
 def _temperature(objective: nn.Module | None) -> float | None:

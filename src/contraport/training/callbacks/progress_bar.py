@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.table import Column
 from rich.text import Text
 
-from contraport.measures import measures_of
+from contraport.metrics import metrics_of_rows
 from contraport.runs import MetricsRow
 from contraport.training.callbacks.meter import Meter
 from contraport.training.loop import Callback, Loop
@@ -42,7 +42,7 @@ class ProgressBar(Callback):
             self._bar,
             completed=loop.step,
             epoch=_epoch(loop),
-            measured=row_in_words(self._meter.row, self._meter.noted),
+            measured=format_metrics_row(self._meter.row, self._meter.noted),
         )
 
     def on_end(self, loop: Loop) -> None:
@@ -82,14 +82,14 @@ class ProgressLines(Callback):
         step, total = loop.step, loop.steps
         left = (total - step) * seconds / (step - self._begin)
         self._console.print(
-            f"epoch {_epoch(loop)}  step {step:,}/{total:,}  {row_in_words(row, self._meter.noted)}  "
+            f"epoch {_epoch(loop)}  step {step:,}/{total:,}  {format_metrics_row(row, self._meter.noted)}  "
             f"{time.strftime('%H:%M:%S', time.gmtime(left)) if left < 86_400 else f'{left / 86_400:.1f} days'} left",
             highlight=False,
             soft_wrap=True,
         )
 
 
-def progress_on(console: Console, meter: Meter) -> Callback:
+def progress_callback(console: Console, meter: Meter) -> Callback:
     """Return what shows the progress on a console."""
     return ProgressBar(console, meter) if console.is_terminal else ProgressLines(console, meter)
 
@@ -102,11 +102,11 @@ _ROUNDING = 1e-4
 """A plan whose mass is this close to 1 has let nothing go."""
 
 
-def row_in_words(row: MetricsRow, noted: MetricsRow) -> str:
+def format_metrics_row(row: MetricsRow, noted: MetricsRow) -> str:
     """Return what a row says, and what was measured beside it, in a few words.
 
     >>> row = {"loss": 1.5, "temperature": 0.2, "plan_mass": 0.8, "images_per_second": 1e4, "data_wait": 0.01}
-    >>> row_in_words(row, {"knn": 0.912})
+    >>> format_metrics_row(row, {"knn": 0.912})
     "loss 1.500  temperature 0.2  kept 80.0% of the pairs' mass  kNN 91.2%  10,000 items/s  wait 1%"
     """
     if not row:
@@ -116,5 +116,5 @@ def row_in_words(row: MetricsRow, noted: MetricsRow) -> str:
         parts.append(f"temperature {row['temperature']:.3g}")
     if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > _ROUNDING:
         parts.append(f"kept {row['plan_mass']:.1%} of the pairs' mass")
-    parts += [f"{measure.title} {measure.written(noted[measure.key])}" for measure in measures_of([noted])]
+    parts += [f"{measure.title} {measure.written(noted[measure.key])}" for measure in metrics_of_rows([noted])]
     return "  ".join([*parts, f"{row['images_per_second']:,.0f} items/s", f"wait {row['data_wait']:.0%}"])

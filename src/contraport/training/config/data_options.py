@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contraport.catalog.named_perturbations import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
+from contraport.catalog.perturbation_specs import parse_corruptions, parse_domains, parse_imbalance, parse_mismatch
 from contraport.errors import check
 from contraport.options import Options, fits, known, option, plain, whole
 
@@ -181,22 +181,22 @@ class ReadingSettings(Options):
     )
 
     @property
-    def weighs_by_file(self) -> bool:
+    def has_file_weights(self) -> bool:
         """Whether the weights are in a file by themselves, rather than in a column of the data."""
-        return self.weights is not None and not self.weighs_by_plan and Path(self.weights).suffix == ".npy"
+        return self.weights is not None and not self.has_plan_weights and Path(self.weights).suffix == ".npy"
 
     @property
-    def weighs_by_column(self) -> bool:
+    def has_column_weights(self) -> bool:
         """Whether the weights are in a column of the data that is named."""
-        elsewhere = self.weighs_by_plan or self.weighs_by_file or self.weighs_by_class
+        elsewhere = self.has_plan_weights or self.has_file_weights or self.has_class_weights
         return self.weights is not None and not elsewhere
 
     @property
-    def weighs_by_class(self) -> bool:
+    def has_class_weights(self) -> bool:
         """Whether the weights are such that each class counts the same."""
         return self.weights == "classes"
 
     @property
-    def weighs_by_plan(self) -> bool:
+    def has_plan_weights(self) -> bool:
         """Whether the weights are those of each batch's own plan."""
         return str(self.weights).partition(":")[0] == "plan"

@@ -9,7 +9,7 @@ from typing import Any
 
 from contraport.catalog.encoders import ENCODERS
 from contraport.errors import check
-from contraport.options import Check, Options, fits, in_words, is_object, option, whole
+from contraport.options import Check, Options, describe_type, fits, is_object_placeholder, option, whole
 
 
 def _described(encoder: Any) -> Any:
@@ -34,7 +34,9 @@ def _is_given(encoder: Any) -> bool:
     """Return whether an encoder is one of the user's, which may bring weights, or a list with one."""
     several = encoder.values() if isinstance(encoder, Mapping) else encoder
     names = several if isinstance(encoder, list | tuple | Mapping) else [encoder]
-    return any(name is not None and (not isinstance(name, str) or ":" in name or is_object(name)) for name in names)
+    return any(
+        name is not None and (not isinstance(name, str) or ":" in name or is_object_placeholder(name)) for name in names
+    )
 
 
 def _of_views(each: Check) -> Check:
@@ -55,7 +57,7 @@ def _is(kind: Any) -> Check:
     """Return a check for a value of a type."""
 
     def judge(name: str, value: Any) -> None:
-        check(fits(value, kind), f"{name}: expected {in_words(kind)}, got {value!r}.")
+        check(fits(value, kind), f"{name}: expected {describe_type(kind)}, got {value!r}.")
 
     return judge
 
@@ -169,7 +171,7 @@ class NetworkSettings(Options):
         return self.freeze is True or self._is_fixed
 
     @property
-    def held_by(self) -> str:
+    def freeze_source(self) -> str:
         """By what the encoder of some view is held to the end, in words."""
         return f"encoder {self.encoder!r}" if self._is_fixed and not self.freeze else "freeze"
 
@@ -186,7 +188,7 @@ class NetworkSettings(Options):
         return [isinstance(name, str) and name in ENCODERS and ENCODERS[name].fixed for name in names]
 
     @property
-    def brings_weights(self) -> bool:
+    def has_initial_weights(self) -> bool:
         """Whether some encoder begins with weights that are not drawn, or may."""
         pretrained = any(self.pretrained.values()) if isinstance(self.pretrained, Mapping) else self.pretrained
         return pretrained or self.init is not None or _is_given(self.encoder)
@@ -194,7 +196,7 @@ class NetworkSettings(Options):
     @property
     def own_encoder(self) -> Any | None:
         """The modules that were given as encoders, which no folder holds; none where all have names."""
-        return self.encoder if is_object(_described(self.encoder)) else None
+        return self.encoder if is_object_placeholder(_described(self.encoder)) else None
 
     def _check_projection(self) -> None:
         layers = self.projection_layers
@@ -216,14 +218,14 @@ class NetworkSettings(Options):
             return
         check(
             self.freeze_epochs == 0,
-            f"freeze_epochs: expected 0 with {self.held_by}, which has no end, got {self.freeze_epochs}.",
+            f"freeze_epochs: expected 0 with {self.freeze_source}, which has no end, got {self.freeze_epochs}.",
         )
         check(
             self.projected > 0,
-            f"{self.held_by}: nothing would learn without a projection; expected one of 1 feature or more.",
+            f"{self.freeze_source}: nothing would learn without a projection; expected one of 1 feature or more.",
         )
         check(
-            self.brings_weights or any(self._fixed),  # by view it is known with the data
+            self.has_initial_weights or any(self._fixed),  # by view it is known with the data
             "freeze: an encoder that was never trained would stay so; expected pretrained (--pretrained) or weights of "
             "its own (--init) with it.",
         )
@@ -249,7 +251,7 @@ class NetworkSettings(Options):
         )
         check(not self._is_fixed, f"lora: adapts weights; expected an encoder that has some, got {self.encoder!r}.")
         check(
-            self.brings_weights,
+            self.has_initial_weights,
             "lora: an encoder that was never trained would stay so; expected pretrained (--pretrained) or weights of "
             "its own (--init) with it.",
         )

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contraport.course import is_learned, parse_learned, parse_momentum, parse_temperature
 from contraport.errors import check
 from contraport.options import Options, one_of, option, whole
+from contraport.schedules import is_learned_temperature, parse_learned_temperature, parse_momentum, parse_temperature
 
 
 def _temperature(name: str, value: Any) -> None:
-    if is_learned(value):
-        parse_learned(value)
+    if is_learned_temperature(value):
+        parse_learned_temperature(value)
     else:
         parse_temperature(value, steps=1)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from contraport.course import SHAPES
-from contraport.options import Options, not_negative, one_of, option, positive, whole
+from contraport.options import Options, nonnegative_number, one_of, option, positive, whole
+from contraport.schedules import SHAPES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class OptimizationSettings(Options):
         check=positive,
     )
     weight_decay: float = option(
-        1e-4, "decay of weights; biases, norms and the temperature have none.", check=not_negative
+        1e-4, "decay of weights; biases, norms and the temperature have none.", check=nonnegative_number
     )
     gradient_clip: float | None = option(
         None,
@@ -72,13 +72,13 @@ class OptimizationSettings(Options):
     warmup_epochs: float | None = option(
         None,
         "epochs, or a part of one, in which the learning rate rises; default: a tenth of `epochs`.",
-        check=not_negative,
+        check=nonnegative_number,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.warmup_epochs is not None:
-            not_negative("warmup_epochs", self.warmup_epochs, below=self.epochs)
+            nonnegative_number("warmup_epochs", self.warmup_epochs, below=self.epochs)
 
     @property
     def warmup(self) -> float:

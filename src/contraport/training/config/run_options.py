@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contraport._utils.lazy import imported
 from contraport.errors import check
-from contraport.lazy import imported
-from contraport.options import Options, not_negative, one_of, option, some_of, whole
+from contraport.options import Options, nonnegative_number, one_of, option, subset_of, whole
 
 
 def _watches(name: str, value: Sequence[str]) -> None:
-    imported("contraport.measures.monitoring:parse_watches")(value)
+    imported("contraport.metrics.monitoring:parse_scheduled_metrics")(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +68,13 @@ class RunningSettings(Options):
     logger: Sequence[str] = option(
         (),
         "where the rows go too: tensorboard, mlflow, wandb, or several of them.",
-        check=some_of("tensorboard", "mlflow", "wandb"),
+        check=subset_of("tensorboard", "mlflow", "wandb"),
         holds="machine",
     )
     save_every: float = option(
         10.0,
         "minutes between two checkpoints within an epoch; 0 saves after every step.",
-        check=not_negative,
+        check=nonnegative_number,
         holds="machine",
     )
     keep_every: int | None = option(

@@ -13,7 +13,7 @@ from typing import Any
 from contraport.catalog import resolve
 from contraport.command import EXTRA, LEARN, Command
 from contraport.errors import UsageError, check
-from contraport.options import fits, name_of, options_of
+from contraport.options import fits, get_options, name_of
 from contraport.training.config.data_options import DataSettings, ReadingSettings, ValidationSettings
 from contraport.training.config.network_options import NetworkSettings
 from contraport.training.config.objective_options import ObjectiveSettings
@@ -52,11 +52,14 @@ class Settings(
         check(not (self.audit and self.target is not None), told)
         told = "teacher: it knows none of the pairs that audit puts beside the items; give one of the two."
         check(not (self.audit and self.teacher is not None), told)
-        told = f"audit: judges by what is learned; expected no {self.held_by} with it."
+        told = f"audit: judges by what is learned; expected no {self.freeze_source} with it."
         check(not (self.audit and self.freezes), told)
         if self.predict is not None:
             check(self.projection == 0, f"projection: predict decodes features; expected 0, got {self.projection}.")
-            check(not self.freezes, f"{self.held_by}: predict decodes what the encoder gives; expected one of the two.")
+            check(
+                not self.freezes,
+                f"{self.freeze_source}: predict decodes what the encoder gives; expected one of the two.",
+            )
 
     @property
     def method(self) -> str:
@@ -74,7 +77,7 @@ class Settings(
         return {name: known.written(getattr(self, name)) for name, known in KEPT.items()}
 
 
-OPTIONS = options_of(Settings)
+OPTIONS = get_options(Settings)
 """Declaration of each setting, by its name."""
 
 KEPT = {name: known for name, known in OPTIONS.items() if known.holds != "call"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from contraport.catalog.augments import parse_augment
+from contraport.catalog.augment_specs import parse_augment
 from contraport.errors import check
-from contraport.options import Options, is_object, option
+from contraport.options import Options, is_object_placeholder, option
 
 
 def _changing(augment: Any) -> Any:
@@ -19,7 +19,9 @@ def _changing(augment: Any) -> Any:
 
 
 def _augment(name: str, value: Any) -> None:
-    if isinstance(value, str) and not is_object(value):  # what a folder tells of an object is none of the names
+    if isinstance(value, str) and not is_object_placeholder(
+        value
+    ):  # what a folder tells of an object is none of the names
         parse_augment(value)
     good = isinstance(value, str) or callable(value) or callable(getattr(value, "change", None))
     check(good, f"augment: expected a name or a callable, got {value!r}.")
@@ -44,7 +46,7 @@ class ViewSettings(Options):
         "strength, as in scaled-noise:0.2, the deviation of delta in units of the data's own, and mixup:0.3, the "
         "largest lambda; default: "
         "standard, or none where the data give several views or these are frames. From Python also a callable, on each "
-        "item (torchvision's v2, albumentations, a function) or on batches (kornia, or `contraport.data.OnBatches`).",
+        "item (torchvision's v2, albumentations, a function) or on batches (kornia, or `contraport.data.BatchTransform`).",
         written=_changing,
         check=_augment,
     )

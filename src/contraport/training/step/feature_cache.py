@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class KeptFeatures:
+class CachedFeatures:
     """The features of several random draws of each view of some items, read from their files when they are fetched.
 
     Args:
@@ -35,12 +35,12 @@ class KeptFeatures:
         return tuple(torch.from_numpy(view[positions.numpy()]) for view in self.views)
 
 
-def one_draw(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return the features ``(b, F)`` of one draw of each view and item, each by itself, of all, ``(b, draws, F)``.
 
     The random numbers are torch's own.
 
-    >>> (features,) = one_draw([torch.arange(6.0).view(3, 2, 1)])
+    >>> (features,) = draw_cached_views([torch.arange(6.0).view(3, 2, 1)])
     >>> features.shape, (features.flatten() // 2).tolist()
     (torch.Size([3, 1]), [0.0, 1.0, 2.0])
     """

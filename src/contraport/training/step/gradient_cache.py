@@ -16,10 +16,10 @@ from contraport.errors import check
 from contraport.training.step.missing_views import Embed
 
 
-def check_chunks(items: int, size: int) -> None:
+def check_chunk_size(items: int, size: int) -> None:
     """Raise `UsageError` unless each chunk of a batch has two items, as batch norm needs, and one of each process.
 
-    >>> check_chunks(9, size=2)
+    >>> check_chunk_size(9, size=2)
     Traceback (most recent call last):
     contraport.errors.UsageError: cache_chunk: of 9 items in a batch 5 chunks are made, of which each needs 2 items ...
     """
@@ -32,7 +32,7 @@ def check_chunks(items: int, size: int) -> None:
     )
 
 
-def in_chunks(
+def embed_in_chunks(
     embed: Embed, network: nn.Module, views: Sequence[Tensor], size: int, share: Share | None = None
 ) -> tuple[Tensor, ...]:
     """Return what `embed` gives for a batch, keeping the activations of at most `size` items at a time.
@@ -52,7 +52,7 @@ def in_chunks(
     Source: Gao, Zhang, Han and Callan (2021), Scaling deep contrastive learning batch size under memory limited setup.
 
     >>> layer = nn.Linear(3, 2)
-    >>> in_chunks(lambda views: (layer(views[0]),), layer, [torch.zeros(5, 3)], size=2)[0].shape
+    >>> embed_in_chunks(lambda views: (layer(views[0]),), layer, [torch.zeros(5, 3)], size=2)[0].shape
     torch.Size([5, 2])
     """
 

@@ -15,14 +15,14 @@ FEWEST = 2
 """A view that fewer items of a batch have is left out of it: batch norm knows no variance of one."""
 
 
-def of_those_present(embed: Embed) -> Embed:
+def embed_present(embed: Embed) -> Embed:
     """Return the function of views and, as the last of them, the marks of the items that have them, ``(b, views)``.
 
     What it returns is what `embed` makes of the items that have a view, zeros where others would stand, and, last, the
     marks that it went by: those that were given, less the views that too few items of all processes have.
 
     >>> import torch
-    >>> double = of_those_present(lambda views: tuple(2 * view for view in views))
+    >>> double = embed_present(lambda views: tuple(2 * view for view in views))
     >>> marks = torch.tensor([[True, True], [False, True], [True, True]])
     >>> twice, _, _ = double([torch.tensor([[1.0], [torch.nan], [3.0]]), torch.ones(3, 1), marks])
     >>> twice.flatten().tolist()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from contraport.course import Course
 from contraport.encoders import Model, Projector
+from contraport.schedules import ScalarSchedule
 
 PREDICTOR_HIDDEN = 512
 
@@ -50,7 +50,7 @@ class MomentumEncoder(nn.Module):
     Source: He et al. (2020), Momentum contrast (MoCo), eq. 2.
     """
 
-    def __init__(self, model: Model, momentum: Course) -> None:
+    def __init__(self, model: Model, momentum: ScalarSchedule) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).requires_grad_(False)
         self.momentum = momentum

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contraport._utils.spec import parse_spec
 from contraport.data import Batch, Dataset
 from contraport.engine import Gibbs, Kernel
-from contraport.errors import UsageError, cannot_read, check, check_file, check_positive
-from contraport.objectives import Alike, Domains, Labels, Neighbors, Pairs, Shown, Soft, Target
-from contraport.spec import parse_named
-from contraport.training.step.teacher import of_batch, teacher_features
+from contraport.errors import UsageError, check, check_existing_file, check_positive, unreadable_error
+from contraport.objectives import Domains, Labels, Neighbors, Pairs, Shown, SimilarityMatrix, Soft, Target
+from contraport.training.step.teacher import of_batch, read_teacher_features
 
-Wanted = Callable[[Batch], Target]
+TargetOfBatch = Callable[[Batch], Target]
 """Which plan is wanted of a batch."""
 
 NEIGHBORS = 5
@@ -36,11 +36,11 @@ class _Kind(NamedTuple):
     """
 
     settings: tuple[str, ...]
-    make: Callable[[dict[str, Any], Dataset], Wanted]
+    make: Callable[[dict[str, Any], Dataset], TargetOfBatch]
     alone: str | None = None
 
 
-def parse_target(text: str, dataset: Dataset) -> Wanted:
+def build_target(text: str, dataset: Dataset) -> TargetOfBatch:
     """Return which plan is wanted of each batch.
 
     Args:
@@ -62,18 +62,18 @@ def parse_target(text: str, dataset: Dataset) -> Wanted:
 
     >>> from contraport.data import load
     >>> digits = load("digits")
-    >>> parse_target("labels", digits)(digits[0]), parse_target("neighbors:k=3", digits)(digits[0])
+    >>> build_target("labels", digits)(digits[0]), build_target("neighbors:k=3", digits)(digits[0])
     (Labels(), Neighbors(neighbors=3))
     """
-    name, settings = read_target(text)
+    name, settings = parse_target_spec(text)
     return _KINDS[name].make(settings, dataset)
 
 
-def read_target(text: str) -> tuple[str, dict[str, Any]]:
+def parse_target_spec(text: str) -> tuple[str, dict[str, Any]]:
     """Return the kind of a target and its settings, once these and its files are known to be there.
 
     Raises:
-        UsageError: as in `parse_target`, but for what only the items and the content of files tell.
+        UsageError: as in `build_target`, but for what only the items and the content of files tell.
     """
     name, settings = _parsed(text)
     needed = _KINDS[name].alone
@@ -86,7 +86,7 @@ def read_target(text: str) -> tuple[str, dict[str, Any]]:
 def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     known = {name: kind.settings for name, kind in _KINDS.items()}
     alone = {name: kind.alone for name, kind in _KINDS.items() if kind.alone is not None}
-    name, settings = parse_named("target", text, known, alone=alone)
+    name, settings = parse_spec("target", text, known, alone=alone)
     return name, dict(settings)
 
 
@@ -100,10 +100,10 @@ def constant_target(text: str) -> Target | None:
     return _RULES[name](**settings) if name in _RULES else None
 
 
-def _constant(name: str, known: str | None = None) -> Callable[[dict[str, Any], Dataset], Wanted]:
+def _constant(name: str, known: str | None = None) -> Callable[[dict[str, Any], Dataset], TargetOfBatch]:
     """Return what makes a rule that is the same in every batch, for data of which something is known."""
 
-    def make(settings: dict[str, Any], dataset: Dataset) -> Wanted:
+    def make(settings: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
         there = known is None or getattr(dataset, known) is not None
         check(there, f"target: {name} expects data with {known}; {dataset.name!r} has none.")
         return partial(_always, _RULES[name](**settings))
@@ -111,7 +111,7 @@ def _constant(name: str, known: str | None = None) -> Callable[[dict[str, Any], 
     return make
 
 
-def _shown(settings: dict[str, Any], dataset: Dataset) -> Wanted:
+def _shown(settings: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
     numbers = dataset.content_ids
     if numbers is None:
         raise UsageError(f"target: shown expects items that show the same; those of {dataset.name!r} all differ.")
@@ -119,21 +119,21 @@ def _shown(settings: dict[str, Any], dataset: Dataset) -> Wanted:
     return partial(_shown_of, torch.stack(repeats, dim=1))
 
 
-def _soft(settings: dict[str, Any], dataset: Dataset) -> Wanted:
-    features = teacher_features("target", str(settings["file"]), len(dataset))
+def _soft(settings: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
+    features = read_teacher_features("target", str(settings["file"]), len(dataset))
     kernel = Gibbs("cosine", settings.get("temperature", TEMPERATURE))
     return partial(_soft_of, features, kernel)
 
 
-def _neighbors(settings: dict[str, Any], dataset: Dataset) -> Wanted:
+def _neighbors(settings: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
     file = settings.get("features")
-    features = None if file is None else teacher_features("target", str(file), len(dataset))
+    features = None if file is None else read_teacher_features("target", str(file), len(dataset))
     given = features is not None or dataset.present is None or bool(dataset.present[:, 0].all())
     check(given, f"target: neighbors expects features=FILE, as some items of {dataset.name!r} lack their first view.")
     return partial(_neighbors_of, features, settings.get("k", NEIGHBORS))
 
 
-def _matrix(settings: dict[str, Any], dataset: Dataset) -> Wanted:
+def _matrix(settings: dict[str, Any], dataset: Dataset) -> TargetOfBatch:
     return partial(_alike_of, _read_matrix(str(settings["file"]), len(dataset)))
 
 
@@ -157,7 +157,7 @@ def _neighbors_of(features: Tensor | None, number: int, batch: Batch) -> Target:
 
 
 def _alike_of(matrix: Tensor, batch: Batch) -> Target:
-    return Alike(matrix, batch.ids)
+    return SimilarityMatrix(matrix, batch.ids)
 
 
 def _given(batch: Batch) -> Tensor:
@@ -183,7 +183,7 @@ def _read_matrix(file: str, items: int) -> Tensor:
             values = np.load(file, mmap_mode="c", allow_pickle=False)
             shape = values.shape
     except Exception as error:  # on hostile bytes the parsers raise whatever they like
-        raise cannot_read(f"target: {file}", "an .npy array, or a sparse .npz of scipy,", error) from error
+        raise unreadable_error(f"target: {file}", "an .npy array, or a sparse .npz of scipy,", error) from error
     check(
         shape == (items, items) and values.dtype.kind in "iufb",
         f"target: {file}: expected numbers between the {items} training items, ({items}, {items}), got {values.dtype} "
@@ -206,7 +206,7 @@ def _read_matrix(file: str, items: int) -> Tensor:
 
 
 def _file(name: str, value: object) -> None:
-    check_file(name, str(value))
+    check_existing_file(name, str(value))
 
 
 def _number(name: str, value: object) -> None:

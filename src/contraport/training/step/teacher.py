@@ -13,7 +13,7 @@ from contraport.data.formats.array_files import read_npy, read_npz
 from contraport.errors import UsageError, check
 
 
-def teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:
+def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:
     """Return the features of all training items, (items, k), or of each of their views, (items, views, k).
 
     Args:

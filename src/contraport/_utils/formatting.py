@@ -1,0 +1,118 @@
+"""Numbers, names and options as they stand in a sentence."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_ON_COMMAND_LINE: ContextVar[bool] = ContextVar("use_flag_style", default=False)
+
+
+@contextmanager
+def use_flag_style() -> Iterator[None]:
+    """Write options as flags within the block: who reads its messages has typed a command."""
+    token = _ON_COMMAND_LINE.set(True)
+    try:
+        yield
+    finally:
+        _ON_COMMAND_LINE.reset(token)
+
+
+def format_options(**options: Any) -> str:
+    """Return options as the reader of a message gives them: keywords in Python, flags on the command line.
+
+    >>> format_options(overwrite=True), format_options(columns={"labels": "kind"})
+    ('overwrite=True', "columns={'labels': 'kind'}")
+    >>> with use_flag_style():
+    ...     format_options(overwrite=True), format_options(columns={"labels": "kind"}), format_options(data=...)
+    ('--overwrite', '--columns.labels kind', '--data ...')
+    """
+    if not _ON_COMMAND_LINE.get():
+        return ", ".join(f"{name}={_literal(value)}" for name, value in options.items())
+    return " ".join(f"--{name}" if value is True else format_flags({name: value}) for name, value in options.items())
+
+
+def format_flags(values: Mapping[str, Any]) -> str:
+    """Return options as they stand on a command line; of nothing nothing is said.
+
+    >>> format_flags({"augment": "noise:0.2", "predictor": True, "objective_settings": {"q": 0.1}, "given_views": [0, 2]})
+    '--augment noise:0.2 --predictor true --objective_settings.q 0.1 --given_views 0 2'
+    >>> print(format_flags({"columns": {"views": ["photo", "a b"]}}))
+    --columns.views '["photo", "a b"]'
+    """
+    words: list[str] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            for key, part in value.items():
+                nested = json.dumps(part, ensure_ascii=False) if isinstance(part, list | tuple | Mapping) else part
+                words += [] if part is None else [f"--{name}.{key} {_quoted(nested)}"]
+        else:
+            several = [one for one in (value if isinstance(value, list | tuple) else [value]) if one is not None]
+            words += [" ".join([f"--{name}", *(_quoted(one) for one in several)])] if several else []
+    return " ".join(words)
+
+
+def _quoted(value: Any) -> str:
+    """Return a value as a word of a command line; an ellipsis stands for any."""
+    return "..." if value is ... else shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _literal(value: Any) -> str:
+    """Return a value as Python writes it; an ellipsis stands for any."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_literal(part)}' for key, part in value.items())}}}"
+    return "..." if value is ... else repr(value)
+
+
+def counted(number: int, thing: str, things: str | None = None) -> str:
+    """Return how many things there are.
+
+    Args:
+        number: of them.
+        thing: what one is called.
+        things: what several are called; default: with an s.
+
+    >>> counted(1, "batch", "batches"), counted(0, "epoch"), counted(60_000, "item")
+    ('1 batch', '0 epochs', '60,000 items')
+    """
+    return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
+
+
+def rounded(number: float, digits: int = 2) -> str:
+    """Return a number of so many digits that tell, without a power of ten where it is large.
+
+    >>> rounded(99.7), rounded(0.0123), rounded(38_147.3, 3)
+    ('100', '0.012', '38,100')
+    """
+    return f"{float(f'{number:.{digits}g}'):,.15g}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as they stand in a sentence.
+
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def describe_item_shape(shape: Sequence[int]) -> str:
+    """Return what one view of an item is, by its shape.
+
+    >>> describe_item_shape((3, 32, 32)), describe_item_shape((20,)), describe_item_shape(())
+    ('3 x 32 x 32', '20 numbers', 'text')
+    """
+    return counted(shape[0], "number") if len(shape) == 1 else " x ".join(map(str, shape)) or "text"
+
+
+def describe_shape(shape: Sequence[int]) -> str:
+    """Return what items of a shape are, where they are not what was expected.
+
+    >>> describe_shape((3, 8, 8)), describe_shape(())
+    ('items of shape (3, 8, 8)', 'texts')
+    """
+    return f"items of shape {tuple(shape)}" if len(shape) > 0 else "texts"

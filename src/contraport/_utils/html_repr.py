@@ -1,0 +1,50 @@
+"""What a notebook shows of an object: a small table."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+
+
+def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") -> str:
+    """Return a table of names and values as HTML, in the notebook's own colours, whatever the values say.
+
+    Args:
+        title: the first line.
+        rows: by name.
+        note: the last line; empty for none.
+
+    >>> format_html_mapping("x < y", {"x": 1})
+    '<table><caption ...>x &lt; y</caption><tr><th ...>x</th><td ...>1</td></tr></table>'
+    """
+    lines = [f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in rows.items()]
+    return _table(title, lines, [note] if note else [], columns=2)
+
+
+def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Sequence[str] = ()) -> str:
+    """Return a table of rows that have the same keys, which head the columns, as HTML.
+
+    Args:
+        title: the first line.
+        rows: one or more.
+        notes: the last lines.
+
+    >>> format_html_rows("digits", [{"measure": "kNN", "trained": "97%"}])
+    '<table>...<th ...>measure</th><th ...>trained</th></tr><tr><th ...>kNN</th><td ...>97%</td></tr></table>'
+    """
+    lines = ["".join(_cell("th", heading) for heading in rows[0])]
+    for first, *others in (list(row.values()) for row in rows):
+        lines.append(_cell("th", first) + "".join(_cell("td", value) for value in others))
+    return _table(title, [f"<tr>{line}</tr>" for line in lines], notes, columns=len(rows[0]))
+
+
+def _cell(tag: str, value: object, columns: int = 1) -> str:
+    over = f' colspan="{columns}"' if columns > 1 else ""
+    style = 'style="text-align: left; vertical-align: top; overflow-wrap: break-word"'
+    return f"<{tag}{over} {style}>{html.escape(str(value))}</{tag}>"
+
+
+def _table(title: str, lines: Sequence[str], notes: Sequence[str], *, columns: int) -> str:
+    ends = [f"<tr>{_cell('td', note, columns)}</tr>" for note in notes]
+    caption = f'<caption style="text-align: left; font-weight: bold">{html.escape(title)}</caption>'
+    return f"<table>{caption}{''.join(lines)}{''.join(ends)}</table>"

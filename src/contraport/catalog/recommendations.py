@@ -1,0 +1,294 @@
+"""What to use when: a row for each situation that people are in, and what was measured of it.
+
+`contraport list objectives` tells of each objective where it is of use, and docs/choosing.md has the whole table, each
+sentence with the claim behind it and the verdict that the measurements allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Evidence(NamedTuple):
+    """A claim that was put to a test.
+
+    Attributes:
+        suite: the suite of `benchmarks/suites`.
+        number: which of its claims, from 0.
+    """
+
+    suite: str
+    number: int
+
+
+class Advice(NamedTuple):
+    """A sentence of the table.
+
+    Attributes:
+        use: the objectives that it is about.
+        says: what to do, in a sentence.
+        evidence: the claims that it rests on; none: nothing was measured.
+    """
+
+    use: tuple[str, ...]
+    says: str
+    evidence: tuple[Evidence, ...] = ()
+
+
+class Situation(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        name: what people have, or want.
+        advice: what to do then, sentence by sentence.
+    """
+
+    name: str
+    advice: tuple[Advice, ...]
+
+
+def _on(suite: str, *numbers: int) -> tuple[Evidence, ...]:
+    return tuple(Evidence(suite, number) for number in numbers)
+
+
+SITUATIONS = (
+    Situation(
+        "pairs that belong together",
+        (
+            Advice(
+                ("nt-xent", "info-nce"),
+                "Begin with nt-xent, or with info-nce if each view has its own encoder, and tune the temperature.",
+                _on("sensitivity", 0),
+            ),
+            Advice(
+                ("gca-ince", "iot"),
+                "A balanced plan (gca-ince, iot) solves the same problem with both marginals fixed; here this gained "
+                "nothing, with searched temperatures neither.",
+                (*_on("gca", 0), *_on("constraint", 0), *_on("sensitivity", 1)),
+            ),
+            Advice(
+                ("iot-uniform",),
+                "To spread the embeddings, add a penalty for uneven plans: iot-uniform, with uniformity=1. It gained a "
+                "point on Fashion-MNIST, and nothing that could be told on digits.",
+                _on("constraint", 4),
+            ),
+            Advice(
+                ("alpha-cl",),
+                "Weight the negatives (alpha-cl) rather than leave them unweighted (quadratic). Of its rules, direct "
+                "with p of 4 or 6 did half a point better than InfoNCE on digits, and as well on Fashion-MNIST; "
+                "entropy did as well, square less well, and inverse no better than no weights.",
+                _on("alpha", 0, 1),
+            ),
+        ),
+    ),
+    Situation(
+        "pairs, some of them wrong",
+        (
+            Advice(
+                (),
+                "If a fifth of the pairs or more may be wrong, and the data have two given views, leave out the pairs "
+                "that `contraport train --audit` flags. With one wrong pair in twenty this gained nothing; on halves "
+                "of digits nothing that could be told unless more were wrong than right; of pairs of texts it gained "
+                "four points where two fifths were wrong.",
+                (*_on("beyond", 0, 1, 2, 18, 8, 9, 10), *_on("halves", 0, 1, 2, 3, 4), *_on("wrong-texts", 0, 1)),
+            ),
+            Advice(
+                ("gca-uot", "rince"),
+                "Which objective is trained with the audit matters little: gca-uot gained up to five points more than "
+                "info-nce on one pair of views and nothing on another; neither could be told from chance. Nor could "
+                "what a temperature of 0.5 gained where views share much.",
+                _on("beyond", 16, 17, 24),
+            ),
+            Advice(
+                (),
+                "Weigh the pairs that are left by the batch's own plan (--audit --weights plan): on halves of clothes "
+                "and on one of four settings of UCI's this gained up to three points more, and cost nothing that could "
+                "be told where no pair is wrong.",
+                (*_on("halves", 14, 15), *_on("mismatch", 1)),
+            ),
+            Advice(
+                (),
+                "Without the audit such weights do much less than leaving pairs out where a fifth is wrong; on halves "
+                "of clothes they gained two to three points. Soft targets (--target neighbors:k=5) cost points.",
+                (*_on("beyond", 5, 6, 14), *_on("halves", 7, 12), *_on("mismatch", 0)),
+            ),
+            Advice(
+                (),
+                "If partners may have been exchanged within a class, look at the flagged pairs before you trust the "
+                "audit. Weights from the plan gained two points there on halves of clothes.",
+                (*_on("beyond", 7, 15), *_on("halves", 11, 13), *_on("mismatch", 2)),
+            ),
+            Advice(
+                ("info-nce", "rince", "gca-uot"),
+                "If the two views share little, raise the temperature first, whether pairs are wrong or not: at 0.5 "
+                "info-nce did better than at 0.2, and rince (q 0.5), which did so too, no better than that. At 0.2 "
+                "gca-uot is better than info-nce. Halves of images share more: there the higher temperature cost "
+                "points.",
+                (*_on("beyond", 19, 20, 11, 12, 13), *_on("halves", 8)),
+            ),
+            Advice(
+                ("info-nce", "rince"),
+                "Then, if two fifths of the pairs or more may be wrong, add the audit: on top of the higher "
+                "temperature, and of rince (q 0.5), it gained up to 17 points. With fewer wrong pairs, or none, it "
+                "made no sure difference.",
+                (*_on("beyond", 21, 22, 23), *_on("halves", 9, 10)),
+            ),
+            Advice(
+                ("rince", "gca-rince", "gca-uot"),
+                "Otherwise robust losses and unbalanced plans were not reliably better: try them on data with one "
+                "view, where the audit cannot work.",
+                (
+                    *_on("gca", 2, 3),
+                    *_on("beyond", 3, 4),
+                    *_on("halves", 5, 6),
+                    *_on("wrong-texts", 3),
+                    *_on("sensitivity", 2),
+                ),
+            ),
+        ),
+    ),
+    Situation(
+        "negatives that are too similar",
+        (
+            Advice(
+                ("debiased", "hard-negative"),
+                "Correct for the share of negatives that are of the item's own class (debiased, hard-negative).",
+                _on("needs", 1),
+            ),
+            Advice(
+                ("guided",),
+                "To leave out the negatives that a teacher model finds too similar (guided, a margin, --teacher FILE) "
+                "gained nothing with edges of the images as the teacher.",
+                _on("teacher", 0),
+            ),
+            Advice(
+                ("x-clr",),
+                "Its similarities between all items as the target (x-clr, --teacher FILE) gained nothing for a probe "
+                "either, and up to two points for kNN. Look at the teacher's own features first: these were six points "
+                "better than all that was learned from them.",
+                _on("teacher", 1, 3, 2),
+            ),
+        ),
+    ),
+    Situation(
+        "rare classes or items",
+        (
+            Advice(
+                ("gca-ince", "gca-uot"),
+                "Weights that let each class count the same (--weights classes, or your own) gained two to three "
+                "points for kNN, and nothing for a probe that is taught alike by all classes. As the marginals of the "
+                "plan (--constraint balanced:marginals=weights) they did no more than as weights of the loss.",
+                _on("rare", 0, 3, 1, 2),
+            ),
+        ),
+    ),
+    Situation(
+        "several domains",
+        (
+            Advice(
+                ("nt-xent",),
+                "Set with --target domains:alpha=A,beta=B how much mass goes to other items of the same domain, and to "
+                "items of other domains. Compare with none on your own data first: of the styles that one training "
+                "each left out, mass between domains (beta) helped with edges, cost points with posterised, and "
+                "changed nothing with inverted; mass of either kind cost points where all styles were seen.",
+                _on("domains", 0, 1),
+            ),
+        ),
+    ),
+    Situation(
+        "more than two views",
+        (
+            Advice(
+                ("cmc",),
+                "Compare all views in all pairs (cmc): six views did better than two, and than each with the first.",
+                _on("multiview", 0, 1, 3),
+            ),
+            Advice(
+                ("mv-dhel",),
+                "mv-dhel compares all views of an item together, and different items within a view; with six views it "
+                "did five points worse than all pairs.",
+                _on("multiview", 4),
+            ),
+            Advice(
+                (),
+                "Predicting one view from the other (--recipe predictive) needs no negatives, and did better here.",
+                _on("multiview", 2),
+            ),
+        ),
+    ),
+    Situation(
+        "small batches",
+        (
+            Advice(
+                ("dcl", "dhel", "sog-clr"),
+                "Losses that leave the positive out of the negatives (dcl, dhel), or keep a running average for each "
+                "item (sog-clr), are made for small batches; with 32 items no sure difference from nt-xent was seen.",
+                _on("needs", 2),
+            ),
+            Advice(
+                (),
+                "With few items, small batches do better than large ones for the same number of epochs.",
+                _on("sensitivity", 3),
+            ),
+            Advice(
+                (),
+                "More negatives from a queue (--negatives queue, or the recipe moco) cost points with 1,000 items.",
+                _on("needs", 3),
+            ),
+            Advice(
+                ("vic-reg", "byol", "barlow-twins"),
+                "Of the objectives that need no negatives vic-reg did as well as nt-xent; byol and barlow-twins, which "
+                "are made for long trainings, did worse.",
+                _on("needs", 4),
+            ),
+        ),
+    ),
+    Situation(
+        "embeddings of few dimensions",
+        (
+            Advice((), "A projection of 512 dimensions did better than one of 8.", _on("sensitivity", 4)),
+            Advice(("t-simclr",), "With as few as four dimensions, use heavier tails (t-simclr).", _on("neighbour", 2)),
+            Advice(
+                (),
+                "With many dimensions they gained nothing, and lost where views were made by a little noise.",
+                _on("neighbour", 0, 1),
+            ),
+        ),
+    ),
+    Situation(
+        "labels",
+        (Advice(("sup-con",), "Pull together all items of a class (sup-con, or --target labels).", _on("needs", 0)),),
+    ),
+    Situation(
+        "texts, or texts and images",
+        (
+            Advice(
+                ("info-nce", "gca-ince"),
+                "Of texts in pairs, one encoder for both (as is so unless you ask for each) and info-nce at a "
+                "temperature of 0.05, without a projection, found far more partners than two encoders or a usual "
+                "temperature; a balanced plan (gca-ince) did no better, and sigmoid, which is made for large batches, "
+                "worse.",
+                _on("texts", 0, 1, 3, 4, 2),
+            ),
+        ),
+    ),
+)
+"""All situations, in the order in which they are told."""
+
+
+def advice() -> Iterator[tuple[Situation, Advice]]:
+    """Yield each sentence with its situation."""
+    for situation in SITUATIONS:
+        for one in situation.advice:
+            yield situation, one
+
+
+def describe_use_cases(objective: str) -> str:
+    """Return for which situations an objective is told, in a line; empty where it is told for none.
+
+    >>> describe_use_cases("sup-con")
+    'when to use it: labels'
+    """
+    names = dict.fromkeys(situation.name for situation, one in advice() if objective in one.use)
+    return f"when to use it: {'; '.join(names)}" if names else ""

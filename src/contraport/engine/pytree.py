@@ -1,0 +1,67 @@
+"""Arguments as a list of tensors and a hashable structure, which is the form that an operator of torch takes.
+
+`flatten` and `unflatten` work on tensors, tuples, named tuples, dataclasses of such values, and constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+Structure: TypeAlias = Any
+"""Nested tuples of constants: the type of a value and its fields, or `Tensor` and a place in the list of tensors."""
+
+
+def flatten(value: Any, tensors: list[Tensor]) -> Structure:
+    """Append the tensors of a value to a list and return the rest of it, hashable if its constants are.
+
+    A tensor that occurs several times is appended once, so that `unflatten` restores which sides are one tensor.
+
+    >>> import torch
+    >>> from contraport.engine import LabelMask
+    >>> labels, tensors = torch.arange(3), []
+    >>> structure = flatten(LabelMask((labels, labels)), tensors)
+    >>> len(tensors), unflatten(structure, tensors).symmetric
+    (1, True)
+    """
+    if isinstance(value, Tensor):
+        for place, other in enumerate(tensors):
+            if other is value:
+                return Tensor, place
+        tensors.append(value)
+        return Tensor, len(tensors) - 1
+    # torch.compile may trace a number as a symbol, but a text only as a constant.
+    if isinstance(value, float):
+        return float, value.hex()
+    kind = type(value)
+    if kind is int:
+        return int, f"{value}"
+    if kind is bool:
+        return True if value else False  # noqa: SIM210  (a symbol becomes a constant)
+    if kind is tuple:
+        return tuple, *[flatten(entry, tensors) for entry in value]
+    names = _fields(kind)
+    return value if names is None else (kind, *[flatten(getattr(value, name), tensors) for name in names])
+
+
+def unflatten(structure: Structure, tensors: Sequence[Tensor]) -> Any:
+    """Return the value of a structure on the given tensors."""
+    if type(structure) is not tuple:
+        return structure
+    kind, *entries = structure
+    if kind is Tensor:
+        return tensors[entries[0]]
+    if kind is float or kind is int:
+        return float.fromhex(entries[0]) if kind is float else int(entries[0])
+    values = [unflatten(entry, tensors) for entry in entries]
+    return tuple(values) if kind is tuple else kind(*values)
+
+
+def _fields(kind: type) -> tuple[str, ...] | None:
+    """Return the arguments that construct a value of a type, or None where it is a constant as a whole."""
+    if issubclass(kind, tuple):
+        return getattr(kind, "_fields", None)
+    names: tuple[str, ...] | None = getattr(kind, "__match_args__", None)
+    return names if names is not None and len(names) == len(getattr(kind, "__dataclass_fields__", ())) else None

@@ -1,0 +1,224 @@
+"""Inverse optimal transport: which cost makes an observed matching the best one?"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from contraport.engine import BilinearCost, Gibbs, Kernel, Step, scale
+from contraport.errors import (
+    UsageError,
+    check,
+    check_all_values,
+    check_integer,
+    check_nonnegative,
+    check_positive,
+    unknown_name_error,
+)
+from contraport.estimators.array_input import as_tensor
+from contraport.objectives import KL, Matrix, Plan
+from contraport.objectives.layouts import Block, PairPattern
+from contraport.objectives.plan import Outcome
+
+
+class InverseOT(BaseEstimator):
+    """Learns the cost whose optimal transport plan is an observed coupling.
+
+    Minimises KL(observed | P) over the parameters of the cost, where P is the entropic plan of that cost with the
+    marginals of the observed coupling. KL is stationary in the potentials of P just where its marginals are those, so
+    that cost and potentials are found together, by L-BFGS and without an inner Sinkhorn; for a cost that is linear in
+    its parameters the problem is convex.
+
+    Args:
+        cost: ``"bilinear"``, `Bilinear`, or a module that maps (n, p) and (m, q) to (n, m), of which a copy is fitted.
+        temperature: of the plan, in units of the cost; the cost is learned in this unit.
+        ridge: factor of half the squared norm of the parameters, nonnegative; a coupling with zeros (a strict
+            matching) needs some, for without it the cost grows without bound.
+        max_iter: of L-BFGS, at most; a warning says so if they do not suffice.
+        tolerance: largest entry of the gradient at which it stops.
+
+    Attributes:
+        cost_: (n, m), the fitted cost less the means of its rows and columns: the part of it that the plan determines.
+        coupling_: (n, m), the plan of the fitted cost, of total mass 1.
+        kl_divergence_: KL(observed | coupling_), in nats.
+        marginal_error_: how far the masses of its rows are off in all; those of its columns are exact.
+        module_: the fitted cost as a module, in double precision.
+        n_iter_: iterations made.
+        n_features_in_: p, the features of a row.
+
+    Raises:
+        UsageError: in `fit`, for values that do not fit.
+
+    Source: the bilevel problem of inverse optimal transport for contrastive learning (Shi et al., 2023, eq. 7); with a
+    bilinear cost, Dupuy, Galichon and Sun (2019), Estimating matching affinity matrices.
+
+    >>> people, jobs = np.eye(2), np.eye(2)
+    >>> learned = InverseOT().fit(people, jobs, [[0.4, 0.1], [0.1, 0.4]])
+    >>> learned.coupling_.round(4).tolist()
+    [[0.4, 0.1], [0.1, 0.4]]
+    """
+
+    module_: nn.Module
+    cost_: NDArray[np.float64]
+    coupling_: NDArray[np.float64]
+    kl_divergence_: float
+    marginal_error_: float
+    n_iter_: int
+
+    def __init__(
+        self,
+        cost: str | nn.Module = "bilinear",
+        *,
+        temperature: float = 1.0,
+        ridge: float = 0.0,
+        max_iter: int = 1000,
+        tolerance: float = 1e-8,
+    ) -> None:
+        self.cost = cost
+        self.temperature = temperature
+        self.ridge = ridge
+        self.max_iter = max_iter
+        self.tolerance = tolerance
+
+    def fit(self, features_rows: ArrayLike, features_columns: ArrayLike, observed_coupling: ArrayLike) -> Self:
+        """Learn the cost.
+
+        Args:
+            features_rows: (n, p).
+            features_columns: (m, q).
+            observed_coupling: (n, m), nonnegative; it is scaled to total mass 1. Every row and column must have some.
+
+        Raises:
+            UsageError: a parameter or a shape does not fit, or a row or column of the coupling is empty.
+        """
+        check_positive("tolerance", self.tolerance)
+        check_integer("max_iter", self.max_iter)
+        check_nonnegative("ridge", self.ridge)
+        x, y = self._rows(features_rows, reset=True), as_tensor("features_columns", features_columns)
+        observed = _observed(observed_coupling, (len(x), len(y)))
+        self.module_ = self._module(x.shape[1], y.shape[1])
+        problem = _Problem(x, y, observed, Gibbs(self.module_, self.temperature))
+
+        def value() -> Tensor:
+            squares = torch.stack([p.square().sum() for p in self.module_.parameters()]).sum()
+            return KL()(problem.outcome()).sum() + self.ridge / 2 * squares
+
+        self.n_iter_ = _minimize([problem.shift, *self.module_.parameters()], value, self.max_iter, self.tolerance)
+        with torch.no_grad():
+            found = problem.outcome()
+            self.cost_ = centered(self.module_(x, y).numpy())
+            self.coupling_ = found.plan.dense().numpy()
+            self.kl_divergence_ = KL()(found).sum().item()
+            self.marginal_error_ = (found.plan.log_row_mass().exp() - observed.sum(1)).abs().sum().item()
+        if self.n_iter_ == self.max_iter:
+            warnings.warn(
+                f"InverseOT: stopped after max_iter={self.max_iter} iterations, the masses of the rows off by "
+                f"{self.marginal_error_:.3g} in all; raise max_iter or ridge.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def predict(self, features_rows: ArrayLike, features_columns: ArrayLike) -> NDArray[np.float64]:
+        """Return the learned cost, (k, l), between other rows (k, p) and columns (l, q).
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+            UsageError: the features do not fit.
+        """
+        check_is_fitted(self)
+        x, y = self._rows(features_rows, reset=False), as_tensor("features_columns", features_columns)
+        with torch.no_grad():
+            return np.asarray(self.module_(x, y))
+
+    def _rows(self, features: ArrayLike, *, reset: bool) -> Tensor:
+        """Return the features of the rows, once scikit-learn's checks have passed them."""
+        if isinstance(features, Tensor):
+            features = features.detach().cpu().numpy()
+        try:  # what is not finite passes: `as_tensor` tells of it
+            return as_tensor("features_rows", validate_data(self, features, reset=reset, ensure_all_finite=False))
+        except UsageError:
+            raise
+        except ValueError as error:
+            raise UsageError(f"features_rows: {' '.join(str(error).split())}") from error
+
+    def _module(self, row_features: int, column_features: int) -> nn.Module:
+        if isinstance(self.cost, nn.Module):
+            check(any(True for _ in self.cost.parameters()), "cost: expected a module with parameters to learn.")
+            return copy.deepcopy(self.cost).double()
+        if self.cost != "bilinear":
+            raise unknown_name_error("cost", self.cost, ["bilinear"])
+        return BilinearCost(row_features, column_features).double()
+
+
+def centered(cost: ArrayLike) -> NDArray[np.float64]:
+    """Return a cost less the means of its rows and columns: two costs have the same plans if this is equal.
+
+    >>> centered([[1.0, 2.0], [3.0, 5.0]]).tolist()
+    [[0.25, -0.25], [-0.25, 0.25]]
+    """
+    matrix = np.asarray(cost, dtype=np.float64)
+    return np.asarray(matrix - matrix.mean(0) - matrix.mean(1, keepdims=True) + matrix.mean())
+
+
+class _Problem:
+    """The plan of a cost with the marginals of an observed coupling, as a function of the cost and one potential."""
+
+    def __init__(self, x: Tensor, y: Tensor, observed: Tensor, kernel: Kernel) -> None:
+        rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # two kinds of items that share nothing
+        self.block = Block(PairPattern(len(x), rows, columns, positives=(rows[:0], rows[:0])), x, y)
+        self.target, self.kernel = Matrix(observed)(self.block, {}), kernel
+        self.log_marginals = observed.sum(1).log(), observed.sum(0).log()
+        # The potential of the rows as a multiple of this has a curvature of 1 or a little less.
+        self.unit = observed.sum(1).rsqrt()
+        self.shift = torch.zeros_like(self.unit, requires_grad=True)
+
+    def outcome(self) -> Outcome:
+        """Return the observed coupling beside the plan, whose columns have their marginal exactly."""
+        log_a, log_b = self.log_marginals
+        geometry, f = self.block.geometry(self.kernel), log_a + self.unit * self.shift
+        (g,) = scale(geometry, [Step("columns", 0)], self.log_marginals, given=[f])
+        return Outcome(self.block, self.target, Plan(geometry, f, g, cached_log_column_mass=log_b))
+
+
+def _observed(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
+    observed = as_tensor("observed_coupling", coupling, "(n, m)")
+    got = tuple(observed.shape)
+    check(got == shape, f"observed_coupling: expected shape {shape}, one row and column per item, got {got}.")
+    check_all_values("observed_coupling", observed, observed >= 0, "nonnegative numbers")
+    for side, masses in (("row", observed.sum(1)), ("column", observed.sum(0))):
+        empty = int((masses == 0).sum())
+        check(empty == 0, f"observed_coupling: {empty} {side}s have no mass; leave these items out.")
+    return observed / observed.sum()
+
+
+def _minimize(parameters: list[Tensor], value: Callable[[], Tensor], iterations: int, tolerance: float) -> int:
+    """Minimise by L-BFGS and return how many iterations it took."""
+    optimizer = torch.optim.LBFGS(
+        parameters,
+        max_iter=iterations,
+        max_eval=10 * iterations,
+        tolerance_grad=tolerance,
+        tolerance_change=0.0,
+        history_size=20,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = value()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return int(optimizer.state[parameters[0]]["n_iter"])

@@ -1,0 +1,150 @@
+"""How a number goes over the steps of a training: a temperature, a momentum, a learning rate, a place in a row.
+
+It is a function of the step alone and nothing is remembered, so that a run that is resumed goes on exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from contraport.errors import check, check_integer, check_positive, unknown_name_error
+
+SHAPES: dict[str, Callable[[float], float]] = {
+    "constant": lambda x: 0.0,
+    "linear": lambda x: x,
+    "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
+}
+"""How a course goes from its start (0) to its end (1) as progress x goes from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class ScalarSchedule:
+    """A number that goes from one value to another and stays there.
+
+    Args:
+        start: at step 0.
+        end: from step `steps` on, unless the shape is ``"constant"``.
+        steps: how many steps the way takes, at least 1.
+        shape: ``"linear"``, ``"cosine"`` or ``"constant"``.
+        geometric: equal progress is an equal factor rather than an equal difference; start and end are positive.
+
+    Raises:
+        UsageError: a value is out of range, or the shape has an unknown name.
+
+    >>> [ScalarSchedule(0.9, 1, steps=10).value(step) for step in (0, 5, 10, 99)]
+    [0.9, 0.95, 1.0, 1.0]
+    >>> [round(ScalarSchedule(1, 0.01, steps=10, shape="linear", geometric=True).value(step), 3) for step in (0, 5, 10)]
+    [1.0, 0.1, 0.01]
+    """
+
+    start: float
+    end: float
+    steps: int
+    shape: str = "cosine"
+    geometric: bool = False
+
+    def __post_init__(self) -> None:
+        check_integer("steps", self.steps)
+        if self.shape not in SHAPES:
+            raise unknown_name_error("shape", self.shape, SHAPES)
+        if self.geometric:
+            check_positive("start", self.start)
+            check_positive("end", self.end)
+
+    def value(self, step: int) -> float:
+        """Return the number at a step, counted from 0."""
+        progress = SHAPES[self.shape](min(step / self.steps, 1.0))
+        if self.geometric:
+            return float(self.start ** (1 - progress) * self.end**progress)
+        return self.start + (self.end - self.start) * progress
+
+
+def parse_schedule(argument: str, text: float | str) -> tuple[float, float, str]:
+    """Read the start, the end and the shape of a course: ``"start:end:shape"``, ``"start:end"`` or a lone number.
+
+    Raises:
+        UsageError: it is none of these, or the shape has an unknown name; the message names the argument.
+
+    >>> parse_schedule("temperature", "0.5:0.1:linear"), parse_schedule("momentum", 0.99)
+    ((0.5, 0.1, 'linear'), (0.99, 0.99, 'constant'))
+    """
+    words = str(text).split(":")
+    try:
+        numbers = [float(word) for word in words[:2]]
+    except ValueError:
+        numbers = []
+    check(
+        len(words) <= 3 and len(numbers) == min(len(words), 2),
+        f"{argument}: expected a number, or start:end:shape such as 0.5:0.1:cosine, got {text!r}.",
+    )
+    shape = (*words, "cosine")[2] if len(words) > 1 else "constant"
+    if shape not in SHAPES:
+        raise unknown_name_error(f"{argument}: shape", shape, SHAPES)
+    return numbers[0], numbers[-1], shape
+
+
+LEARN = "learn"
+"""What takes the place of a temperature, or of its course, that is learned; a start may follow, as in learn:0.07."""
+
+
+def is_learned_temperature(text: object) -> bool:
+    """Return whether a temperature is said to be learned.
+
+    >>> is_learned_temperature("learn:0.07"), is_learned_temperature("0.5:0.1")
+    (True, False)
+    """
+    return str(text).partition(":")[0] == LEARN
+
+
+def parse_learned_temperature(text: str) -> float | None:
+    """Return where the learning of a temperature starts, or None where it is not said.
+
+    Raises:
+        UsageError: it starts at no positive number.
+
+    >>> parse_learned_temperature("learn"), parse_learned_temperature("learn:0.07")
+    (None, 0.07)
+    """
+    _, colon, start = str(text).partition(":")
+    if not colon:
+        return None
+    try:
+        number = float(start)
+    except ValueError:
+        number = -1.0
+    check(0 < number < math.inf, f"temperature: expected learn, or learn:START with a positive number, got {text!r}.")
+    return number
+
+
+def parse_temperature(text: float | str, steps: int) -> ScalarSchedule:
+    """Return the course of a temperature, geometric, as ``"start:end:shape"`` and so on says.
+
+    Raises:
+        UsageError: it says no course, or one that is not positive.
+
+    >>> round(parse_temperature("0.5:0.1", steps=100).value(50), 3)
+    0.224
+    """
+    start, end, shape = parse_schedule("temperature", text)
+    for value in (start, end):
+        check_positive("temperature", value)
+    return ScalarSchedule(start, end, steps, shape, geometric=True)
+
+
+def parse_momentum(text: float | str, steps: int) -> ScalarSchedule:
+    """Return the course of how much of itself a slow network keeps at each step; 1 stands still.
+
+    Raises:
+        UsageError: it says no course, or one outside [0, 1], or one that starts at 1.
+
+    Source: Grill et al. (2020), Bootstrap your own latent (BYOL), section 3.2, for the cosine from 0.996 to 1.
+
+    >>> [round(parse_momentum("0.9:1:cosine", steps=10).value(step), 3) for step in (0, 5, 10, 99)]
+    [0.9, 0.95, 1.0, 1.0]
+    """
+    start, end, shape = parse_schedule("momentum", text)
+    good = 0 <= start < 1 and 0 <= end <= 1
+    check(good, f"momentum: expected numbers from 0 to 1, and below 1 at the start, got {start}:{end}.")
+    return ScalarSchedule(start, end, steps, shape)

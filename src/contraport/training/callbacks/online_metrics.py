@@ -1,0 +1,44 @@
+"""Monitor: online metrics of the encoder at the end of epochs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from contraport.distributed import is_main_process
+from contraport.metrics.monitoring import ScheduledMetric
+from contraport.training.callbacks.meter import Meter
+from contraport.training.loop import Callback, Loop
+
+if TYPE_CHECKING:
+    from contraport.metrics.eval_context import EvalContext
+
+
+class OnlineMetrics(Callback):
+    """Computes metrics at the end of some epochs, in the first process, for the epoch's last row.
+
+    It stands before the meter, so that the row is not yet written. No weight, no buffer and no random state changes.
+
+    Args:
+        watches: the metrics, and how often each is computed.
+        subject: makes what is measured, on a device.
+        meter: writes the rows.
+    """
+
+    def __init__(
+        self, watches: Sequence[ScheduledMetric], subject: Callable[[torch.device], EvalContext], meter: Meter
+    ) -> None:
+        self._watches, self._subject, self._meter = watches, subject, meter
+
+    def after_batch(self, loop: Loop) -> None:
+        """Compute the metrics that are due."""
+        due = [watch.measure for watch in self._watches if (loop.epoch + 1) % watch.every == 0]
+        if not (loop.is_last_batch and is_main_process() and due):
+            return
+        start = time.perf_counter()
+        subject = self._subject(loop.device)
+        values = {measure.key: measure.value(subject) for measure in due}
+        self._meter.note(values, seconds=time.perf_counter() - start)

@@ -1,0 +1,86 @@
+"""Profile of some steps by torch's profiler: a trace, and a table of where their time goes."""
+
+from __future__ import annotations
+
+import logging
+
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from contraport._utils.files import replacing, write_text
+from contraport.runs import Run
+from contraport.training.loop import SECTIONS, Callback, Loop
+
+FIRST = 5
+"""Steps that are passed over: in the first, kernels are chosen and memory is allocated."""
+
+WARM_UP = 2
+"""Steps that the profiler itself needs."""
+
+RECORDED = 10
+
+ROWS = 30
+
+log = logging.getLogger("contraport.training")
+
+
+class Profile(Callback):
+    """Records some steps of a session, and writes `profile/trace.json` and `profile/steps.txt`.
+
+    Args:
+        run: the folder.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._profiler: profile | None = None
+
+    def on_start(self, loop: Loop) -> None:
+        """Start the profiler."""
+        activities = [ProfilerActivity.CPU]
+        if loop.device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        self._profiler = profile(
+            activities=activities,
+            schedule=schedule(wait=FIRST, warmup=WARM_UP, active=RECORDED, repeat=1),
+            on_trace_ready=self._write,
+        )
+        self._profiler.start()
+
+    def after_batch(self, loop: Loop) -> None:
+        """Count a step."""
+        if self._profiler is not None and loop.part == 0:
+            self._profiler.step()
+
+    def on_end(self, loop: Loop) -> None:
+        """Stop the profiler; a shorter session is recorded as far as it went."""
+        self._stop()
+
+    def on_exception(self, loop: Loop, error: BaseException) -> None:
+        """Stop the profiler, and write nothing: the error is what matters."""
+        if self._profiler is not None:
+            self._profiler.on_trace_ready = None
+            self._profiler.stop()
+            self._profiler = None
+
+    def _stop(self) -> None:
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return
+        profiler.stop()
+        if not self._run.profile_path.exists():
+            log.warning("profile: nothing was recorded; a session needs more than %d steps", FIRST + WARM_UP)
+
+    def _write(self, profiler: profile) -> None:
+        events = profiler.key_averages()
+        where = "cuda" if ProfilerActivity.CUDA in profiler.activities else "cpu"
+        with self._run.writing():
+            self._run.profile_path.mkdir(exist_ok=True)
+            with replacing(self._run.profile_path / "trace.json") as temporary:
+                profiler.export_chrome_trace(str(temporary))
+            write_text(
+                self._run.profile_path / "steps.txt", events.table(sort_by=f"self_{where}_time_total", row_limit=ROWS)
+            )
+        seconds = {event.key: event.cpu_time_total / 1e6 for event in events if event.key in SECTIONS}
+        total = sum(seconds.values())
+        shares = ", ".join(f"{name} {seconds.get(name, 0) / total:.0%}" for name in SECTIONS)
+        log.info("profile of %d steps of the host: %s; see %s", RECORDED, shares, self._run.profile_path)
