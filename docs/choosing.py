@@ -1,4 +1,6 @@
-"""Write docs/choosing.md from the table in contraport.catalog.recommendations and what the suites found, for `make docs`."""
+"""Write docs/choosing.md from the table in contraport.catalog.recommendations and what the suites found, for `make
+docs`.
+"""
 
 from __future__ import annotations
 

@@ -82,7 +82,10 @@ def of_encoders() -> Figures:
         inside = (
             f"{augmentation.noise_share_in_plane[k]:.3f} of noise, {augmentation.mixup_share_in_plane[k]:.3f} of mixup"
         )
-        within = f"{augmentation.noise_mass_within_components[k]:.3f} of noise's target, {augmentation.mixup_mass_within_components[k]:.3f} of mixup's"
+        within = (
+            f"{augmentation.noise_mass_within_components[k]:.3f} of noise's target, "
+            f"{augmentation.mixup_mass_within_components[k]:.3f} of mixup's"
+        )
         print(f"d = {d}: in the plane {inside}; within components {within}")
     return {
         "contrastive-covariance": covariance.figure(),

@@ -1,5 +1,6 @@
 # The names of `contraport`, each here and nowhere else: editors and type checkers read this file as it is, and
-# `contraport._utils.public_names` finds by it where a name is when it is first asked for. ("as" makes a name of a stub public.)
+# `contraport._utils.public_names` finds by it where a name is when it is first asked for. ("as" makes a name of a stub
+# public.)
 
 from contraport import engine as engine
 from contraport import integrations as integrations

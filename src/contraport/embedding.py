@@ -89,7 +89,8 @@ class LoaderConfig(NamedTuple):
     def apply(
         self, function: Callable[..., Tensor], model: nn.Module, views: Prepare, dataset: Dataset, description: str
     ) -> Tensor:
-        """Return what a function of views gives for each item, in one tensor on the CPU; it sees them `apply_in_blocks`.
+        """Return what a function of views gives for each item, in one tensor on the CPU; it sees them
+        `apply_in_blocks`.
 
         Raises:
             UsageError: `batch_size` is no positive whole number.

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import contraport
 from contraport.encoders import Model
 from contraport.errors import UsageError
-from contraport.evaluation import model_export
 from contraport.runs import Run
 
 FORMATS = ("onnx", "torch-export", "torchscript", "safetensors")
@@ -185,7 +184,7 @@ def test_a_network_that_cannot_be_exported_is_told_and_nothing_is_written(
 def test_a_failed_export_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = contraport.export(trained([(4,)]), format="torchscript", out=tmp_path / "model.pt")
     before = out.read_bytes()
-    monkeypatch.setattr(exporting, "TOLERANCE", -1.0)
+    monkeypatch.setattr(model_export, "TOLERANCE", -1.0)
     with pytest.raises(UsageError, match="change"):
         contraport.export(trained([(4,)]), format="torchscript", out=out, overwrite=True)
     assert out.read_bytes() == before

@@ -39,7 +39,8 @@ def format_options(**options: Any) -> str:
 def format_flags(values: Mapping[str, Any]) -> str:
     """Return options as they stand on a command line; of nothing nothing is said.
 
-    >>> format_flags({"augment": "noise:0.2", "predictor": True, "objective_settings": {"q": 0.1}, "given_views": [0, 2]})
+    >>> settings = {"augment": "noise:0.2", "predictor": True, "objective_settings": {"q": 0.1}, "given_views": [0, 2]}
+    >>> format_flags(settings)
     '--augment noise:0.2 --predictor true --objective_settings.q 0.1 --given_views 0 2'
     >>> print(format_flags({"columns": {"views": ["photo", "a b"]}}))
     --columns.views '["photo", "a b"]'

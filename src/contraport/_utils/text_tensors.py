@@ -47,7 +47,8 @@ def channels(shape: Sequence[int]) -> int:
 def is_text_batch(items: Tensor) -> bool:
     """Return whether a batch is one of texts.
 
-    >>> is_text_batch(encoded(["a text"])), is_text_batch(torch.zeros(3, 2)), is_text_batch(torch.zeros(3, 1, 8, 8).byte())
+    >>> images = torch.zeros(3, 1, 8, 8).byte()
+    >>> is_text_batch(encoded(["a text"])), is_text_batch(torch.zeros(3, 2)), is_text_batch(images)
     (True, False, False)
     """
     return items.dtype == torch.uint8 and items.ndim == 2

@@ -91,7 +91,8 @@ def _check_same_items(rows: Sequence[Row], common: Given, columns: Sequence[Give
         fixed = all("test_items" in common or "test_items" in column for column in columns)
         check(
             fixed or row.options.get("items") in (None, common.get("items")),
-            f"objectives: {row.name}: with {format_options(items=row.options.get('items'))} it would be judged on other "
+            f"objectives: {row.name}: with {format_options(items=row.options.get('items'))} it would be "
+            f"judged on other "
             f"test items than the rest; expected {format_options(test_items=10_000)} for all beside it.",
         )
 

@@ -21,8 +21,8 @@ from contraport.data.views.custom_transforms import BatchTransform
 __all__ = [
     "Batch",
     "BatchOrder",
-    "Dataset",
     "BatchTransform",
+    "Dataset",
     "Share",
     "Views",
     "from_arrays",

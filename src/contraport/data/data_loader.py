@@ -170,7 +170,8 @@ def loader(
         workers: processes that fetch ahead, at most one per core that this process may use; default: none for data in
             memory, else one per core but one, at most 8.
         drop_last: whether a smaller last batch is left out.
-        shared: whether the processes of `torch.distributed` share each batch, as `local_share` says; else each gets all.
+        shared: whether the processes of `torch.distributed` share each batch, as `local_share` says; else each gets
+        all.
         batches: of a stream, how many an epoch has; default: one pass over it. It is read in its own order, by this
             process alone.
 

@@ -31,7 +31,7 @@ class StreamItem(NamedTuple):
     key: str | None
 
 
-class StreamError(UsageError):  # noqa: N818 - what happened to it
+class StreamError(UsageError):
     """A stream gave an error where an item was due; what was done before can be kept."""
 
 

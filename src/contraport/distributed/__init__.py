@@ -14,9 +14,9 @@ from contraport.distributed.coordination import (
 
 __all__ = [
     "Processes",
-    "first_non_none",
     "anywhere",
     "broadcast_object",
+    "first_non_none",
     "gather",
     "is_main_process",
     "joined",

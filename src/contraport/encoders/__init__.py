@@ -16,10 +16,10 @@ from contraport.encoders.view_names import kind_from_shape, resolve_view
 
 __all__ = [
     "Decoder",
+    "FeatureExtractor",
     "InitialWeights",
     "Model",
     "Projector",
-    "FeatureExtractor",
     "Tower",
     "build",
     "check_trusted",

@@ -59,7 +59,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         projection_layers: linear layers of the projector, 1, 2 or 3, where there is one.
         low_resolution: give a ResNet the stem for small images, as `build` says.
         view_names: what the views are called; default: ``view0``, ``view1`` and so on.
-        kept: a folder in which `save_encoder_files` put what encoders of transformers are built of, which then need their own
+        kept: a folder in which `save_encoder_files` put what encoders of transformers are built of, which then need
+        their own
             no more; or such a folder of each tower's, None of one that is built by its name.
 
     Attributes:

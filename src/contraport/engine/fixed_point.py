@@ -1,7 +1,8 @@
 """The plan at convergence, with its exact gradient from two vectors.
 
 At the fixed point of the half steps f = F(log a - L(g)), g = G(log b - L'(f)), with L and L' the log-sums of rows and
-columns and F and G the identity or with slack (see `Relaxation`), the gradient does not need the way there. With r and c
+columns and F and G the identity or with slack (see `Relaxation`), the gradient does not need the way there. With r and
+c
 the masses of the rows and columns of P, and s and t the slopes of F and G (1 without slack), the cotangents of the
 two equations solve a linear system,
 

@@ -9,4 +9,4 @@ from contraport.integrations.pytorch_metric_learning import MetricLearningLoss
 from contraport.integrations.sentence_transformers import SentenceTransformerLoss
 from contraport.integrations.transformers import TrainerLoss
 
-__all__ = ["MemoryBankLoss", "ClipLoss", "MetricLearningLoss", "SentenceTransformerLoss", "TrainerLoss", "create_loss"]
+__all__ = ["ClipLoss", "MemoryBankLoss", "MetricLearningLoss", "SentenceTransformerLoss", "TrainerLoss", "create_loss"]

@@ -13,11 +13,11 @@ from contraport.objectives.targets import *
 from contraport.objectives.transport import Transport, assignments, sinkhorn_divergence, transport
 
 __all__ = [
-    "PlanWeights",
     "Loss",
     "Objective",
     "Outcome",
     "Plan",
+    "PlanWeights",
     "Relax",
     "Temperature",
     "Tighten",

@@ -256,7 +256,8 @@ def check_negatives(negatives: object, ids: Tensor | None, views: Sequence[Tenso
 
 
 def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> None:
-    """Raise `UsageError` unless all values are good, see `check_all_values`; under `torch.compile` the graph asserts it.
+    """Raise `UsageError` unless all values are good, see `check_all_values`; under `torch.compile` the graph asserts
+    it.
 
     No number can be read while a graph is traced: a compiled call raises the assertion as it runs.
     """

@@ -18,17 +18,17 @@ from contraport.objectives.pair_masks import PairIndicator
 from contraport.objectives.repr_mixin import Answer
 
 __all__ = [
+    "AllViewPairs",
     "Block",
     "Coordinates",
     "CoreViewPairs",
     "Cross",
-    "AllViewPairs",
     "GuidedNegatives",
     "Joint",
     "Layout",
+    "LayoutTraits",
     "LeadingCoordinates",
     "PairPattern",
-    "LayoutTraits",
     "Within",
 ]
 
@@ -666,7 +666,8 @@ class GuidedNegatives(Over):
     Source: Solatorio (2024), GISTEmbed: guided in-sample selection of training negatives, section 3.
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.GuidedNegatives(cp.Cross(), 0.5), cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.KL())
+    >>> layout = cp.GuidedNegatives(cp.Cross(), 0.5)
+    >>> loss = cp.Objective(layout, cp.Gibbs("cosine", 1.0), cp.Rows(), cp.Pairs(), cp.KL())
     >>> loss.plan(torch.eye(3), torch.eye(3), features=torch.tensor([[1.0, 0], [1, 0.1], [0, 1]]))
     tensor([[0.2437, 0.0000, 0.0896],
             [0.0000, 0.2437, 0.0896],

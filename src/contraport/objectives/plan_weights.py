@@ -22,7 +22,8 @@ ITERATIONS = 20
 
 @dataclass(frozen=True, eq=False)
 class PlanWeights:
-    """How much each item counts by the batch's own balanced plan: ``weights=PlanWeights()`` or ``weights="plan"`` in a call.
+    """How much each item counts by the batch's own balanced plan: ``weights=PlanWeights()`` or ``weights="plan"`` in a
+    call.
 
     In the balanced plan P of two views of n items each item has the mass 1/n to give, and n P_ii is the share that it
     gives to its own other view. The item counts as 1 - strength + strength n P_ii, which is held fixed: pairs that the
@@ -109,7 +110,8 @@ def parse_plan_weights(text: str, steps: int) -> PlanWeightsSchedule:
     Raises:
         UsageError: an unknown setting, or a value that is out of range.
 
-    >>> parse_plan_weights("plan", steps=100).at(0).strength, parse_plan_weights("plan:0:0.5:linear", steps=100).at(50).strength
+    >>> linear = parse_plan_weights("plan:0:0.5:linear", steps=100)
+    >>> parse_plan_weights("plan", steps=100).at(0).strength, linear.at(50).strength
     (0.9, 0.25)
     """
     settings = parse_spec("weights", text, {"plan": ("strength", "iterations")}, alone={"plan": "strength"}).settings

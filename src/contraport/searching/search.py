@@ -36,7 +36,8 @@ def search(given: dict[str, Any]) -> Nearest:
     predicts = run.settings().predict
     check(
         predicts is None,
-        f"run: {run.path} was trained with {format_options(predict=predicts)}; expected one of an objective, which makes "
+        f"run: {run.path} was trained with {format_options(predict=predicts)}; expected one of an "
+        f"objective, which makes "
         f"its views {' and '.join(model.view_names)} comparable.",
     )
     query_view = _view_of(asked, model)

@@ -62,7 +62,8 @@ def test_items_are_changed_by_seed_epoch_and_place_alone() -> None:
 
 @pytest.mark.parametrize(
     "augment",
-    [jittered, v2.RandomResizedCrop(8), Flipped(), kornia.augmentation.RandomHorizontalFlip(), BatchTransform(torch.sin)],
+    [jittered, v2.RandomResizedCrop(8), Flipped(), kornia.augmentation.RandomHorizontalFlip(),
+    BatchTransform(torch.sin)],
     ids=["function", "torchvision", "albumentations", "kornia", "on batches"],
 )  # fmt: skip
 def test_it_trains_the_same_in_workers_and_without_and_after_a_stop(augment: Any, tmp_path: Path) -> None:

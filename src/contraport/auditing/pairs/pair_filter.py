@@ -4,7 +4,8 @@ Networks remember wrong pairs, the more the longer they are trained on them; so 
 before any is seen twice, and what is left out is remembered no longer. Neighbours are looked for among the pairs that
 are trained on. What counts is the mean over all looks: early ones remember little, late ones know more.
 
-How many pairs are wrong is estimated with decoys, `contraport.auditing.pairs.decoys`, that are trained on and left out like all
+How many pairs are wrong is estimated with decoys, `contraport.auditing.pairs.decoys`, that are trained on and left out
+like all
 others. They stand in the place of the items that they are made of for a third of the training; then these take part.
 
 Where the items are vectors these are judged as they came too, beside what the encoders say of them: they remember

@@ -196,8 +196,10 @@ def read_file_names(table: pa.Table, name: str, where: str) -> list[str]:
         row = next((row for row in wrong if not is_number_text(files[row])), wrong[0])
         raise UsageError(
             f"{_at(where, name)}: expected numbers, lists of numbers or names of image files, got the text "
-            f"{files[row]!r} in row {row}; {format_options(columns={'labels': name})} says that it tells the class of each "
-            f"row, {format_options(columns={'keys': name})} what each row is called, {format_options(columns={'views': ...})} "
+            f"{files[row]!r} in row {row}; {format_options(columns={'labels': name})} says that it tells "
+            f"the class of each "
+            f"row, {format_options(columns={'keys': name})} what each row is called, "
+            f"{format_options(columns={'views': ...})} "
             "which columns are the views."
         )
     return files

@@ -69,7 +69,8 @@ def read_table(path: str | Path, columns: Mapping[str, Any] | None = None) -> pa
 
     Args:
         path: the file.
-        columns: what its columns are for; see `resolve_roles`. Of `.csv`, where all is text, those of names (of classes,
+        columns: what its columns are for; see `resolve_roles`. Of `.csv`, where all is text, those of names (of
+        classes,
             domains, sequences and rows) are texts unless they are whole numbers as one writes them: 007 is no 7.
 
     Raises:

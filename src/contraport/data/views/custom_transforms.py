@@ -37,7 +37,8 @@ class CustomTransform:
 
     Attributes:
         change: the callable.
-        on_batches: whether it takes batches, as modules of kornia and `BatchTransform` do; else it takes items: a transform
+        on_batches: whether it takes batches, as modules of kornia and `BatchTransform` do; else it takes items: a
+        transform
             of albumentations as ``change(image=...)`` with an array ``(H, W, C)``, all others as ``change(item)`` with
             a tensor as it is stored, such as uint8 ``(C, H, W)`` for torchvision's v2.
     """

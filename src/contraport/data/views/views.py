@@ -54,7 +54,8 @@ class Views(nn.Module):
               far as mixup does), in "mixup:0.3" the largest lambda, at most 1 (default: 0.5).
             - "none": nothing.
             - a callable: on each item, as it is stored, where items are fetched (torchvision's v2, albumentations, a
-              function); or on batches of floats, as modules of kornia and what `BatchTransform` says. What it gives is taken
+              function); or on batches of floats, as modules of kornia and what `BatchTransform` says. What it gives is
+              taken
               as it comes: uint8 stands for [0, 1], and floats are not changed.
 
             Default: "standard" for data of one view, "none" for several given ones and for "frames", whose differences

@@ -6,13 +6,13 @@ from contraport.objectives.constraints.sinkhorn import Balanced, Columns, Rows, 
 from contraport.objectives.constraints.tsallis import Tsallis, TsallisPlan
 
 __all__ = [
-    "PlanRequest",
     "Balanced",
     "Columns",
     "Constraint",
     "Exact",
     "Free",
     "Marginals",
+    "PlanRequest",
     "Rows",
     "Simplex",
     "Tsallis",

@@ -22,8 +22,6 @@ from contraport.objectives.divergences.quadratic import ClosedFormQuadratic, Fen
 __all__ = [
     "KL",
     "PRESETS",
-    "KernelAlignment",
-    "LogKernelAlignment",
     "ClosedFormQuadratic",
     "Cost",
     "Debiased",
@@ -32,10 +30,11 @@ __all__ = [
     "FenchelYoung",
     "Hellinger",
     "JensenShannon",
+    "KernelAlignment",
+    "LogKernelAlignment",
     "LogMeanKernel",
     "LogSumKernel",
     "Logistic",
-    "VarianceHinge",
     "MarginalPenalty",
     "MeanKernel",
     "MeanSquaredCost",
@@ -48,4 +47,5 @@ __all__ = [
     "SignedPairwise",
     "SquaredL2",
     "TotalVariation",
+    "VarianceHinge",
 ]

@@ -60,7 +60,8 @@ class LogKernelAlignment(Answer, Divergence):
     Source: Koromilas et al. (2025), MV-DHEL; with sigma, Yeh et al. (2022), Decoupled contrastive learning, eq. 7.
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("negative-cosine", 0.5), cp.Free(), cp.Pairs(), cp.LogKernelAlignment())
+    >>> kernel = cp.Gibbs("negative-cosine", 0.5)
+    >>> loss = cp.Objective(cp.Cross(), kernel, cp.Free(), cp.Pairs(), cp.LogKernelAlignment())
     >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
     -2.0
     """
@@ -207,7 +208,8 @@ class VarianceHinge(Answer, Divergence):
     Source: Bardes, Ponce and LeCun (2022), VICReg, eq. 1.
 
     >>> import torch, contraport as cp
-    >>> loss = cp.Objective(cp.Coordinates(cp.Within()), cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.VarianceHinge())
+    >>> layout = cp.Coordinates(cp.Within())
+    >>> loss = cp.Objective(layout, cp.Gibbs("dot", 1.0), cp.Free(), cp.Pairs(), cp.VarianceHinge())
     >>> round(loss(torch.eye(3), torch.eye(3)).item(), 4)
     0.4226
     """

@@ -10,7 +10,6 @@ from contraport.objectives.targets.labels import Domains, Labels, Pairs, Shown
 from contraport.objectives.targets.target import DenseTarget, SparseTarget, StructuredTarget, Target, TargetPlan
 
 __all__ = [
-    "SimilarityMatrix",
     "DenseTarget",
     "Domains",
     "Labels",
@@ -19,6 +18,7 @@ __all__ = [
     "Neighbors",
     "Pairs",
     "Shown",
+    "SimilarityMatrix",
     "Soft",
     "SparseTarget",
     "StructuredTarget",

@@ -108,7 +108,8 @@ class Target(Answer, ABC):
     """A rule that says which plan is wanted on a block, from what is known of the items.
 
     Attributes:
-        positives_from_views: whether the views alone say what is wanted, so that there must be several, of the same items.
+        positives_from_views: whether the views alone say what is wanted, so that there must be several, of the same
+        items.
         complete: whether the plan has all its mass where all views are there: no row may turn out to want nothing.
     """
 

@@ -214,7 +214,10 @@ def mismatched(settings: Settings, dataset: Dataset, run: Run | None = None) -> 
     if mismatch is None or mismatch.share == 0:
         return dataset, None
     frozen = settings.freezes_all and len(dataset.shapes) == 1
-    told = f"mismatch: {settings.freeze_source} keeps features of each item by itself; expected no mismatch of random views."
+    told = (
+        f"mismatch: {settings.freeze_source} keeps features of each item by itself; "
+        f"expected no mismatch of random views."
+    )
     check(not frozen, told)
     if run is not None and run.mismatched_path.exists():
         partners = torch.from_numpy(run.partners())

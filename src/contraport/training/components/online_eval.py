@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contraport.metrics.eval_context import EvalContext
 
 
-EvalContextFactory: TypeAlias = "Callable[[torch.device], Subject]"
+EvalContextFactory: TypeAlias = "Callable[[torch.device], EvalContext]"
 """Makes what is measured during a training, on a device."""
 
 

@@ -46,7 +46,8 @@ class ViewSettings(Options):
         "strength, as in scaled-noise:0.2, the deviation of delta in units of the data's own, and mixup:0.3, the "
         "largest lambda; default: "
         "standard, or none where the data give several views or these are frames. From Python also a callable, on each "
-        "item (torchvision's v2, albumentations, a function) or on batches (kornia, or `contraport.data.BatchTransform`).",
+        "item (torchvision's v2, albumentations, a function) or on batches (kornia, or "
+        "`contraport.data.BatchTransform`).",
         written=_changing,
         check=_augment,
     )
